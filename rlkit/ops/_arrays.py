@@ -1,0 +1,51 @@
+"""What every op does at its door: one float type for its inputs, and shapes that agree."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+Array = jax.Array
+
+
+def as_floats(*values: ArrayLike) -> list[Array]:
+    """The values as arrays of one dtype: float64 if any of them is float64, else float32 (bfloat16 is promoted)."""
+    arrays = [jnp.asarray(value) for value in values]
+    dtype = jnp.float64 if any(array.dtype == jnp.float64 for array in arrays) else jnp.float32
+    return [array.astype(dtype) for array in arrays]
+
+
+def scalars(like: Array, **values: ArrayLike) -> list[Array]:
+    """The values as scalars of `like`'s dtype. Raises ValueError, naming the argument, if one is not a scalar."""
+    for name, value in values.items():
+        if jnp.shape(value) != ():
+            raise ValueError(f"{name} has shape {jnp.shape(value)}, expected a scalar; use jax.vmap for several")
+    return [jnp.asarray(value).astype(like.dtype) for value in values.values()]
+
+
+def check_shapes(**arrays: Any) -> None:
+    """Raise ValueError, naming the argument, unless all have the shape of the first: (B, 1) is not (B,)."""
+    (first, expected), *rest = ((name, jnp.shape(array)) for name, array in arrays.items())
+    for name, shape in rest:
+        if shape != expected:
+            raise ValueError(f"{name} has shape {shape}, expected {expected}, the shape of {first}")
+
+
+def check_shape(name: str, array: Any, expected: Sequence[int]) -> None:
+    """Raise ValueError, naming the argument, unless it has the expected shape."""
+    if jnp.shape(array) != tuple(expected):
+        raise ValueError(f"{name} has shape {jnp.shape(array)}, expected {tuple(expected)}")
+
+
+def check_bools(**arrays: Any) -> None:
+    """Raise ValueError, naming the argument, unless all are boolean."""
+    for name, array in arrays.items():
+        if jnp.asarray(array).dtype != jnp.bool_:
+            raise ValueError(f"{name} has dtype {jnp.asarray(array).dtype}, expected bool")
+
+
+def pick(values: Array, index: ArrayLike) -> Array:
+    """values [..., A], index [...] int -> [...]: one entry of each row, NaN where the index is out of range."""
+    return jnp.take_along_axis(values, jnp.asarray(index)[..., None], axis=-1, mode="fill")[..., 0]

@@ -1,0 +1,153 @@
+"""Distributional Q-learning: the categorical projection and loss of C51, and quantile regression (QR-DQN, IQN).
+
+Per sample, as in `rlkit.ops.losses`: shapes agree exactly, inputs below float32 are promoted to float32, float64 stays
+float64, and `discount` is γ^n where the bootstrap counts and 0 where the world ended. No gradient flows into targets.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from rlkit.ops._arrays import as_floats, check_shape, check_shapes, scalars
+
+Array = jax.Array
+
+
+def categorical_projection(probs: ArrayLike, source_atoms: ArrayLike, atoms: ArrayLike) -> Array:
+    """Distributions moved onto fixed atoms, each mass shared by its two neighbors (Bellemare et al. 2017, eq. 7).
+
+    Args:
+      probs: [B, K] float (or any batch axes), the mass at each source atom.
+      source_atoms: [B, K] float, where that mass lies; beyond the outermost atoms it is moved to them.
+      atoms: [M] float, strictly increasing, M >= 2; they need not be evenly spaced.
+
+    Returns:
+      [B, M] float, the mass at each atom. The total is kept, and so is the mean where nothing lay outside.
+
+    Raises:
+      ValueError: probs and source_atoms differ in shape, or atoms is not [M] with M >= 2.
+    """
+    check_shapes(probs=probs, source_atoms=source_atoms)
+    if jnp.ndim(atoms) != 1 or jnp.size(atoms) < 2:
+        raise ValueError(f"atoms has shape {jnp.shape(atoms)}, expected [M] with M >= 2")
+    probs, source_atoms, atoms = as_floats(probs, source_atoms, atoms)
+    source_atoms = jnp.clip(source_atoms, atoms[0], atoms[-1])
+    gaps = jnp.diff(atoms)
+    above = jnp.concatenate([gaps, gaps[-1:]])  # [M] the distance to the next atom; the last entry is never used
+    below = jnp.concatenate([gaps[:1], gaps])  # [M] the same on the other side
+
+    def mass(atom: Array, above: Array, below: Array) -> Array:
+        offset = source_atoms - atom
+        share = 1.0 - jnp.where(offset >= 0, offset / above, -offset / below)
+        return jnp.sum(probs * jnp.maximum(share, 0.0), axis=-1)
+
+    return jax.vmap(mass, out_axes=-1)(atoms, above, below)
+
+
+def categorical_double_q_learning(
+    logits: ArrayLike,
+    action: ArrayLike,
+    reward: ArrayLike,
+    discount: ArrayLike,
+    next_logits: ArrayLike,
+    next_q_selector: ArrayLike,
+    atoms: ArrayLike,
+) -> Array:
+    """The cross-entropy between a value distribution and its projected target (Bellemare et al. 2017, algorithm 1).
+
+    Args:
+      logits: [B, A, K] float (or any batch axes), of Z(o, .) over the atoms.
+      action: [B] int, the action taken.
+      reward: [B] float.
+      discount: [B] float.
+      next_logits: [B, A, K] float, of the target network at o'.
+      next_q_selector: [B, A] float, the values that select the next action; the target's own give plain C51.
+      atoms: [K] float, strictly increasing.
+
+    Returns:
+      [B] float, in nats. As a priority subtract the target's entropy, which no gradient sees.
+
+    Raises:
+      ValueError: the shapes do not agree.
+    """
+    check_shapes(logits=logits, next_logits=next_logits)
+    batch, (num_actions, num_atoms) = jnp.shape(logits)[:-2], jnp.shape(logits)[-2:]
+    _check_batch(batch, action=action, reward=reward, discount=discount)
+    check_shape("next_q_selector", next_q_selector, (*batch, num_actions))
+    check_shape("atoms", atoms, (num_atoms,))
+    logits, reward, discount, next_logits, atoms = as_floats(logits, reward, discount, next_logits, atoms)
+    next_action = jnp.argmax(jnp.asarray(next_q_selector), axis=-1)
+    next_probs = jax.nn.softmax(_take_row(next_logits, next_action, axis=-2), axis=-1)
+    target = categorical_projection(next_probs, _shifted(reward, discount, atoms), atoms)
+    log_probs = jax.nn.log_softmax(_take_row(logits, action, axis=-2), axis=-1)
+    return -jnp.sum(jax.lax.stop_gradient(target) * log_probs, axis=-1)
+
+
+def quantile_q_learning(
+    quantiles: ArrayLike,
+    tau: ArrayLike,
+    action: ArrayLike,
+    reward: ArrayLike,
+    discount: ArrayLike,
+    next_quantiles: ArrayLike,
+    next_quantiles_selector: ArrayLike,
+    *,
+    kappa: ArrayLike = 1.0,
+) -> Array:
+    """The quantile Huber loss between a value distribution and its target (Dabney et al. 2018, eq. 10).
+
+    Summed over the K quantiles and averaged over the K' target quantiles. The Huber part is not divided by kappa.
+
+    Args:
+      quantiles: [B, K, A] float (or any batch axes), of Z(o, .).
+      tau: [K] or [B, K] float in (0, 1), which quantiles they are.
+      action: [B] int, the action taken.
+      reward: [B] float.
+      discount: [B] float.
+      next_quantiles: [B, K', A] float, of the target network at o'.
+      next_quantiles_selector: [B, K'', A] float, whose means select the next action.
+      kappa: scalar >= 0, where the Huber loss turns linear; 0 is plain quantile regression.
+
+    Returns:
+      [B] float.
+
+    Raises:
+      ValueError: the shapes do not agree, or kappa is not a scalar.
+    """
+    *batch, num_quantiles, num_actions = jnp.shape(quantiles)
+    _check_batch(batch, action=action, reward=reward, discount=discount)
+    for name, array in (("next_quantiles", next_quantiles), ("next_quantiles_selector", next_quantiles_selector)):
+        check_shape(name, array, (*batch, *jnp.shape(array)[-2:-1], num_actions))
+    if jnp.shape(tau) != (*batch, num_quantiles):
+        check_shape("tau", tau, (num_quantiles,))
+    quantiles, tau, reward, discount, next_quantiles = as_floats(quantiles, tau, reward, discount, next_quantiles)
+    (kappa,) = scalars(quantiles, kappa=kappa)
+    next_action = jnp.argmax(jnp.mean(as_floats(next_quantiles_selector)[0], axis=-2), axis=-1)
+    target = _shifted(reward, discount, _take_row(next_quantiles, next_action, axis=-1))
+    current = _take_row(quantiles, action, axis=-1)
+    # error[..., i, j] = target_j - current_i
+    error = jnp.expand_dims(jax.lax.stop_gradient(target), -2) - jnp.expand_dims(current, -1)
+    size = jnp.abs(error)
+    quadratic = jnp.minimum(size, kappa)
+    loss = jnp.where(kappa > 0, quadratic * (size - 0.5 * quadratic), size)
+    tau = jnp.broadcast_to(tau, current.shape)[..., None]
+    weight = jnp.where(error < 0, 1.0 - tau, tau)
+    return jnp.sum(jnp.mean(weight * loss, axis=-1), axis=-1)
+
+
+def _check_batch(batch, **arrays: ArrayLike) -> None:
+    for name, array in arrays.items():
+        check_shape(name, array, batch)
+
+
+def _take_row(values: Array, index: ArrayLike, axis: int) -> Array:
+    """The entry `index` [B] along `axis` (-1 or -2) of values [B, ., .]; NaN where the index is out of range."""
+    index = jnp.expand_dims(jnp.asarray(index), (-2, -1))
+    return jnp.squeeze(jnp.take_along_axis(values, index, axis=axis, mode="fill"), axis)
+
+
+def _shifted(reward: Array, discount: Array, support: Array) -> Array:
+    """reward + discount * support, [B, K], with support [K] or [B, K]; 0 * NaN counts as 0."""
+    shape = (*reward.shape, support.shape[-1])
+    reward, discount = (jnp.broadcast_to(x[..., None], shape) for x in (reward, discount))
+    return reward + jnp.where(discount == 0, 0.0, discount * jnp.broadcast_to(support, shape))

@@ -1,0 +1,274 @@
+"""Probability distributions over actions, as pytrees: they pass through jit, vmap and scan like arrays.
+
+Each has `sample(key)`, `mode()`, `log_prob(x)`, `entropy()` and `kl(other)`. Batch axes come first and are free; the
+last axis holds the categories or the action's dimensions, and results have the batch shape. Parameters below float32
+are promoted to float32 before anything is computed; float64 stays float64.
+"""
+
+import functools
+import math
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from rlkit.ops._arrays import as_floats, check_shape, pick
+
+Array = jax.Array
+Key = jax.Array
+
+
+class Categorical(flax.struct.PyTreeNode):
+    """One of A actions, with probabilities softmax(logits).
+
+    Attributes:
+      logits: [..., A] float, unnormalized.
+    """
+
+    logits: Array  # [..., A]
+
+    @classmethod
+    def masked(cls, logits: ArrayLike, mask: ArrayLike) -> "Categorical":
+        """A categorical over the legal actions only.
+
+        An illegal action has probability 0 and is never drawn; entropy, KL and all gradients stay finite, as its logit
+        is the most negative finite number rather than -inf. A row without any legal action is uniform.
+
+        Args:
+          logits: [..., A] float; entries of illegal actions are not read and get no gradient.
+          mask: [..., A] bool, true where the action is legal.
+
+        Raises:
+          ValueError: the shapes differ.
+        """
+        (logits,) = as_floats(logits)
+        check_shape("mask", mask, logits.shape)
+        return cls(jnp.where(mask, logits, jnp.finfo(logits.dtype).min))
+
+    @property
+    def log_probs(self) -> Array:
+        """[..., A] float, the log-probability of every action."""
+        return jax.nn.log_softmax(as_floats(self.logits)[0], axis=-1)
+
+    @property
+    def probs(self) -> Array:
+        """[..., A] float, the probability of every action."""
+        return jax.nn.softmax(as_floats(self.logits)[0], axis=-1)
+
+    def sample(self, key: Key) -> Array:
+        """[...] int32, one draw for each row."""
+        return jax.random.categorical(key, as_floats(self.logits)[0], axis=-1).astype(jnp.int32)
+
+    def mode(self) -> Array:
+        """[...] int32, the most probable action, the first where there are several."""
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, action: ArrayLike) -> Array:
+        """action: [...] int -> [...] float, NaN where it is out of range. Raises ValueError on another shape."""
+        check_shape("action", action, jnp.shape(self.logits)[:-1])
+        return pick(self.log_probs, action)
+
+    def entropy(self) -> Array:
+        """[...] float, in nats, -Σ p log p."""
+        log_probs = self.log_probs
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+    def kl(self, other: "Categorical") -> Array:
+        """[...] float, KL(self || other) in nats. Raises ValueError if the shapes differ."""
+        check_shape("other.logits", other.logits, jnp.shape(self.logits))
+        p, q = as_floats(self.log_probs, other.log_probs)
+        return jnp.sum(jnp.exp(p) * (p - q), axis=-1)
+
+
+class MultiDiscrete(flax.struct.PyTreeNode):
+    """Several independent categorical actions, the i-th one of nvec[i].
+
+    Attributes:
+      logits: [..., sum(nvec)] float, unnormalized, the parts one after the other.
+      nvec: tuple of int, static: the number of actions of each part.
+    """
+
+    logits: Array  # [..., sum(nvec)]
+    nvec: tuple[int, ...] = flax.struct.field(pytree_node=False)
+
+    @classmethod
+    def masked(cls, logits: ArrayLike, nvec: tuple[int, ...], mask: ArrayLike) -> "MultiDiscrete":
+        """The same over legal actions only: mask is [..., sum(nvec)] bool. See `Categorical.masked`."""
+        return cls(Categorical.masked(logits, mask).logits, nvec)
+
+    @property
+    def parts(self) -> tuple[Categorical, ...]:
+        """One Categorical for each entry of nvec, logits [..., nvec[i]]. Raises ValueError if they do not add up."""
+        check_shape("logits", self.logits, (*jnp.shape(self.logits)[:-1], sum(self.nvec)))
+        ends = np.cumsum(self.nvec)[:-1].tolist()
+        return tuple(Categorical(part) for part in jnp.split(self.logits, ends, axis=-1))
+
+    def sample(self, key: Key) -> Array:
+        """[..., len(nvec)] int32, one draw for each row."""
+        keys = jax.random.split(key, len(self.nvec))
+        return jnp.stack([part.sample(k) for part, k in zip(self.parts, keys, strict=True)], axis=-1)
+
+    def mode(self) -> Array:
+        """[..., len(nvec)] int32, the most probable actions."""
+        return jnp.stack([part.mode() for part in self.parts], axis=-1)
+
+    def log_prob(self, action: ArrayLike) -> Array:
+        """action: [..., len(nvec)] int -> [...] float, summed over the parts. Raises ValueError on another shape."""
+        check_shape("action", action, (*jnp.shape(self.logits)[:-1], len(self.nvec)))
+        action = jnp.asarray(action)
+        return sum_of(part.log_prob(action[..., i]) for i, part in enumerate(self.parts))
+
+    def entropy(self) -> Array:
+        """[...] float, in nats, summed over the parts."""
+        return sum_of(part.entropy() for part in self.parts)
+
+    def kl(self, other: "MultiDiscrete") -> Array:
+        """[...] float, KL(self || other) in nats, summed over the parts. Raises ValueError if nvec differs."""
+        if self.nvec != other.nvec:
+            raise ValueError(f"other.nvec is {other.nvec}, expected {self.nvec}")
+        return sum_of(mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
+
+
+class DiagNormal(flax.struct.PyTreeNode):
+    """A normal distribution with independent dimensions.
+
+    Attributes:
+      loc: [..., D] float, the mean.
+      scale: [..., D] float > 0, the standard deviation; fewer axes (a scalar, [D]) are broadcast to loc.
+    """
+
+    loc: Array  # [..., D]
+    scale: ArrayLike  # [..., D]
+
+    def _parameters(self) -> tuple[Array, Array]:
+        loc, scale = as_floats(self.loc, self.scale)
+        return loc, jnp.broadcast_to(scale, loc.shape)
+
+    def sample(self, key: Key) -> Array:
+        """[..., D] float, one reparameterized draw for each row."""
+        loc, scale = self._parameters()
+        return loc + scale * jax.random.normal(key, loc.shape, loc.dtype)
+
+    def mode(self) -> Array:
+        """[..., D] float, the mean."""
+        return self._parameters()[0]
+
+    def log_prob(self, x: ArrayLike) -> Array:
+        """x: [..., D] float -> [...] float, summed over D. Raises ValueError if its shape is not that of loc."""
+        check_shape("x", x, jnp.shape(self.loc))
+        loc, scale, x = as_floats(*self._parameters(), x)
+        z = (x - loc) / scale
+        return -jnp.sum(0.5 * z**2 + jnp.log(scale) + 0.5 * math.log(2 * math.pi), axis=-1)
+
+    def entropy(self) -> Array:
+        """[...] float, in nats, summed over D."""
+        return jnp.sum(jnp.log(self._parameters()[1]) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+    def kl(self, other: "DiagNormal") -> Array:
+        """[...] float, KL(self || other) in nats, summed over D. Raises ValueError if the shapes differ."""
+        check_shape("other.loc", other.loc, jnp.shape(self.loc))
+        loc, scale, other_loc, other_scale = as_floats(*self._parameters(), *other._parameters())
+        ratio = scale / other_scale
+        return jnp.sum(0.5 * (ratio**2 + ((loc - other_loc) / other_scale) ** 2 - 1.0) - jnp.log(ratio), axis=-1)
+
+
+class TanhNormal(flax.struct.PyTreeNode):
+    """A diagonal normal squashed into a box: action = low + (high - low) (tanh(u) + 1) / 2, u ~ Normal(loc, scale).
+
+    The squashing rounds to the bound from about |u| = 9 in float32, and there the action no longer tells u. Store u
+    from `sample_pre_tanh` and use `log_prob_pre_tanh`, which is exact everywhere (Haarnoja et al. 2018, appendix C,
+    with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))).
+
+    Attributes:
+      loc: [..., D] float, the mean of u.
+      scale: [..., D] float > 0, the standard deviation of u; fewer axes are broadcast to loc.
+      low, high: float, [D] or [..., D], the finite bounds of the action.
+    """
+
+    loc: Array  # [..., D]
+    scale: ArrayLike  # [..., D]
+    low: ArrayLike = -1.0  # [..., D]
+    high: ArrayLike = 1.0  # [..., D]
+
+    @property
+    def normal(self) -> DiagNormal:
+        """The distribution of u."""
+        return DiagNormal(self.loc, self.scale)
+
+    def _bounds(self, x: Array) -> tuple[Array, Array, Array]:
+        """x, low and high in one dtype and of x's shape."""
+        x, low, high = as_floats(x, self.low, self.high)
+        return x, jnp.broadcast_to(low, x.shape), jnp.broadcast_to(high, x.shape)
+
+    def squash(self, u: ArrayLike) -> Array:
+        """u: [..., D] float -> [..., D] float, the action in [low, high]."""
+        u, low, high = self._bounds(jnp.asarray(u))
+        # The clip takes off the last bit that rounding may add beyond a bound.
+        return jnp.clip(low + (high - low) * (0.5 * jnp.tanh(u) + 0.5), low, high)
+
+    def _log_slope(self, u: Array) -> Array:
+        """[..., D] float, log |d action / d u|."""
+        u, low, high = self._bounds(u)
+        return 2.0 * (math.log(2.0) - u - jax.nn.softplus(-2.0 * u)) + jnp.log((high - low) / 2.0)
+
+    def sample_pre_tanh(self, key: Key) -> Array:
+        """[..., D] float, a draw of u; `squash` makes the action of it."""
+        return self.normal.sample(key)
+
+    def sample(self, key: Key) -> Array:
+        """[..., D] float, one reparameterized action for each row."""
+        return self.squash(self.sample_pre_tanh(key))
+
+    def mode(self) -> Array:
+        """[..., D] float, the squashed mean of u: the median of the actions, and the greedy choice."""
+        return self.squash(self.normal.mode())
+
+    def log_prob_pre_tanh(self, u: ArrayLike) -> Array:
+        """u: [..., D] float -> [...] float, the log-density of the action squash(u), exact also where it saturates."""
+        u = jnp.asarray(u)
+        log_prob, log_slope = as_floats(self.normal.log_prob(u), jnp.sum(self._log_slope(u), axis=-1))
+        return log_prob - log_slope
+
+    def log_prob(self, action: ArrayLike) -> Array:
+        """action: [..., D] float in [low, high] -> [...] float, summed over D.
+
+        At a bound, which only rounding reaches, the action is taken to lie an eighth of an epsilon inside it: finite,
+        but not exact (see `log_prob_pre_tanh`). Raises ValueError if the shape is not that of loc.
+        """
+        check_shape("action", action, jnp.shape(self.loc))
+        action, low, high = self._bounds(jnp.asarray(action))
+        # atanh by the distances to both bounds, each of which keeps its digits close to its bound.
+        tiny = jnp.finfo(action.dtype).eps / 8
+        below, above = (action - low) / (high - low), (high - action) / (high - low)
+        u = 0.5 * (jnp.log(jnp.maximum(below, tiny)) - jnp.log(jnp.maximum(above, tiny)))
+        return self.log_prob_pre_tanh(u)
+
+    def entropy(self) -> Array:
+        """[...] float, in nats, summed over D: H(u) + E[log slope], the expectation by Gauss-Hermite quadrature."""
+        loc, scale = self.normal._parameters()
+        nodes, weights = (jnp.asarray(x, loc.dtype) for x in _gauss_hermite())
+
+        def term(node: Array, weight: Array) -> Array:
+            return weight * self._log_slope(loc + scale * node)
+
+        terms = jax.vmap(term)(nodes, weights)
+        entropy, slope = as_floats(self.normal.entropy(), jnp.sum(terms, axis=(0, -1)))
+        return entropy + slope
+
+    def kl(self, other: "TanhNormal") -> Array:
+        """[...] float, KL(self || other) in nats: that of the normals, as both squash alike. Bounds must be equal."""
+        return self.normal.kl(other.normal)
+
+
+def sum_of(terms) -> Array:
+    """The sum of at least one array: Python's sum would start from an int."""
+    return functools.reduce(jnp.add, terms)
+
+
+@functools.cache
+def _gauss_hermite(n: int = 32) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights, both [n], for expectations under the standard normal."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
+    return nodes, weights / weights.sum()

@@ -1,0 +1,283 @@
+"""Returns and advantages along time: GAE, λ-returns, n-step returns, V-trace and Retrace.
+
+All are time-major, [T, ...], with any batch axes after time. Row t holds one transition: `reward[t]` and the flags of
+step t, `value[t]` of the observation before it, and `next_value[t]` of the observation after it, before any reset.
+Every estimate stops at both kinds of episode end and bootstraps from `next_value` only where the episode was cut
+(truncated), not where the world ended (terminated); where both are set, terminated wins. The last row bootstraps from
+its `next_value` like a truncated one. `next_value` is never read where terminated is set, so it may be NaN there.
+
+Inputs below float32 are promoted to float32; float64 stays float64. No gradient is stopped in here.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from rlkit.ops._arrays import as_floats, check_bools, check_shapes, scalars
+
+Array = jax.Array
+
+
+def gae(
+    reward: ArrayLike,
+    value: ArrayLike,
+    next_value: ArrayLike,
+    terminated: ArrayLike,
+    truncated: ArrayLike,
+    *,
+    gamma: ArrayLike,
+    gae_lambda: ArrayLike,
+) -> Array:
+    """Generalized advantage estimation (Schulman et al. 2016, eq. 16), for one stream or many.
+
+    The estimate stops at every episode end. It bootstraps from `next_value` where the episode was cut by a time limit
+    (truncated), and not where the world ended (terminated); where both are set, terminated wins.
+
+    Args:
+      reward: [T, ...] float, r_t.
+      value: [T, ...] float, V(o_t).
+      next_value: [T, ...] float, V(o_{t+1}), of the observation before any reset.
+      terminated, truncated: [T, ...] bool.
+      gamma: scalar in [0, 1], discount per step.
+      gae_lambda: scalar in [0, 1].
+
+    Returns:
+      [T, ...] float, the advantages. The value targets are `advantage + value`.
+
+    Raises:
+      ValueError: a shape differs from that of `reward`, a flag is not bool, or gamma or gae_lambda is not a scalar.
+    """
+    done = _check(reward, terminated, truncated, value=value, next_value=next_value)
+    reward, value, next_value = as_floats(reward, value, next_value)
+    gamma, gae_lambda = scalars(reward, gamma=gamma, gae_lambda=gae_lambda)
+    td_error = reward + gamma * _bootstrap(next_value, terminated) - value
+    return _discounted_sum(td_error, gamma * gae_lambda, done)
+
+
+def lambda_returns(
+    reward: ArrayLike,
+    next_value: ArrayLike,
+    terminated: ArrayLike,
+    truncated: ArrayLike,
+    *,
+    gamma: ArrayLike,
+    lambda_: ArrayLike,
+) -> Array:
+    """λ-returns, G_t = r_t + γ [(1 - λ) V(o_{t+1}) + λ G_{t+1}] (Sutton and Barto 2018, eq. 12.2).
+
+    Args:
+      reward: [T, ...] float, r_t.
+      next_value: [T, ...] float, V(o_{t+1}), of the observation before any reset.
+      terminated, truncated: [T, ...] bool.
+      gamma: scalar in [0, 1], discount per step.
+      lambda_: scalar in [0, 1]; 0 is one-step TD, 1 is Monte Carlo with a bootstrap at cuts.
+
+    Returns:
+      [T, ...] float, the returns.
+
+    Raises:
+      ValueError: a shape differs from that of `reward`, a flag is not bool, or gamma or lambda_ is not a scalar.
+    """
+    done = _check(reward, terminated, truncated, next_value=next_value)
+    reward, next_value = as_floats(reward, next_value)
+    gamma, lambda_ = scalars(reward, gamma=gamma, lambda_=lambda_)
+    bootstrap = _bootstrap(next_value, terminated)
+    # At an end, and in the last row, all the weight is on the bootstrap; elsewhere 1 - λ of it.
+    weight = jnp.where(done, 1.0, 1.0 - lambda_).at[-1].set(1.0)
+    return _discounted_sum(reward + gamma * weight * bootstrap, gamma * lambda_, done)
+
+
+def n_step_returns(
+    reward: ArrayLike,
+    next_value: ArrayLike,
+    terminated: ArrayLike,
+    truncated: ArrayLike,
+    *,
+    gamma: ArrayLike,
+    n: int,
+) -> Array:
+    """n-step returns, Σ_{i<k} γ^i r_{t+i} + γ^k V(o_{t+k}), k = n or fewer (Sutton and Barto 2018, eq. 7.1).
+
+    k is the number of steps until the episode or the stream ends, where that is less than n; the bootstrap is then
+    discounted by that γ^k and taken from the final observation.
+
+    Args:
+      reward: [T, ...] float, r_t.
+      next_value: [T, ...] float, V(o_{t+1}), of the observation before any reset.
+      terminated, truncated: [T, ...] bool.
+      gamma: scalar in [0, 1], discount per step.
+      n: int >= 1, static.
+
+    Returns:
+      [T, ...] float, the returns.
+
+    Raises:
+      ValueError: a shape differs from that of `reward`, a flag is not bool, gamma is not a scalar, or n < 1.
+    """
+    done = _check(reward, terminated, truncated, next_value=next_value)
+    if n < 1:
+        raise ValueError(f"n={n} must be at least 1")
+    reward, next_value = as_floats(reward, next_value)
+    (gamma,) = scalars(reward, gamma=gamma)
+    one_step = reward + gamma * _bootstrap(next_value, terminated)
+    stop = done.at[-1].set(True)
+
+    def extend(_: Array, returns: Array) -> Array:
+        return jnp.where(stop, one_step, reward + gamma * _shift(returns))
+
+    return jax.lax.fori_loop(1, min(n, reward.shape[0]), extend, one_step)
+
+
+class VTrace(NamedTuple):
+    """What `vtrace` returns."""
+
+    target: Array  # [T, ...] float, v_t: what the value function is regressed to
+    advantage: Array  # [T, ...] float, ρ_t (r_t + γ v_{t+1} - V(o_t)): multiplies the gradient of log π(a_t | o_t)
+
+
+def vtrace(
+    reward: ArrayLike,
+    value: ArrayLike,
+    next_value: ArrayLike,
+    terminated: ArrayLike,
+    truncated: ArrayLike,
+    log_prob: ArrayLike,
+    behavior_log_prob: ArrayLike,
+    *,
+    gamma: ArrayLike,
+    rho_clip: ArrayLike = 1.0,
+    c_clip: ArrayLike = 1.0,
+) -> VTrace:
+    """V-trace targets and policy-gradient advantages (Espeholt et al. 2018, eq. 1 and section 4.2).
+
+    Across a truncation, and after the last row, v_{t+1} is `next_value`: the next row belongs to another episode.
+
+    Args:
+      reward: [T, ...] float, r_t.
+      value: [T, ...] float, V(o_t).
+      next_value: [T, ...] float, V(o_{t+1}), of the observation before any reset.
+      terminated, truncated: [T, ...] bool.
+      log_prob: [T, ...] float, log π(a_t | o_t) of the policy that learns.
+      behavior_log_prob: [T, ...] float, log μ(a_t | o_t) of the policy that acted.
+      gamma: scalar in [0, 1], discount per step.
+      rho_clip: scalar > 0, ρ-bar: decides which policy's value is learned.
+      c_clip: scalar > 0, c-bar: decides how far corrections travel back.
+
+    Returns:
+      VTrace(target, advantage), both [T, ...] float.
+
+    Raises:
+      ValueError: a shape differs from that of `reward`, a flag is not bool, or a scalar is not one.
+    """
+    done = _check(
+        reward,
+        terminated,
+        truncated,
+        value=value,
+        next_value=next_value,
+        log_prob=log_prob,
+        behavior_log_prob=behavior_log_prob,
+    )
+    reward, value, next_value, log_prob, behavior_log_prob = as_floats(
+        reward, value, next_value, log_prob, behavior_log_prob
+    )
+    gamma, rho_clip, c_clip = scalars(reward, gamma=gamma, rho_clip=rho_clip, c_clip=c_clip)
+    log_ratio = log_prob - behavior_log_prob
+    rho, c = _clipped_ratio(log_ratio, rho_clip), _clipped_ratio(log_ratio, c_clip)
+    bootstrap = _bootstrap(next_value, terminated)
+    td_error = rho * (reward + gamma * bootstrap - value)
+    target = value + _discounted_sum(td_error, gamma * c, done)
+    next_target = jnp.where(done.at[-1].set(True), bootstrap, _shift(target))
+    return VTrace(target, rho * (reward + gamma * next_target - value))
+
+
+def retrace(
+    reward: ArrayLike,
+    q: ArrayLike,
+    next_value: ArrayLike,
+    terminated: ArrayLike,
+    truncated: ArrayLike,
+    log_prob: ArrayLike,
+    behavior_log_prob: ArrayLike,
+    *,
+    gamma: ArrayLike,
+    lambda_: ArrayLike,
+) -> Array:
+    """Retrace(λ) targets for Q(o_t, a_t) (Munos et al. 2016, eq. 3 and 4).
+
+    G_t = r_t + γ [E_π Q(o_{t+1}, .) + c_{t+1} (G_{t+1} - Q(o_{t+1}, a_{t+1}))], c = λ min(1, π(a | o) / μ(a | o)).
+
+    Args:
+      reward: [T, ...] float, r_t.
+      q: [T, ...] float, Q(o_t, a_t) of the target network for the action taken; its first row is not used.
+      next_value: [T, ...] float, E_π Q(o_{t+1}, .) of the target network, of the observation before any reset.
+      terminated, truncated: [T, ...] bool.
+      log_prob: [T, ...] float, log π(a_t | o_t) of the policy that is evaluated.
+      behavior_log_prob: [T, ...] float, log μ(a_t | o_t) of the policy that acted.
+      gamma: scalar in [0, 1], discount per step.
+      lambda_: scalar in [0, 1].
+
+    Returns:
+      [T, ...] float, the targets G_t.
+
+    Raises:
+      ValueError: a shape differs from that of `reward`, a flag is not bool, or gamma or lambda_ is not a scalar.
+    """
+    done = _check(
+        reward,
+        terminated,
+        truncated,
+        q=q,
+        next_value=next_value,
+        log_prob=log_prob,
+        behavior_log_prob=behavior_log_prob,
+    )
+    reward, q, next_value, log_prob, behavior_log_prob = as_floats(reward, q, next_value, log_prob, behavior_log_prob)
+    gamma, lambda_ = scalars(reward, gamma=gamma, lambda_=lambda_)
+    trace = lambda_ * _clipped_ratio(log_prob - behavior_log_prob, jnp.ones((), reward.dtype))
+    one_step = reward + gamma * _bootstrap(next_value, terminated)
+    # In terms of the correction D_t = G_t - Q_t this is a plain discounted sum with the next row's trace.
+    correction = _discounted_sum(one_step - q, gamma * _shift(trace), done)
+    return q + correction
+
+
+def _check(reward: ArrayLike, terminated: ArrayLike, truncated: ArrayLike, **others: ArrayLike) -> Array:
+    """Check shapes and flags at the door; return where an episode ends, [T, ...] bool."""
+    check_shapes(reward=reward, **others, terminated=terminated, truncated=truncated)
+    check_bools(terminated=terminated, truncated=truncated)
+    if jnp.ndim(reward) < 1 or jnp.shape(reward)[0] < 1:
+        raise ValueError(f"reward has shape {jnp.shape(reward)}, expected [T, ...] with T >= 1")
+    return jnp.asarray(terminated) | jnp.asarray(truncated)
+
+
+def _bootstrap(next_value: Array, terminated: ArrayLike) -> Array:
+    """The value of what follows, 0 where the world ended. A select, as 0 * NaN would be NaN."""
+    return jnp.where(terminated, 0.0, next_value)
+
+
+def _clipped_ratio(log_ratio: Array, clip: Array) -> Array:
+    """min(exp(log_ratio), clip), clipped in log space so that neither the value nor its gradient overflows."""
+    return jnp.exp(jnp.minimum(log_ratio, jnp.log(clip)))
+
+
+def _shift(x: Array) -> Array:
+    """x[t + 1] at t, and 0 in the last row."""
+    return jnp.concatenate([x[1:], jnp.zeros_like(x[:1])])
+
+
+def _discounted_sum(x: Array, decay: Array, done: Array) -> Array:
+    """y_t = x_t + decay_t y_{t+1}, started anew at every episode end; decay is [] or [T, ...].
+
+    The end is a select: a non-finite number in one episode must not reach the one before it. Everything else was
+    worked out before the loop over time, which is bound by its overhead: the carry is one row.
+    """
+
+    def step(later: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
+        now, end, *rest = row
+        total = jnp.where(end, now, now + (rest[0] if rest else decay) * later)
+        return total, total
+
+    rows = (x, done) if decay.ndim == 0 else (x, done, decay)
+    return jax.lax.scan(step, jnp.zeros_like(x[0]), rows, reverse=True, unroll=16)[1]

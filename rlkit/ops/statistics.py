@@ -1,0 +1,228 @@
+"""Statistics: running mean and variance of pytrees, explained variance, the interquartile mean and its interval."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from rlkit.ops._arrays import as_floats, check_shapes
+
+Array = jax.Array
+Key = jax.Array
+PyTree = Any
+
+
+class RunningStatistics(flax.struct.PyTreeNode):
+    """The count, mean and sum of squared deviations of everything seen so far, leaf by leaf.
+
+    Attributes:
+      count: [] float, the number of items.
+      mean: pytree of [...] float, like the example.
+      m2: pytree of [...] float, like the example: the sum of squared deviations from the mean.
+    """
+
+    count: Array  # []
+    mean: PyTree  # leaves [...]
+    m2: PyTree  # leaves [...]
+
+
+def running_init(example: PyTree) -> RunningStatistics:
+    """Empty statistics for items like `example`: leaves [...], float32, or float64 where the example is."""
+    mean = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), as_floats(x)[0].dtype), example)
+    count, *_ = as_floats(jnp.zeros((), jnp.float32), *jax.tree.leaves(mean))
+    return RunningStatistics(count, mean, jax.tree.map(jnp.zeros_like, mean))
+
+
+def running_update(statistics: RunningStatistics, batch: PyTree) -> RunningStatistics:
+    """The statistics after a batch more (Chan et al. 1983, eq. 2.1).
+
+    Sums are taken of differences from the first item, so that a mean far from 0 costs no digits.
+
+    Args:
+      statistics: of leaves [...].
+      batch: leaves [B, ...], with any number of batch axes before those of the example, the same in each leaf.
+
+    Returns:
+      RunningStatistics.
+
+    Raises:
+      ValueError: a leaf does not end in the example's shape, or the leaves differ in their batch axes.
+    """
+    return running_merge(statistics, _statistics_of(statistics, batch))
+
+
+def running_merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
+    """The statistics of two collections together, leaves [...] (Chan et al. 1983, eq. 2.1). Either may be empty."""
+    count = a.count + b.count
+    share = b.count / jnp.maximum(count, 1.0)
+
+    def mean(mean_a: Array, mean_b: Array) -> Array:
+        return mean_a + (mean_b - mean_a) * share.astype(mean_a.dtype)
+
+    def m2(m2_a: Array, m2_b: Array, mean_a: Array, mean_b: Array) -> Array:
+        return m2_a + m2_b + (mean_b - mean_a) ** 2 * (a.count * share).astype(mean_a.dtype)
+
+    return RunningStatistics(count, jax.tree.map(mean, a.mean, b.mean), jax.tree.map(m2, a.m2, b.m2, a.mean, b.mean))
+
+
+def running_std(statistics: RunningStatistics) -> PyTree:
+    """The standard deviation (of the population), leaves [...] float; 1 while nothing has been seen."""
+    return jax.tree.map(jnp.sqrt, _variance(statistics))
+
+
+def normalize(statistics: RunningStatistics, x: PyTree, clip: ArrayLike = 10.0, epsilon: ArrayLike = 1e-8) -> PyTree:
+    """(x - mean) / sqrt(variance + epsilon), clipped to [-clip, clip]; x itself, clipped, while nothing has been seen.
+
+    Args:
+      statistics: of leaves [...].
+      x: leaves [..., as in the example], with any batch axes first; ints and low-precision floats become float32.
+      clip: scalar > 0, in standard deviations; infinity means off.
+      epsilon: scalar > 0, in units of the variance.
+
+    Returns:
+      pytree like x, float.
+
+    Raises:
+      ValueError: a leaf does not end in the example's shape.
+    """
+
+    def leaf(x: ArrayLike, mean: Array, variance: Array) -> Array:
+        _batch_axes(x, mean)
+        x, mean, variance = as_floats(x, mean, variance)
+        bound = jnp.asarray(clip).astype(x.dtype)
+        scale = jnp.sqrt(variance + jnp.asarray(epsilon).astype(x.dtype))
+        return jnp.clip((x - jnp.broadcast_to(mean, x.shape)) / jnp.broadcast_to(scale, x.shape), -bound, bound)
+
+    return jax.tree.map(leaf, x, statistics.mean, _variance(statistics))
+
+
+def explained_variance(value: ArrayLike, target: ArrayLike) -> Array:
+    """1 - Var(target - value) / Var(target): 1 is perfect, 0 is as good as a constant, below 0 is worse.
+
+    Args:
+      value: [...] float, the predictions.
+      target: [...] float.
+
+    Returns:
+      [] float, over all axes; NaN where the target's variance is 0, as in Stable-Baselines3.
+
+    Raises:
+      ValueError: the shapes differ.
+    """
+    check_shapes(value=value, target=target)
+    value, target = as_floats(value, target)
+    variance = _spread(target)
+    return jnp.where(variance > 0, 1.0 - _spread(target - value) / variance, jnp.nan)
+
+
+def iqm(scores: ArrayLike) -> Array:
+    """The interquartile mean, [...] float -> [] float: the mean without the lowest and the highest quarter.
+
+    Of n scores, floor(n / 4) are dropped on each side (Agarwal et al. 2021, section 4.3). NaN if any score is NaN.
+    """
+    (scores,) = as_floats(scores)
+    ordered = jnp.sort(scores, axis=None)  # NaNs last, where they would be dropped unseen
+    cut = ordered.size // 4
+    return jnp.where(jnp.isnan(ordered[-1]), jnp.nan, jnp.mean(ordered[cut : ordered.size - cut]))
+
+
+def stratified_bootstrap(
+    scores: ArrayLike, key: Key, statistic: Callable[[Array], Array] = iqm, *, resamples: int = 2000
+) -> Array:
+    """The statistic of many resampled tables: runs are drawn with replacement within each task (Agarwal et al. 2021).
+
+    Args:
+      scores: [runs, tasks] or [runs] float.
+      key: jax.random.key.
+      statistic: takes a table like scores, returns a [] float.
+      resamples: int >= 1, static.
+
+    Returns:
+      [resamples] float.
+
+    Raises:
+      ValueError: scores has no entry, or neither one nor two axes.
+    """
+    (table,) = as_floats(scores)
+    if table.ndim not in (1, 2) or table.size == 0:
+        raise ValueError(f"scores has shape {table.shape}, expected [runs, tasks] or [runs], not empty")
+
+    def resample(key: Key) -> Array:
+        runs = jax.random.randint(key, table.shape, 0, table.shape[0])
+        return statistic(jnp.take_along_axis(table, runs, axis=0))
+
+    return jax.vmap(resample)(jax.random.split(key, resamples))
+
+
+def iqm_interval(
+    scores: ArrayLike, key: Key, *, confidence: float = 0.95, resamples: int = 2000
+) -> tuple[Array, Array]:
+    """The percentile interval of the IQM by stratified bootstrap (Agarwal et al. 2021, section 4.1).
+
+    Args:
+      scores: [runs, tasks] or [runs] float.
+      key: jax.random.key.
+      confidence: in (0, 1).
+      resamples: int >= 1, static.
+
+    Returns:
+      low, high: both [] float.
+
+    Raises:
+      ValueError: scores has no entry, or neither one nor two axes; or confidence is not inside (0, 1).
+    """
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence={confidence} must be inside (0, 1)")
+    statistics = stratified_bootstrap(scores, key, resamples=resamples)
+    tail = (1.0 - confidence) / 2.0
+    low, high = jnp.quantile(statistics, jnp.asarray([tail, 1.0 - tail], statistics.dtype))
+    return low, high
+
+
+def _batch_axes(x: ArrayLike, like: Array) -> tuple[int, ...]:
+    """The axes of x that come before those of `like`. Raises ValueError if x does not end in that shape."""
+    lead = jnp.ndim(x) - like.ndim
+    if lead < 0 or jnp.shape(x)[lead:] != like.shape:
+        raise ValueError(f"a leaf has shape {jnp.shape(x)}, expected it to end in {like.shape}, the example's shape")
+    return tuple(range(lead))
+
+
+def _statistics_of(like: RunningStatistics, batch: PyTree) -> RunningStatistics:
+    """The statistics of one batch."""
+    shapes = {
+        jnp.shape(x)[: jnp.ndim(x) - m.ndim] for x, m in zip(*map(jax.tree.leaves, (batch, like.mean)), strict=True)
+    }
+    if len(shapes) != 1:
+        raise ValueError(f"the leaves have batch axes {sorted(shapes)}, expected one shape for all")
+    (shape,) = shapes
+
+    def moments(x: ArrayLike, mean: Array) -> tuple[Array, Array]:
+        axes = _batch_axes(x, mean)
+        x = jnp.asarray(x).astype(mean.dtype)
+        origin = x[(0,) * len(axes)]
+        shifted = x - jnp.broadcast_to(origin, x.shape)
+        shift = jnp.mean(shifted, axis=axes)
+        return origin + shift, jnp.sum((shifted - jnp.broadcast_to(shift, x.shape)) ** 2, axis=axes)
+
+    both = jax.tree.map(moments, batch, like.mean)
+    mean, m2 = jax.tree.transpose(jax.tree.structure(like.mean), jax.tree.structure((0, 0)), both)
+    return RunningStatistics(jnp.full((), math.prod(shape), like.count.dtype), mean, m2)
+
+
+def _variance(statistics: RunningStatistics) -> PyTree:
+    """Leaves [...]: m2 / count, and 1 while nothing has been seen."""
+
+    def leaf(m2: Array) -> Array:
+        count = statistics.count.astype(m2.dtype)
+        return jnp.where(count > 0, m2 / jnp.maximum(count, 1.0), 1.0)
+
+    return jax.tree.map(leaf, statistics.m2)
+
+
+def _spread(x: Array) -> Array:
+    """The variance over all axes, measured from the first entry: exactly 0 where all are equal."""
+    return jnp.var(x - x[(0,) * x.ndim])
