@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-Array = jax.Array
+from rlkit.types import Array
 
 
 def as_floats(*values: ArrayLike) -> list[Array]:

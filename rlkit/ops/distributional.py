@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from rlkit.ops._arrays import as_floats, check_shape, check_shapes, scalars
-
-Array = jax.Array
+from rlkit.types import Array
 
 
 def categorical_projection(probs: ArrayLike, source_atoms: ArrayLike, atoms: ArrayLike) -> Array:

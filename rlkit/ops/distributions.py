@@ -15,9 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit.ops._arrays import as_floats, check_shape, pick
-
-Array = jax.Array
-Key = jax.Array
+from rlkit.types import Array, Key
 
 
 class Categorical(flax.struct.PyTreeNode):
@@ -68,6 +66,7 @@ class Categorical(flax.struct.PyTreeNode):
     def log_prob(self, action: ArrayLike) -> Array:
         """action: [...] int -> [...] float, NaN where it is out of range. Raises ValueError on another shape."""
         check_shape("action", action, jnp.shape(self.logits)[:-1])
+        # A gather: with its gradient as fast as a one-hot product at 2 to 18 actions on a CPU, a fifth faster without.
         return pick(self.log_probs, action)
 
     def entropy(self) -> Array:
@@ -118,17 +117,17 @@ class MultiDiscrete(flax.struct.PyTreeNode):
         """action: [..., len(nvec)] int -> [...] float, summed over the parts. Raises ValueError on another shape."""
         check_shape("action", action, (*jnp.shape(self.logits)[:-1], len(self.nvec)))
         action = jnp.asarray(action)
-        return sum_of(part.log_prob(action[..., i]) for i, part in enumerate(self.parts))
+        return _sum(part.log_prob(action[..., i]) for i, part in enumerate(self.parts))
 
     def entropy(self) -> Array:
         """[...] float, in nats, summed over the parts."""
-        return sum_of(part.entropy() for part in self.parts)
+        return _sum(part.entropy() for part in self.parts)
 
     def kl(self, other: "MultiDiscrete") -> Array:
         """[...] float, KL(self || other) in nats, summed over the parts. Raises ValueError if nvec differs."""
         if self.nvec != other.nvec:
             raise ValueError(f"other.nvec is {other.nvec}, expected {self.nvec}")
-        return sum_of(mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
+        return _sum(mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
 
 
 class DiagNormal(flax.struct.PyTreeNode):
@@ -262,7 +261,7 @@ class TanhNormal(flax.struct.PyTreeNode):
         return self.normal.kl(other.normal)
 
 
-def sum_of(terms) -> Array:
+def _sum(terms) -> Array:
     """The sum of at least one array: Python's sum would start from an int."""
     return functools.reduce(jnp.add, terms)
 

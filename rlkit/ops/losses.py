@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from rlkit.ops._arrays import as_floats, check_shape, check_shapes, pick, scalars
-
-Array = jax.Array
+from rlkit.types import Array
 
 MAX_LOG_RATIO = 20.0  # e^20 = 4.9e8: beyond any ratio that carries information, and far from float32's overflow
 

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from rlkit.ops._arrays import as_floats, check_bools, check_shapes, scalars
-
-Array = jax.Array
+from rlkit.types import Array
 
 
 def gae(
@@ -270,8 +269,9 @@ def _shift(x: Array) -> Array:
 def _discounted_sum(x: Array, decay: Array, done: Array) -> Array:
     """y_t = x_t + decay_t y_{t+1}, started anew at every episode end; decay is [] or [T, ...].
 
-    The end is a select: a non-finite number in one episode must not reach the one before it. Everything else was
-    worked out before the loop over time, which is bound by its overhead: the carry is one row.
+    The end is a select: a non-finite number in one episode must not reach the one before it. Everything else is worked
+    out before the loop, whose carry is one row. Not unrolled: at [128, 2048] on two CPU cores a step took 1.6 us, with
+    unroll=8 4 us, with unroll=16 14 us, and an associative scan 8 us; at [128, 64] the same order.
     """
 
     def step(later: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -280,4 +280,4 @@ def _discounted_sum(x: Array, decay: Array, done: Array) -> Array:
         return total, total
 
     rows = (x, done) if decay.ndim == 0 else (x, done, decay)
-    return jax.lax.scan(step, jnp.zeros_like(x[0]), rows, reverse=True, unroll=16)[1]
+    return jax.lax.scan(step, jnp.zeros_like(x[0]), rows, reverse=True)[1]

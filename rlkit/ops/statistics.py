@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import flax.struct
 import jax
@@ -10,10 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from rlkit.ops._arrays import as_floats, check_shapes
-
-Array = jax.Array
-Key = jax.Array
-PyTree = Any
+from rlkit.types import Array, Key, PyTree
 
 
 class RunningStatistics(flax.struct.PyTreeNode):
