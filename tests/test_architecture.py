@@ -41,7 +41,7 @@ IMPURE_CALLS = re.compile(
     r"(?:print|input|open|exec|eval|breakpoint)"
     r"|sys\.(?:stdout|stderr)\..*"
     r"|jax\.debug\..*|(?:jax\.(?:experimental\.)?)?(?:io_callback|pure_callback)"  # no call leaves a compiled program
-    r"|jax\.config\..*"
+    r"|jax\.config\..*|(?:jax\.)?random\.(?:key|PRNGKey)"  # settings and keys are the caller's
     r"|(?:np|numpy|jnp)\.(?:load|loadtxt|save|savez|savez_compressed|savetxt|fromfile|memmap)"
 )
 
@@ -142,6 +142,7 @@ def test_floors(path):
         ("rlkit/agents/ppo.py", "with open('x') as file:\n    pass"),
         ("rlkit/agents/ppo.py", "import jax\njax.debug.print('x')"),
         ("rlkit/agents/ppo.py", "import jax\njax.config.update('jax_enable_x64', True)"),
+        ("rlkit/training/rollout.py", "import jax\nkey = jax.random.key(0)"),
         ("rlkit/replay/uniform.py", "import numpy as np\nnp.save('x', 1)"),
     ],
 )
