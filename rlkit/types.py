@@ -15,6 +15,7 @@ import numpy as np
 Array = jax.Array
 Key = jax.Array  # a typed key of shape [], as made by jax.random.key
 PyTree = Any
+Scalar = jax.Array | float  # a traced scalar [], or a Python number that becomes one
 
 
 class ConfigError(ValueError):

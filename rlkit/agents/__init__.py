@@ -1,0 +1,20 @@
+"""The agents, one file an algorithm, and the registry that finds them by name."""
+
+import difflib
+import importlib
+from types import ModuleType
+
+from rlkit.types import ConfigError
+
+REGISTRY: dict[str, str] = {"ppo": "rlkit.agents.ppo"}
+
+
+def get(name: str) -> ModuleType:
+    """The module of an agent: its `Config`, `Hyper` and `make`. Raises ConfigError for a name that is not registered."""
+    if name not in REGISTRY:
+        near = difflib.get_close_matches(str(name), REGISTRY, 1, 0.0)
+        raise ConfigError(f"agent={name!r} must be one of {', '.join(sorted(REGISTRY))}; did you mean {near[0]!r}?")
+    return importlib.import_module(REGISTRY[name])
+
+
+__all__ = ["REGISTRY", "get"]

@@ -1,0 +1,7 @@
+"""Training loops as pure functions: rollouts, the train step, evaluation."""
+
+from rlkit.training.evaluate import Evaluation, evaluate
+from rlkit.training.rollout import EnvsState, Episodes, reset, rollout
+from rlkit.training.train import Training, TrainState, make
+
+__all__ = ["EnvsState", "Episodes", "Evaluation", "TrainState", "Training", "evaluate", "make", "reset", "rollout"]

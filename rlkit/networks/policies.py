@@ -1,0 +1,94 @@
+"""From what a policy network returns to a distribution, and from its samples to actions of any space.
+
+A policy samples a raw action: the integers of a discrete space, or for a Box an unbounded vector [D] from which `action`
+makes what the environment takes. Log-probs are those of the raw action, so that neither clipping nor a saturated tanh can
+make a ratio of them wrong.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
+from rlkit.types import Array, Box, ConfigError, Discrete, Key, PyTree, Space
+from rlkit.types import MultiDiscrete as MultiDiscreteSpace
+
+Distribution = Categorical | MultiDiscrete | DiagNormal | TanhNormal
+
+
+def policy_size(space: Space) -> int:
+    """How many logits or means a policy for `space` needs; a ConfigError where no policy here can act in it."""
+    if isinstance(space, Discrete):
+        return space.n
+    if isinstance(space, MultiDiscreteSpace):
+        return sum(space.nvec)
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        return math.prod(space.shape)
+    raise ConfigError(f"action space {space} cannot be acted in; it must be Discrete, MultiDiscrete or a Box of floats")
+
+
+def distribution(space: Space, output: PyTree, mask: Array | None, *, squash: bool) -> Distribution:
+    """The distribution of raw actions.
+
+    Args:
+      space: the action space.
+      output: what the network returned: logits [..., A], or (loc, log_std) [..., D], or for gSDE (loc [..., D],
+        log_std [F, D], features [..., F]), whose scale is sqrt(features^2 exp(log_std)^2) (Raffin et al. 2021, eq. 7).
+      mask: [..., A] bool, the legal actions of a discrete space, or None for all.
+      squash: whether a Box's actions pass through a tanh; raw actions are then the values before it.
+    """
+    if isinstance(space, Discrete):
+        return Categorical(output) if mask is None else Categorical.masked(output, mask)
+    if isinstance(space, MultiDiscreteSpace):
+        nvec = tuple(space.nvec)
+        return MultiDiscrete(output, nvec) if mask is None else MultiDiscrete.masked(output, nvec, mask)
+    loc, log_std, *rest = output
+    if rest:
+        scale = jnp.sqrt(jnp.square(rest[0]) @ jnp.exp(2 * log_std) + 1e-6)
+    else:
+        scale = jnp.exp(log_std)
+    if squash:
+        return TanhNormal(loc, scale, space.low.reshape(-1), space.high.reshape(-1))
+    return DiagNormal(loc, scale)
+
+
+def sample(dist: Distribution, key: Key) -> Array:
+    """A raw action."""
+    return dist.sample_pre_tanh(key) if isinstance(dist, TanhNormal) else dist.sample(key)
+
+
+def mode(dist: Distribution) -> Array:
+    """The raw action that a greedy policy takes."""
+    return dist.loc if isinstance(dist, TanhNormal) else dist.mode()
+
+
+def log_prob(dist: Distribution, raw: Array) -> Array:
+    """The log-probability [...] of raw actions."""
+    return dist.log_prob_pre_tanh(raw) if isinstance(dist, TanhNormal) else dist.log_prob(raw)
+
+
+def action(space: Space, raw: Array, *, squash: bool) -> Array:
+    """What the environment takes for a raw action: [..., D] -> [..., *space.shape] for a Box.
+
+    A bounded Box is spanned by raw values of -1 to 1, beyond which they are clipped, or by tanh where `squash` is set.
+    """
+    if not isinstance(space, Box):
+        return raw.astype(space.dtype)
+    raw = raw.reshape(*raw.shape[:-1], *space.shape)
+    if space.bounded:
+        unit = jnp.tanh(raw) if squash else jnp.clip(raw, -1.0, 1.0)
+        raw = space.low + (space.high - space.low) * (unit + 1) / 2
+    return jnp.clip(raw, space.low, space.high).astype(space.dtype)
+
+
+def gsde_noise(key: Key, features: int, size: int) -> Array:
+    """Standard normal [features, size]: the exploration matrix before it is scaled."""
+    return jax.random.normal(key, (features, size))
+
+
+def gsde_sample(output: PyTree, noise: Array) -> Array:
+    """The raw action [D] of state-dependent exploration with a noise matrix that is held over steps."""
+    loc, log_std, features = output
+    return loc + features @ (jnp.exp(log_std) * noise)

@@ -1,0 +1,56 @@
+"""Apply a function to a large batch in bounded memory."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from rlkit.types import PyTree
+
+
+def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int | None) -> PyTree:
+    """Apply `fn` to `batch` in chunks of axis 0, so that its temporary memory depends on the chunk and not on the batch.
+
+    The result is that of `fn(batch)` for every `fn` that treats its rows independently. Each chunk is a slice of the
+    batch where it lies; nothing is padded or copied. Where the rows do not divide, the last chunk ends at the batch's
+    end and so repeats some rows of the one before it.
+
+    Args:
+      fn: takes a batch whose leaves are [chunk_size, ...] and returns one whose leaves are [chunk_size, ...].
+      batch: a pytree of arrays [B, ...].
+      chunk_size: rows at once; None (or B and more) for the whole batch in one call.
+
+    Returns:
+      A pytree of arrays [B, ...].
+
+    Raises:
+      ValueError: where the leaves of `batch` differ in their number of rows, or `chunk_size` is below 1.
+    """
+    sizes = {leaf.shape[:1] for leaf in jax.tree.leaves(batch)}
+    if len(sizes) != 1 or sizes == {()}:
+        raise ValueError(
+            f"batch has leaves with leading axes {sorted(sizes)}; give all of them the same rows on axis 0"
+        )
+    ((rows,),) = sizes
+    if chunk_size is None or chunk_size >= rows:
+        return fn(batch)
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} must be at least 1; use None for the whole batch at once")
+
+    def chunk_at(start):
+        return fn(jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, chunk_size), batch))
+
+    if rows % chunk_size == 0:
+        chunks = jax.lax.map(chunk_at, jnp.arange(0, rows, chunk_size))
+        return jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), chunks)
+
+    # The chunks overlap, so that stacking them (lax.map) would need a copy to put the rows together: write each where
+    # it belongs instead.
+    def write(out, start):
+        return jax.tree.map(
+            lambda o, x: jax.lax.dynamic_update_slice_in_dim(o, x, start, 0), out, chunk_at(start)
+        ), None
+
+    shapes = jax.eval_shape(chunk_at, 0)
+    out = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), shapes)
+    return jax.lax.scan(write, out, jnp.minimum(jnp.arange(0, rows, chunk_size), rows - chunk_size))[0]

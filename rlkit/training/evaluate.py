@@ -1,0 +1,87 @@
+"""How good a policy is: whole episodes, the same number from each environment."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rlkit.networks.recurrent import where_rows
+from rlkit.training.rollout import reset
+from rlkit.types import Agent, Array, Env, Key, PyTree
+
+
+class Evaluation(NamedTuple):
+    """Whole episodes of E per environment."""
+
+    returns: Array  # [N, E] float32, undiscounted; 0 where not finished
+    lengths: Array  # [N, E] int32, in steps
+    finished: Array  # [N, E] bool, false only where max_steps came first
+
+
+def evaluate(
+    agent: Agent,
+    env: Env,
+    params: Any,
+    actor: PyTree,
+    key: Key,
+    *,
+    num_envs: int,
+    episodes_per_env: int = 1,
+    max_steps: int = 1_000_000,
+) -> Evaluation:
+    """Play whole episodes with `agent.policy` and frozen statistics.
+
+    Each environment plays the same number of episodes, one after the other: taking the first ones to finish would
+    favor short episodes. It ends when all have, or after `max_steps` steps of each environment.
+
+    Args:
+      agent, env, params: as for `training.make`.
+      actor: `agent.actor(state.agent)`; nothing in it changes.
+      key: a key of its own, so that an evaluation changes nothing of the training.
+      num_envs: N.
+      episodes_per_env: E.
+      max_steps: bound on the steps of each environment.
+
+    Returns:
+      An `Evaluation` with N * E episodes.
+    """
+    reset_key, run_key = jax.random.split(key)
+    start = reset(agent, env, params, reset_key, num_envs)
+    nothing = Evaluation(
+        jnp.zeros((num_envs, episodes_per_env), jnp.float32),
+        jnp.zeros((num_envs, episodes_per_env), jnp.int32),
+        jnp.zeros((num_envs, episodes_per_env), bool),
+    )
+    environments = jnp.arange(num_envs)
+
+    def unfinished(carry):
+        _, result, time = carry
+        return (time < max_steps) & ~jnp.all(result.finished)
+
+    def step(carry):
+        state, result, time = carry
+        act_key, env_key = jax.random.split(jax.random.fold_in(run_key, time))
+        memory, action, _ = jax.vmap(agent.policy, (None, 0, 0, 0))(
+            actor, state.memory, state.obs, jax.random.split(act_key, num_envs)
+        )
+        obs, env_state, reward, terminated, truncated, _ = jax.vmap(env.step, (0, 0, 0, None))(
+            jax.random.split(env_key, num_envs), state.env_state, action, params
+        )
+        done = terminated | truncated
+        episode_return, length = state.episode_return + reward, state.episode_length + 1
+        # The episode that ends takes the first free place; one beyond the quota has none and is dropped.
+        place = jnp.where(done, result.finished.sum(1), episodes_per_env)
+        write = lambda x, value: x.at[environments, place].set(value, mode="drop")
+        result = Evaluation(
+            write(result.returns, episode_return), write(result.lengths, length), write(result.finished, True)
+        )
+        state = state.replace(
+            env_state=env_state,
+            obs=obs,
+            memory=where_rows(done, agent.memory, memory),
+            episode_return=jnp.where(done, 0.0, episode_return),
+            episode_length=jnp.where(done, 0, length),
+        )
+        return state, result, time + 1
+
+    return jax.lax.while_loop(unfinished, step, (start, nothing, jnp.zeros((), jnp.int32)))[1]

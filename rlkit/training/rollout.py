@@ -1,0 +1,74 @@
+"""Collecting transitions: many environments, each with its own policy memory, along time."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rlkit.networks.recurrent import where_rows
+from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
+
+
+class EnvsState(struct.PyTreeNode):
+    """Where N environments stand between two rollouts."""
+
+    env_state: PyTree  # [N, ...]
+    obs: PyTree  # [N, ...]
+    memory: PyTree  # [N, ...] the policy's, as of this observation
+    episode_return: Array  # [N] float32, sum of the rewards of the episode so far
+    episode_length: Array  # [N] int32
+
+
+class Episodes(struct.PyTreeNode):
+    """The episodes that ended in a rollout."""
+
+    returns: Array  # [T, N] float32, the return of the episode that ended at this step; NaN elsewhere
+    lengths: Array  # [T, N] int32, its length in steps; 0 elsewhere
+
+
+def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int) -> EnvsState:
+    """N environments at the start of their first episodes."""
+    obs, env_state = jax.vmap(env.reset, (0, None))(jax.random.split(key, num_envs), params)
+    return EnvsState(
+        env_state=env_state,
+        obs=obs,
+        memory=jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), agent.memory),
+        episode_return=jnp.zeros((num_envs,), jnp.float32),
+        episode_length=jnp.zeros((num_envs,), jnp.int32),
+    )
+
+
+def rollout(
+    agent: Agent, env: Env, params: Any, actor: PyTree, state: EnvsState, key: Key, num_steps: int
+) -> tuple[EnvsState, Transition, Episodes]:
+    """Let a fixed actor explore for `num_steps` in each of N environments.
+
+    Returns:
+      The environments after the last step, the transitions [T, N, ...], and the episodes that ended.
+    """
+    num_envs = state.episode_length.shape[0]
+
+    def step(state: EnvsState, key: Key):
+        act_key, env_key = jax.random.split(key)
+        memory, action, extras = jax.vmap(agent.act, (None, 0, 0, 0))(
+            actor, state.memory, state.obs, jax.random.split(act_key, num_envs)
+        )
+        obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
+            jax.random.split(env_key, num_envs), state.env_state, action, params
+        )
+        transition = Transition(state.obs, action, reward, terminated, truncated, info["final_observation"], extras)
+        done = terminated | truncated
+        episode_return, episode_length = state.episode_return + reward, state.episode_length + 1
+        episodes = Episodes(jnp.where(done, episode_return, jnp.nan), jnp.where(done, episode_length, 0))
+        state = EnvsState(
+            env_state=env_state,
+            obs=obs,
+            memory=where_rows(done, agent.memory, memory),
+            episode_return=jnp.where(done, 0.0, episode_return),
+            episode_length=jnp.where(done, 0, episode_length),
+        )
+        return state, (transition, episodes)
+
+    state, (transitions, episodes) = jax.lax.scan(step, state, jax.random.split(key, num_steps))
+    return state, transitions, episodes

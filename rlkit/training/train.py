@@ -1,0 +1,82 @@
+"""A training run as a pair of pure functions."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rlkit.training.rollout import EnvsState, reset, rollout
+from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
+
+
+class TrainState(struct.PyTreeNode):
+    """Everything a run is made of; saved and restored, it goes on as if nothing had happened."""
+
+    agent: PyTree
+    envs: EnvsState
+    key: Key
+    step: Array  # [] int32, calls of Training.step so far
+
+
+class Training(NamedTuple):
+    """`init(hyper, key) -> TrainState`, and `step(state) -> (state, metrics)`: one rollout and one update."""
+
+    init: Callable[[PyTree, Key], TrainState]
+    step: Callable[[TrainState], tuple[TrainState, dict[str, Array]]]
+
+
+def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) -> Training:
+    """Join an agent and an environment into a training run.
+
+    Both functions are pure: `jax.jit` them, `jax.lax.scan` over `step`, `jax.vmap` `init` over keys or hyper-parameters and
+    `step` over the states.
+
+    Args:
+      agent, env, params: as made by an agent's `make` and by `envs.make`.
+      num_envs: N, how many copies of the environment run side by side.
+      num_steps: T, how many steps each makes in one rollout.
+
+    Returns:
+      A `Training`. The metrics of `step` are the agent's, and of the episodes that ended in this rollout:
+        episode_return, episode_length: [] float32, means; NaN where none ended.
+        num_episodes: [] int32.
+        returns, lengths: [T, N] of each episode at the step where it ended; elsewhere NaN and 0.
+
+    Raises:
+      ConfigError: the agent cannot divide a rollout of this size.
+    """
+    agent.check(num_envs, num_steps)
+
+    def init(hyper: PyTree, key: Key) -> TrainState:
+        agent_key, env_key, run_key = jax.random.split(key, 3)
+        envs = reset(agent, env, params, env_key, num_envs)
+        agent_state = agent.init(hyper, agent_key, _example(env, params, envs, agent_key), num_envs)
+        return TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32))
+
+    def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
+        rollout_key, update_key, next_key = jax.random.split(state.key, 3)
+        envs, transitions, episodes = rollout(
+            agent, env, params, agent.actor(state.agent), state.envs, rollout_key, num_steps
+        )
+        agent_state, metrics = agent.update(state.agent, transitions, update_key)
+        ended = episodes.lengths > 0
+        metrics |= {
+            "episode_return": jnp.nanmean(episodes.returns),
+            "episode_length": episodes.lengths.sum() / ended.sum(),
+            "num_episodes": ended.sum(),
+            "returns": episodes.returns,
+            "lengths": episodes.lengths,
+        }
+        return TrainState(agent_state, envs, next_key, state.step + 1), metrics
+
+    return Training(init, step)
+
+
+def _example(env: Env, params: Any, envs: EnvsState, key: Key) -> Transition:
+    """One step of one environment, without batch axes and extras, all zero: what Agent.init wants to see."""
+    obs = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), envs.obs)
+    action = jax.tree.map(jnp.zeros_like, env.action_space(params).sample(key))
+    flag = jnp.zeros((), bool)
+    return Transition(obs, action, jnp.zeros((), jnp.float32), flag, flag, obs)
