@@ -46,7 +46,7 @@ def vtrace(g: dict) -> Iterator[tuple]:
 
 
 def retrace(g: dict) -> Iterator[tuple]:
-    """rlax has (o_{t+1}, a_{t+1}) in row t of q_t, pi_t, mu_t; ours has each step in its row. It divides by mu + 1e-8."""
+    """rlax has (o_{t+1}, a_{t+1}) in row t of q_t, pi_t, mu_t; ours a row for each step. It divides by mu + 1e-8."""
     rows = np.arange(len(g["reward"]))
     later = {
         "q": g["q_t"][rows, g["a_t"]],

@@ -141,9 +141,11 @@ class DiagNormal(flax.struct.PyTreeNode):
     loc: Array  # [..., D]
     scale: ArrayLike  # [..., D]
 
-    def _parameters(self) -> tuple[Array, Array]:
-        loc, scale = as_floats(self.loc, self.scale)
-        return loc, jnp.broadcast_to(scale, loc.shape)
+    def __post_init__(self) -> None:
+        _broadcast_to_loc(self, "scale")
+
+    def _parameters(self) -> list[Array]:
+        return as_floats(self.loc, self.scale)
 
     def sample(self, key: Key) -> Array:
         """[..., D] float, one reparameterized draw for each row."""
@@ -183,7 +185,7 @@ class TanhNormal(flax.struct.PyTreeNode):
     Attributes:
       loc: [..., D] float, the mean of u.
       scale: [..., D] float > 0, the standard deviation of u; fewer axes are broadcast to loc.
-      low, high: float, [D] or [..., D], the finite bounds of the action.
+      low, high: [..., D] float, the finite bounds of the action; fewer axes are broadcast to loc.
     """
 
     loc: Array  # [..., D]
@@ -191,25 +193,24 @@ class TanhNormal(flax.struct.PyTreeNode):
     low: ArrayLike = -1.0  # [..., D]
     high: ArrayLike = 1.0  # [..., D]
 
+    def __post_init__(self) -> None:
+        _broadcast_to_loc(self, "scale", "low", "high")
+
     @property
     def normal(self) -> DiagNormal:
         """The distribution of u."""
         return DiagNormal(self.loc, self.scale)
 
-    def _bounds(self, x: Array) -> tuple[Array, Array, Array]:
-        """x, low and high in one dtype and of x's shape."""
-        x, low, high = as_floats(x, self.low, self.high)
-        return x, jnp.broadcast_to(low, x.shape), jnp.broadcast_to(high, x.shape)
-
     def squash(self, u: ArrayLike) -> Array:
         """u: [..., D] float -> [..., D] float, the action in [low, high]."""
-        u, low, high = self._bounds(jnp.asarray(u))
+        check_shape("u", u, jnp.shape(self.loc))
+        u, low, high = as_floats(u, self.low, self.high)
         # The clip takes off the last bit that rounding may add beyond a bound.
         return jnp.clip(low + (high - low) * (0.5 * jnp.tanh(u) + 0.5), low, high)
 
     def _log_slope(self, u: Array) -> Array:
         """[..., D] float, log |d action / d u|."""
-        u, low, high = self._bounds(u)
+        u, low, high = as_floats(u, self.low, self.high)
         return 2.0 * (math.log(2.0) - u - jax.nn.softplus(-2.0 * u)) + jnp.log((high - low) / 2.0)
 
     def sample_pre_tanh(self, key: Key) -> Array:
@@ -226,8 +227,8 @@ class TanhNormal(flax.struct.PyTreeNode):
 
     def log_prob_pre_tanh(self, u: ArrayLike) -> Array:
         """u: [..., D] float -> [...] float, the log-density of the action squash(u), exact also where it saturates."""
-        u = jnp.asarray(u)
-        log_prob, log_slope = as_floats(self.normal.log_prob(u), jnp.sum(self._log_slope(u), axis=-1))
+        check_shape("u", u, jnp.shape(self.loc))
+        log_prob, log_slope = as_floats(self.normal.log_prob(u), jnp.sum(self._log_slope(jnp.asarray(u)), axis=-1))
         return log_prob - log_slope
 
     def log_prob(self, action: ArrayLike) -> Array:
@@ -237,7 +238,7 @@ class TanhNormal(flax.struct.PyTreeNode):
         but not exact (see `log_prob_pre_tanh`). Raises ValueError if the shape is not that of loc.
         """
         check_shape("action", action, jnp.shape(self.loc))
-        action, low, high = self._bounds(jnp.asarray(action))
+        action, low, high = as_floats(action, self.low, self.high)
         # atanh by the distances to both bounds, each of which keeps its digits close to its bound.
         tiny = jnp.finfo(action.dtype).eps / 8
         below, above = (action - low) / (high - low), (high - action) / (high - low)
@@ -245,7 +246,10 @@ class TanhNormal(flax.struct.PyTreeNode):
         return self.log_prob_pre_tanh(u)
 
     def entropy(self) -> Array:
-        """[...] float, in nats, summed over D: H(u) + E[log slope], the expectation by Gauss-Hermite quadrature."""
+        """[...] float, in nats, summed over D: H(u) + E[log slope], the expectation by Gauss-Hermite quadrature.
+
+        With 32 nodes it is exact to 3e-3 nats per dimension up to a scale of 3, and to 0.15 at a scale of 10.
+        """
         loc, scale = self.normal._parameters()
         nodes, weights = (jnp.asarray(x, loc.dtype) for x in _gauss_hermite())
 
@@ -264,6 +268,27 @@ class TanhNormal(flax.struct.PyTreeNode):
 def _sum(terms) -> Array:
     """The sum of at least one array: Python's sum would start from an int."""
     return functools.reduce(jnp.add, terms)
+
+
+def _broadcast_to_loc(distribution, *names: str) -> None:
+    """Give parameters with fewer axes the shape of loc, so that all leaves leave a vmap with the same batch axes.
+
+    JAX also builds these classes around things that are no parameters (axes, shapes, placeholders): those stay.
+    """
+    loc = distribution.loc
+    if not isinstance(loc, jax.Array | np.ndarray):
+        return
+    for name in names:
+        value = getattr(distribution, name)
+        if not isinstance(value, jax.Array | np.ndarray | np.generic | float | int) or jnp.shape(value) == loc.shape:
+            continue
+        if np.broadcast_shapes(jnp.shape(value), loc.shape) != loc.shape:
+            raise ValueError(
+                f"{name} has shape {jnp.shape(value)}, expected {loc.shape}, the shape of loc, or fewer axes"
+            )
+        # A Python number takes loc's dtype: a weakly typed leaf would compile everything a second time.
+        value = jnp.asarray(value, loc.dtype if isinstance(value, float | int) else None)
+        object.__setattr__(distribution, name, jnp.broadcast_to(value, loc.shape))
 
 
 @functools.cache

@@ -1,0 +1,342 @@
+"""Distributions: numbers by hand, sums in float64, frequencies of draws, extremes, jit, vmap and grad."""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
+
+KEY = jax.random.key(0)
+NVEC = (2, 3, 4)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def finite(*trees) -> bool:
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(trees))
+
+
+def example(name: str, seed: int = 0, batch: tuple[int, ...] = (3,), dtype=np.float32):
+    """A distribution of each kind, with random parameters."""
+    a, b = (normal(*batch, 9, seed=seed + i).astype(dtype) for i in (0, 1))
+    return {
+        "Categorical": lambda: Categorical(a),
+        "MultiDiscrete": lambda: MultiDiscrete(a, NVEC),
+        "DiagNormal": lambda: DiagNormal(a[..., :2], np.exp(b[..., :2])),
+        "TanhNormal": lambda: TanhNormal(a[..., :2], np.exp(b[..., :2]), dtype(-2.0), np.array([1.0, 3.0], dtype)),
+    }[name]()
+
+
+every_kind = pytest.mark.parametrize("name", ["Categorical", "MultiDiscrete", "DiagNormal", "TanhNormal"])
+
+
+# By hand
+
+
+def test_categorical_by_hand():
+    d = Categorical(jnp.log(jnp.float32([[0.5, 0.25, 0.25], [1, 1, 2]])))
+    np.testing.assert_allclose(d.probs, [[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]], rtol=1e-6)
+    np.testing.assert_allclose(jnp.exp(d.log_prob(jnp.array([1, 2]))), [0.25, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(d.entropy(), [1.5 * math.log(2)] * 2, rtol=1e-6)
+    np.testing.assert_array_equal(d.mode(), [0, 2])
+    other = Categorical(jnp.zeros((2, 3)))
+    np.testing.assert_allclose(d.kl(other), [math.log(3) - 1.5 * math.log(2)] * 2, rtol=1e-5)
+    assert bool(jnp.all(jnp.isnan(d.log_prob(jnp.array([3, -4])))))  # no silent clamping
+
+
+def test_multi_discrete_is_the_product_of_its_parts():
+    d, other = example("MultiDiscrete"), example("MultiDiscrete", seed=5)
+    action = jnp.array([[0, 2, 3], [1, 1, 0], [1, 0, 2]])
+    ends = np.cumsum(NVEC)
+    parts, others = ([Categorical(x.logits[:, e - n : e]) for n, e in zip(NVEC, ends, strict=True)] for x in (d, other))
+    total = partial(np.testing.assert_allclose, rtol=1e-5)
+    total(d.log_prob(action), sum(np.asarray(p.log_prob(action[:, i])) for i, p in enumerate(parts)))
+    total(d.entropy(), sum(np.asarray(p.entropy()) for p in parts))
+    total(d.kl(other), sum(np.asarray(p.kl(q)) for p, q in zip(parts, others, strict=True)))
+    np.testing.assert_array_equal(d.mode(), np.stack([p.mode() for p in parts], -1))
+
+
+def test_diag_normal_by_hand():
+    d = DiagNormal(jnp.float32([[0, 1]]), jnp.float32([[1, 2]]))
+    log_norm = math.log(2 * math.pi) + math.log(2)
+    np.testing.assert_allclose(d.log_prob(jnp.float32([[1, 3]])), [-0.5 - 0.5 - log_norm], rtol=1e-6)
+    np.testing.assert_allclose(d.entropy(), [1 + log_norm], rtol=1e-6)
+    np.testing.assert_allclose(d.kl(DiagNormal(jnp.zeros((1, 2)), jnp.ones((1, 2)))), [0.5 * (4 + 1 - 1) - math.log(2)])
+
+
+def test_a_scale_with_fewer_axes_is_the_same_for_every_row():
+    loc, x = normal(4, 2).astype(np.float32), normal(4, 2, seed=1).astype(np.float32)
+    full = DiagNormal(loc, np.full((4, 2), 0.5, np.float32))
+    for scale in (0.5, np.full(2, 0.5, np.float32)):
+        np.testing.assert_array_equal(DiagNormal(loc, scale).log_prob(x), full.log_prob(x))
+        np.testing.assert_array_equal(DiagNormal(loc, scale).entropy(), full.entropy())
+
+
+# Identities
+
+
+def grid_of(name: str, d) -> tuple[np.ndarray, np.ndarray]:
+    """Every action of a one-row distribution (discrete), or a fine grid (one dimension), with its weights."""
+    if name == "Categorical":
+        return np.arange(9), np.ones(9)
+    if name == "MultiDiscrete":
+        return np.stack(np.meshgrid(*map(np.arange, NVEC), indexing="ij"), -1).reshape(-1, 3), np.ones(math.prod(NVEC))
+    low, high = (float(d.low[0]), float(d.high[0])) if name == "TanhNormal" else (-40.0, 40.0)
+    edges = np.linspace(low, high, 400_001)
+    return (0.5 * (edges[1:] + edges[:-1]))[:, None], np.full(400_000, edges[1] - edges[0])
+
+
+@every_kind
+def test_density_entropy_and_kl_against_sums_over_all_actions(name: str):
+    """Σ p = 1, -Σ p log p and Σ p (log p - log q) in float64; a fine grid stands in for the real line."""
+    with jax.enable_x64(True):
+        p, q = (example(name, seed=s, batch=(), dtype=np.float64) for s in (0, 7))
+        if name in ("DiagNormal", "TanhNormal"):  # one dimension
+            bounds = {"low": -2.0, "high": 1.0} if name == "TanhNormal" else {}
+            p, q = (d.replace(loc=d.loc[:1], scale=0.5 + 0.1 * d.scale[:1], **bounds) for d in (p, q))
+        grid, weight = grid_of(name, p)
+        log_p, log_q = (np.asarray(jax.vmap(d.log_prob)(grid)) for d in (p, q))
+        mass = np.exp(log_p) * weight
+        rtol = 1e-9 if name in ("Categorical", "MultiDiscrete") else 1e-4
+        np.testing.assert_allclose(mass.sum(), 1.0, rtol=rtol)
+        np.testing.assert_allclose(p.entropy(), -np.sum(mass * log_p), rtol=rtol)
+        np.testing.assert_allclose(p.kl(q), np.sum(mass * (log_p - log_q)), rtol=rtol)
+
+
+@every_kind
+def test_kl_to_itself_is_zero_and_to_another_positive(name: str):
+    p, q = example(name), example(name, seed=3)
+    np.testing.assert_allclose(p.kl(p), np.zeros(3), atol=1e-6)
+    assert float(p.kl(q).min()) > 0
+
+
+@every_kind
+def test_the_mean_surprise_of_draws_is_the_entropy(name: str):
+    d = example(name)
+    draws = jax.vmap(d.sample)(jax.random.split(KEY, 20_000))
+    surprise = -jax.jit(jax.vmap(d.log_prob))(draws)
+    error = np.abs(surprise.mean(0) - d.entropy())
+    assert np.all(error < 5 * surprise.std(0) / math.sqrt(20_000))
+
+
+@pytest.mark.parametrize("name", ["Categorical", "MultiDiscrete"])
+def test_frequencies_of_draws(name: str):
+    """Chi-square of 20,000 draws of one row over all joint actions, at 1e-6."""
+    d = example(name, batch=())
+    actions, _ = grid_of(name, d)
+    draws = np.asarray(jax.vmap(d.sample)(jax.random.split(KEY, 20_000)))
+    assert draws.dtype == np.int32
+    expected = 20_000 * np.exp(np.asarray(jax.vmap(d.log_prob)(jnp.asarray(actions, jnp.int32))))
+    same = draws[:, None] == actions[None]
+    counts = (same.all(-1) if same.ndim == 3 else same).sum(0)
+    chi2 = np.sum((counts - expected) ** 2 / expected)
+    degrees = len(expected) - 1
+    assert chi2 < degrees + 6.5 * math.sqrt(2 * degrees)
+    biased = np.roll(expected, 1)  # a sampler that is off by one would fail
+    assert np.sum((counts - biased) ** 2 / biased) > degrees + 6.5 * math.sqrt(2 * degrees)
+
+
+def test_tanh_normal_stays_inside_its_bounds_and_tells_u():
+    d = TanhNormal(jnp.float32([[-20, 0.3, 20]]), jnp.full((1, 3), 0.1), -0.1, jnp.float32([0.3, 5.0, 0.7]))
+    for action in (d.sample(KEY), d.mode()):
+        assert bool(jnp.all((action >= d.low) & (action <= jnp.broadcast_to(d.high, action.shape))))
+    u = jnp.linspace(-4.0, 4.0, 9)[:, None]
+    one = TanhNormal(jnp.zeros((9, 1)), jnp.ones((9, 1)), -3.0, 8.0)
+    np.testing.assert_allclose(one.log_prob(one.squash(u)), one.log_prob_pre_tanh(u), rtol=1e-3)
+    np.testing.assert_allclose(TanhNormal(jnp.zeros(1), 1.0, -3.0, 8.0).mode(), [2.5], rtol=1e-6)
+
+
+# Masks
+
+
+@pytest.mark.parametrize("legal", [[0], [1, 3], [0, 1, 2, 3]])
+def test_masked_actions_have_probability_zero_and_finite_everything(legal):
+    mask = jnp.isin(jnp.arange(4), jnp.array(legal))
+    logits = jnp.float32([5.0, -3.0, 80.0, 0.5])
+    d, alone = Categorical.masked(logits, mask), Categorical(logits[jnp.array(legal)])
+    np.testing.assert_array_equal(d.probs[~mask], 0.0)
+    np.testing.assert_allclose(d.probs[mask], alone.probs, rtol=1e-6)
+    np.testing.assert_allclose(d.entropy(), alone.entropy(), rtol=1e-5, atol=1e-7)
+    draws = jax.vmap(d.sample)(jax.random.split(KEY, 5_000))
+    assert set(np.unique(draws)) <= set(legal)
+    assert int(d.mode()) in legal
+
+    def numbers(logits):
+        masked = Categorical.masked(logits, mask)
+        other = Categorical.masked(-logits, mask)
+        action = jnp.asarray(legal[0])
+        ratio = jnp.exp(masked.log_prob(action) - other.log_prob(action))
+        return masked.entropy() + masked.kl(other) + masked.kl(Categorical(-logits)) + ratio
+
+    value, grad = jax.value_and_grad(numbers)(logits)
+    assert finite(value, grad)
+
+
+def test_logits_of_masked_actions_may_be_anything():
+    mask = jnp.array([True, False, True, False])
+    logits = jnp.float32([1.0, jnp.nan, 2.0, jnp.inf])
+    value, grad = jax.value_and_grad(lambda x: Categorical.masked(x, mask).entropy())(logits)
+    assert finite(value, grad)
+    np.testing.assert_array_equal(grad[~mask], 0.0)
+
+
+def test_masked_multi_discrete():
+    mask = jnp.array([True, False, True, True, False, False, False, True, False])
+    d = MultiDiscrete.masked(jnp.float32(normal(9)), NVEC, mask)
+    draws = np.asarray(jax.vmap(d.sample)(jax.random.split(KEY, 1_000)))
+    assert [set(np.unique(column)) for column in draws.T] == [{0}, {0, 1}, {2}]
+    assert finite(jax.value_and_grad(lambda x: MultiDiscrete.masked(x, NVEC, mask).entropy())(d.logits))
+
+
+# Saturation
+
+
+@pytest.mark.parametrize("loc", [-20.0, 20.0, 0.0, 3.0])
+def test_tanh_normal_matches_float64_at_saturation(loc: float):
+    """Value and gradient of the float32 log-probability of a stored u, against float64 and a direct formula."""
+    u = np.array([loc - 0.15, loc + 0.02, loc + 0.1])
+
+    def total(loc, scale, u):
+        d = TanhNormal(loc, scale, -2.0, 2.0)
+        return d.log_prob_pre_tanh(u).sum()
+
+    def value_and_grad(dtype):
+        args = (np.full((3, 1), loc, dtype), np.full((3, 1), 0.1, dtype), u[:, None].astype(dtype))
+        value, grads = jax.value_and_grad(total, (0, 1, 2))(*args)
+        return np.asarray(value), [np.asarray(g) for g in grads]
+
+    with jax.enable_x64(True):
+        exact, exact_grads = value_and_grad(np.float64)
+    value, grads = value_and_grad(np.float32)
+    # The float32 u itself is rounded by up to 1e-6, ten thousandths of the scale's slope: compare at the rounded u.
+    with jax.enable_x64(True):
+        u = u.astype(np.float32).astype(np.float64)
+        exact, exact_grads = value_and_grad(np.float64)
+    # log(1 - tanh^2) = -2 log cosh, and log cosh u = |u| - log 2 + log1p(exp(-2 |u|))
+    size = np.abs(u)
+    log_slope = -2 * (size - math.log(2) + np.log1p(np.exp(-2 * size))) + math.log(2.0)
+    direct = np.sum(-0.5 * ((u - loc) / 0.1) ** 2 - math.log(0.1) - 0.5 * math.log(2 * math.pi) - log_slope)
+    np.testing.assert_allclose(exact, direct, rtol=1e-7)
+    np.testing.assert_allclose(value, exact, rtol=1e-4)
+    for ours, theirs in zip(grads, exact_grads, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_tanh_normal_made_inside_a_vmap_with_plain_bounds_leaves_it_whole():
+    loc = jnp.float32(normal(4, 2))
+    whole = TanhNormal(loc, 0.5, -2.0, jnp.float32([1.0, 3.0]))
+    left = jax.vmap(lambda loc: TanhNormal(loc, 0.5, -2.0, jnp.float32([1.0, 3.0])))(loc)
+    assert [leaf.shape for leaf in jax.tree.leaves(left)] == [(4, 2)] * 4
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(left))
+    np.testing.assert_allclose(left.entropy(), whole.entropy(), rtol=1e-6)
+    axes = TanhNormal(1, 1, 1, 1)  # a tree of axes holds no parameters
+    np.testing.assert_allclose(jax.vmap(lambda d: d.loc, in_axes=(axes,))(whole), loc.T)
+    with pytest.raises(ValueError, match=r"^scale has shape \(3, 2\), expected \(2,\)"):
+        DiagNormal(jnp.zeros(2), jnp.ones((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("loc", "scale", "atol"),
+    [(20.0, 0.1, 1e-4), (-20.0, 0.1, 1e-4), (0.0, 1e-3, 1e-5), (0.0, 1.0, 1e-3), (1.0, 3.0, 3e-3), (0.0, 10.0, 0.15)],
+)
+def test_tanh_normal_entropy_against_fine_quadrature(loc: float, scale: float, atol: float):
+    z = np.linspace(-12, 12, 200_001)
+    u = loc + scale * z
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+    log_slope = 2 * (math.log(2) - np.abs(u) - np.log1p(np.exp(-2 * np.abs(u))))
+    expected = 0.5 * math.log(2 * math.pi * math.e) + math.log(scale) + np.sum(density * log_slope)
+    d = TanhNormal(jnp.float32([[loc]]), jnp.float32([[scale]]))
+    np.testing.assert_allclose(d.entropy(), [expected], rtol=0, atol=atol)
+    assert finite(jax.grad(lambda s: TanhNormal(d.loc, s).entropy().sum())(d.scale))
+
+
+def test_actions_at_a_bound_keep_value_and_gradient_finite():
+    action = jnp.float32([[-1.0], [1.0], [0.99999994]])
+
+    def total(loc, action):
+        return TanhNormal(loc, 1.0).log_prob(action).sum()
+
+    assert finite(jax.value_and_grad(total, (0, 1))(jnp.zeros((3, 1)), action))
+
+
+# As pytrees
+
+
+@every_kind
+def test_passes_through_jit_vmap_and_scan(name: str):
+    d = example(name, batch=(4,))
+
+    def numbers(d, key):
+        x = d.sample(key)
+        return d, x, d.mode(), d.log_prob(x), d.entropy(), d.kl(d)
+
+    key = jax.random.split(KEY, 4)
+    alone = [numbers(jax.tree.map(lambda x, i=i: x[i], d), key[i]) for i in range(4)]
+    mapped = jax.jit(jax.vmap(numbers))(d, key)
+    _, scanned = jax.lax.scan(lambda _, x: (None, numbers(*x)), None, (d, key))
+    for i in range(4):
+        for other in (mapped, scanned):
+            row = jax.tree.map(lambda x, i=i: x[i], other)
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), row, alone[i])
+    # A distribution that left a vmap is one over the whole batch.
+    left, x, *_ = mapped
+    np.testing.assert_allclose(left.log_prob(x), mapped[3], rtol=1e-4, atol=1e-5)
+
+
+@every_kind
+def test_gradients(name: str):
+    with jax.enable_x64(True):
+        d, other = (example(name, seed=s, dtype=np.float64) for s in (0, 4))
+        x = d.sample(KEY)
+        leaves, structure = jax.tree.flatten(d)
+
+        def numbers(*leaves):
+            d = structure.unflatten(leaves)
+            return d.log_prob(x), d.entropy(), d.kl(other)
+
+        check_grads(numbers, tuple(jnp.asarray(leaf) for leaf in leaves), order=1, rtol=1e-6, atol=1e-6, eps=1e-6)
+
+
+@pytest.mark.parametrize("name", ["DiagNormal", "TanhNormal"])
+def test_draws_are_reparameterized(name: str):
+    with jax.enable_x64(True):
+        d = example(name, dtype=np.float64)
+        draw = lambda loc, scale: d.replace(loc=loc, scale=scale).sample(KEY)  # noqa: E731
+        args = (jnp.asarray(d.loc), jnp.asarray(d.scale))
+        check_grads(draw, args, order=1, rtol=1e-6, atol=1e-6, eps=1e-6)
+
+
+@every_kind
+def test_dtypes_go_up_to_float32_and_never_down(name: str):
+    with jax.enable_x64(True):
+        for dtype, expected in ((jnp.bfloat16, "float32"), (np.float32, "float32"), (np.float64, "float64")):
+            d = jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x).astype(dtype), example(name, dtype=np.float64))
+            numbers = (d.log_prob(d.sample(KEY)), d.entropy(), d.kl(d))
+            assert {x.dtype.name for x in numbers} == {expected}
+
+
+@every_kind
+def test_another_shape_is_an_error_that_names_the_argument(name: str):
+    d = example(name)
+    x = d.sample(KEY)
+    with pytest.raises(ValueError, match=r"^(action|x) has shape \(3, 1"):
+        d.log_prob(x[:, None])
+    other = example(name, batch=(3, 1))
+    with pytest.raises(ValueError, match=r"^other\.\w+ has shape \(3, 1"):
+        d.kl(other)
+
+
+def test_wrong_masks_and_parts_are_errors():
+    with pytest.raises(ValueError, match=r"^mask has shape \(3,\), expected \(2, 3\)"):
+        Categorical.masked(jnp.zeros((2, 3)), jnp.ones(3, bool))
+    with pytest.raises(ValueError, match=r"^logits has shape \(5,\), expected \(9,\)"):
+        MultiDiscrete(jnp.zeros(5), NVEC).entropy()
+    with pytest.raises(ValueError, match=r"^other\.nvec is \(9,\), expected \(2, 3, 4\)"):
+        MultiDiscrete(jnp.zeros(9), NVEC).kl(MultiDiscrete(jnp.zeros(9), (9,)))
