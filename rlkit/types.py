@@ -19,7 +19,7 @@ Scalar = jax.Array | float  # a traced scalar [], or a Python number that become
 
 
 class ConfigError(ValueError):
-    """A mistake in a setting, seen before anything ran. Its text is one line: the field, the value, the rule, a remedy."""
+    """A mistake in a setting, seen before anything ran. One line: the field, the value, the rule, a remedy."""
 
 
 class Transition(NamedTuple):
@@ -84,15 +84,15 @@ class Agent(NamedTuple):
     policy: Callable[..., tuple[PyTree, PyTree, PyTree]]  # the same; what evaluation and deployment use
     update: Callable[..., tuple[PyTree, dict[str, Array]]]  # (state, rollout [T, N, ...], key) -> state, metrics
     memory: PyTree = ()  # a recurrent policy's start value, for one environment
-    check: Callable[[int, int], None] = lambda num_envs, num_steps: None  # raises ConfigError where a rollout cannot fit
+    check: Callable[..., None] = lambda num_envs, num_steps: None  # raises ConfigError where a rollout cannot fit
 
 
 class Network(NamedTuple):
     """A function with parameters, for one observation or any batch of them.
 
     flax modules fit as `Network(module.init, module.apply)`; an NNX or equinox module through its split or partition.
-    With `memory` set the network is recurrent: `init(key, obs, memory)` and `apply(params, obs, memory)`, which then also
-    returns the next memory, last.
+    With `memory` set the network is recurrent: `init(key, obs, memory)` and `apply(params, obs, memory)`, which then
+    also returns the next memory, last.
     """
 
     init: Callable[..., PyTree]  # (key, obs) -> params

@@ -10,7 +10,7 @@ REGISTRY: dict[str, str] = {"ppo": "rlkit.agents.ppo"}
 
 
 def get(name: str) -> ModuleType:
-    """The module of an agent: its `Config`, `Hyper` and `make`. Raises ConfigError for a name that is not registered."""
+    """The module of an agent, with its `Config`, `Hyper` and `make`; ConfigError for a name not registered."""
     if name not in REGISTRY:
         near = difflib.get_close_matches(str(name), REGISTRY, 1, 0.0)
         raise ConfigError(f"agent={name!r} must be one of {', '.join(sorted(REGISTRY))}; did you mean {near[0]!r}?")

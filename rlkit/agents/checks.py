@@ -12,9 +12,8 @@ def divides(name: str, value: int, of: str, total: int) -> None:
         raise ConfigError(f"{name}={value} must divide {of} = {total}; try {remedy}")
 
 
-def squashable(space: Space) -> None:
-    """Raise a ConfigError unless `space` is a Box with finite bounds, which a tanh can span."""
-    if not isinstance(space, Box) or not space.bounded:
-        raise ConfigError(
-            f"squash=True needs a Box action space with finite bounds, and this one is {space}; use False"
-        )
+def needs_box(field: str, space: Space, *, bounded: bool) -> None:
+    """Raise a ConfigError unless the action space is a Box, and one with finite bounds where `bounded` is set."""
+    if not isinstance(space, Box) or (bounded and not space.bounded):
+        kind = "a Box action space with finite bounds" if bounded else "a Box action space"
+        raise ConfigError(f"{field}=True needs {kind}, and this one is {space}; use False")

@@ -9,7 +9,7 @@ from flax import struct
 
 from rlkit.networks.features import real_valued, replace_real_valued
 from rlkit.ops.statistics import RunningStatistics, normalize, running_init, running_std, running_update
-from rlkit.types import Array, PyTree, Space, Transition
+from rlkit.types import Array, PyTree, Scalar, Space, Transition
 
 
 class Normalizer(struct.PyTreeNode):
@@ -37,13 +37,13 @@ def normalize_obs(obs_space: Space, stats: RunningStatistics | tuple, obs: PyTre
 
 
 def scale_reward(normalizer: Normalizer, reward: Array) -> Array:
-    """Rewards [T, N] over the standard deviation of the discounted return (Engstrom et al. 2020, section 3), to +-10."""
+    """Rewards [T, N] over the deviation of the discounted return (Engstrom et al. 2020, section 3), clipped to +-10."""
     if isinstance(normalizer.returns, tuple):
         return reward
     return jnp.clip(reward / jnp.maximum(running_std(normalizer.returns), 1e-4), -10.0, 10.0)
 
 
-def take_in(normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma: Array) -> Normalizer:
+def take_in(normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma: Scalar) -> Normalizer:
     """The statistics with a rollout [T, N] added: every observation acted on, and the return after every reward."""
     if not isinstance(normalizer.obs, tuple):
         normalizer = normalizer.replace(obs=running_update(normalizer.obs, real_valued(obs_space, rollout.obs)))

@@ -1,8 +1,8 @@
 """Networks: flax modules and the initializers they need, as `Network` pairs of functions."""
 
-from rlkit.networks.actor_critic import ActorCritic, actor_critic
+from rlkit.networks.actor_critic import ActorCritic
 from rlkit.networks.initializers import orthogonal
 from rlkit.networks.torsos import ACTIVATIONS, MLP, Conv
 from rlkit.types import Network
 
-__all__ = ["ACTIVATIONS", "MLP", "ActorCritic", "Conv", "Network", "actor_critic", "orthogonal"]
+__all__ = ["ACTIVATIONS", "MLP", "ActorCritic", "Conv", "Network", "orthogonal"]

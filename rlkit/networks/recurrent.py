@@ -39,7 +39,7 @@ def unroll(
 
 
 def where_rows(rows: Array, x: PyTree, y: PyTree) -> PyTree:
-    """For each row of `rows` [B] (bool): `x` (leaves [...], the same for all rows) where true, else `y` (leaves [B, ...])."""
+    """`x` (leaves [...], the same for all rows) in the rows [B] (bool) that are true, else `y` (leaves [B, ...])."""
 
     def choose(a, b):
         condition = rows.reshape(rows.shape + (1,) * (b.ndim - rows.ndim))

@@ -9,7 +9,7 @@ from rlkit.types import PyTree
 
 
 def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int | None) -> PyTree:
-    """Apply `fn` to `batch` in chunks of axis 0, so that its temporary memory depends on the chunk and not on the batch.
+    """Apply `fn` to `batch` in chunks of axis 0: its temporary memory depends on the chunk, not on the batch.
 
     The result is that of `fn(batch)` for every `fn` that treats its rows independently. Each chunk is a slice of the
     batch where it lies; nothing is padded or copied. Where the rows do not divide, the last chunk ends at the batch's

@@ -71,10 +71,8 @@ def evaluate(
         episode_return, length = state.episode_return + reward, state.episode_length + 1
         # The episode that ends takes the first free place; one beyond the quota has none and is dropped.
         place = jnp.where(done, result.finished.sum(1), episodes_per_env)
-        write = lambda x, value: x.at[environments, place].set(value, mode="drop")
-        result = Evaluation(
-            write(result.returns, episode_return), write(result.lengths, length), write(result.finished, True)
-        )
+        values = Evaluation(episode_return, length, done)
+        result = jax.tree.map(lambda x, value: x.at[environments, place].set(value, mode="drop"), result, values)
         state = state.replace(
             env_state=env_state,
             obs=obs,

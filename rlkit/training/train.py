@@ -30,8 +30,8 @@ class Training(NamedTuple):
 def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) -> Training:
     """Join an agent and an environment into a training run.
 
-    Both functions are pure: `jax.jit` them, `jax.lax.scan` over `step`, `jax.vmap` `init` over keys or hyper-parameters and
-    `step` over the states.
+    Both functions are pure: `jax.jit` them, `jax.lax.scan` over `step`, `jax.vmap` `init` over keys or hyper-parameters
+    and `step` over the states.
 
     Args:
       agent, env, params: as made by an agent's `make` and by `envs.make`.

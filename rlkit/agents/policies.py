@@ -1,8 +1,8 @@
 """From what a policy network returns to a distribution, and from its samples to actions of any space.
 
-A policy samples a raw action: the integers of a discrete space, or for a Box an unbounded vector [D] from which `action`
-makes what the environment takes. Log-probs are those of the raw action, so that neither clipping nor a saturated tanh can
-make a ratio of them wrong.
+A policy samples a raw action: the integers of a discrete space, or for a Box an unbounded vector [D] from which
+`action` makes what the environment takes. Log-probs are those of the raw action, so that neither clipping nor a
+saturated tanh can make a ratio of them wrong.
 """
 
 import math
@@ -15,21 +15,32 @@ from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, Tanh
 from rlkit.types import Array, Box, ConfigError, Discrete, Key, PyTree, Space
 from rlkit.types import MultiDiscrete as MultiDiscreteSpace
 
+ActionSpace = Discrete | MultiDiscreteSpace | Box
 Distribution = Categorical | MultiDiscrete | DiagNormal | TanhNormal
 
 
-def policy_size(space: Space) -> int:
-    """How many logits or means a policy for `space` needs; a ConfigError where no policy here can act in it."""
-    if isinstance(space, Discrete):
-        return space.n
-    if isinstance(space, MultiDiscreteSpace):
-        return sum(space.nvec)
+def kl(old: Distribution, new: Distribution) -> Array:
+    """KL(old || new) [...] of two distributions of the same kind."""
+    return old.kl(new)  # pyright: ignore[reportArgumentType]
+
+
+def supported(space: Space) -> ActionSpace:
+    """The space, if there is a policy here that can act in it; else a ConfigError."""
+    if isinstance(space, Discrete | MultiDiscreteSpace):
+        return space
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
-        return math.prod(space.shape)
+        return space
     raise ConfigError(f"action space {space} cannot be acted in; it must be Discrete, MultiDiscrete or a Box of floats")
 
 
-def distribution(space: Space, output: PyTree, mask: Array | None, *, squash: bool) -> Distribution:
+def policy_size(space: ActionSpace) -> int:
+    """How many logits or means a policy for `space` needs."""
+    if isinstance(space, Discrete):
+        return space.n
+    return sum(space.nvec) if isinstance(space, MultiDiscreteSpace) else math.prod(space.shape)
+
+
+def distribution(space: ActionSpace, output: PyTree, mask: Array | None, *, squash: bool) -> Distribution:
     """The distribution of raw actions.
 
     Args:
@@ -45,10 +56,7 @@ def distribution(space: Space, output: PyTree, mask: Array | None, *, squash: bo
         nvec = tuple(space.nvec)
         return MultiDiscrete(output, nvec) if mask is None else MultiDiscrete.masked(output, nvec, mask)
     loc, log_std, *rest = output
-    if rest:
-        scale = jnp.sqrt(jnp.square(rest[0]) @ jnp.exp(2 * log_std) + 1e-6)
-    else:
-        scale = jnp.exp(log_std)
+    scale = jnp.sqrt(jnp.square(rest[0]) @ jnp.exp(2 * log_std) + 1e-6) if rest else jnp.exp(log_std)
     if squash:
         return TanhNormal(loc, scale, space.low.reshape(-1), space.high.reshape(-1))
     return DiagNormal(loc, scale)
@@ -69,18 +77,19 @@ def log_prob(dist: Distribution, raw: Array) -> Array:
     return dist.log_prob_pre_tanh(raw) if isinstance(dist, TanhNormal) else dist.log_prob(raw)
 
 
-def action(space: Space, raw: Array, *, squash: bool) -> Array:
+def action(space: ActionSpace, raw: Array, *, squash: bool) -> Array:
     """What the environment takes for a raw action: [..., D] -> [..., *space.shape] for a Box.
 
     A bounded Box is spanned by raw values of -1 to 1, beyond which they are clipped, or by tanh where `squash` is set.
     """
     if not isinstance(space, Box):
         return raw.astype(space.dtype)
+    low, high = jnp.asarray(space.low), jnp.asarray(space.high)
     raw = raw.reshape(*raw.shape[:-1], *space.shape)
     if space.bounded:
         unit = jnp.tanh(raw) if squash else jnp.clip(raw, -1.0, 1.0)
-        raw = space.low + (space.high - space.low) * (unit + 1) / 2
-    return jnp.clip(raw, space.low, space.high).astype(space.dtype)
+        raw = low + (high - low) * (unit + 1) / 2
+    return jnp.clip(raw, low, high).astype(space.dtype)
 
 
 def gsde_noise(key: Key, features: int, size: int) -> Array:

@@ -1,0 +1,154 @@
+"""How an actor-critic acts, and what its network says of a rollout: any action space, feed-forward or recurrent."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit.agents import policies
+from rlkit.agents.normalization import normalize_obs
+from rlkit.networks.features import action_mask
+from rlkit.networks.recurrent import unroll
+from rlkit.ops.chunked import chunked_map
+from rlkit.types import Array, Box, Key, Network, PyTree, Space, Transition
+
+
+class Policy(NamedTuple):
+    """The static surroundings of every function below."""
+
+    obs_space: Space
+    action_space: policies.ActionSpace
+    network: Network  # apply -> (what policies.distribution takes, value), and the next memory where it is recurrent
+    squash: bool = False  # tanh normal
+    gsde: bool = False  # state-dependent exploration
+    gsde_steps: int = 0  # until its noise is drawn anew; 0 holds it for the episode
+
+    @property
+    def recurrent(self) -> bool:
+        return bool(jax.tree.leaves(self.network.memory))
+
+
+class Actor(NamedTuple):
+    """What acting needs."""
+
+    params: PyTree
+    obs_stats: PyTree
+
+
+class Memory(NamedTuple):
+    """What the policy of one environment remembers within an episode."""
+
+    core: PyTree  # of a recurrent network
+    noise: PyTree = ()  # gSDE: (standard normal [F, D], steps since it was drawn [] int32)
+
+
+class Extras(NamedTuple):
+    """What learning wants back from acting."""
+
+    raw: PyTree  # [D] the action before clipping or tanh, for a Box; else ()
+    log_prob: Array  # []
+    core: PyTree  # a recurrent network's memory before the step
+
+
+class Evaluated(NamedTuple):
+    """What the network says of a rollout, all [T, N, ...]."""
+
+    log_prob: Array
+    value: Array
+    next_value: Array
+    output: PyTree  # of the policy head
+
+
+def start_memory(policy: Policy, gsde_features: int = 0) -> Memory:
+    """The memory at the start of an episode; `gsde_features` is F, the width of the layer that gSDE looks at."""
+    if not policy.gsde:
+        return Memory(policy.network.memory)
+    size = policies.policy_size(policy.action_space)
+    return Memory(policy.network.memory, (np.zeros((gsde_features, size), np.float32), np.zeros((), np.int32)))
+
+
+def distribution(policy: Policy, output: PyTree, obs: PyTree) -> policies.Distribution:
+    """The distribution of raw actions, from what the policy head returned and the action mask in `obs`."""
+    return policies.distribution(policy.action_space, output, action_mask(obs), squash=policy.squash)
+
+
+def apply(policy: Policy, actor: Actor, obs: PyTree, core: PyTree) -> tuple[PyTree, Array, PyTree]:
+    """The network on observations [...]: the policy head's output and the value [...], in float32, and the memory."""
+    obs = normalize_obs(policy.obs_space, actor.obs_stats, obs)
+    output, value, *rest = policy.network.apply(actor.params, obs, *((core,) if policy.recurrent else ()))
+    output, value = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), (output, value))
+    return output, value, (rest[0] if rest else ())
+
+
+def apply_along(policy: Policy, actor: Actor, obs: PyTree, start: Array, core: PyTree) -> tuple[PyTree, Array, PyTree]:
+    """`apply` on a batch [B, ...], or for a recurrent network along [T, B, ...] from the memory `core` [B, ...].
+
+    `start` [T, B] marks the rows at which an episode begins. A recurrent network's memory comes back as it was before
+    each row.
+    """
+    if not policy.recurrent:
+        return apply(policy, actor, obs, ())
+
+    def step(core, obs):
+        output, value, after = apply(policy, actor, obs, core)
+        return after, (output, value)
+
+    (output, value), before = unroll(step, policy.network.memory, core, obs, start)
+    return output, value, before
+
+
+def act(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tuple[Memory, PyTree, Extras]:
+    """One exploring step for one observation."""
+    action_key, noise_key = jax.random.split(key)
+    output, _, core = apply(policy, actor, obs, memory.core)
+    dist = distribution(policy, output, obs)
+    noise = memory.noise
+    if policy.gsde:
+        matrix, age = noise
+        matrix = jnp.where(age == 0, policies.gsde_noise(noise_key, *matrix.shape), matrix)
+        raw = policies.gsde_sample(output, matrix)
+        age = age + 1
+        noise = matrix, (age % policy.gsde_steps if policy.gsde_steps else age)
+    else:
+        raw = policies.sample(dist, action_key)
+    extras = Extras(raw if isinstance(policy.action_space, Box) else (), policies.log_prob(dist, raw), memory.core)
+    return Memory(core, noise), policies.action(policy.action_space, raw, squash=policy.squash), extras
+
+
+def act_greedily(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tuple[Memory, PyTree, tuple]:
+    """One step for one observation: the mode of the policy. The key is not used."""
+    output, _, core = apply(policy, actor, obs, memory.core)
+    raw = policies.mode(distribution(policy, output, obs))
+    return Memory(core, memory.noise), policies.action(policy.action_space, raw, squash=policy.squash), ()
+
+
+def raw_action(policy: Policy, rollout: Transition) -> Array:
+    """The actions [T, N, ...] whose log-probs count."""
+    return rollout.extras.raw if isinstance(policy.action_space, Box) else rollout.action
+
+
+def evaluate(
+    policy: Policy, actor: Actor, rollout: Transition, core: PyTree, chunk_size: int | None, *, keep_output: bool
+) -> Evaluated:
+    """What the network says of a rollout, in chunks of rows, so that its memory does not grow with the rollout.
+
+    Args:
+      policy, actor: the network and its parameters.
+      rollout: [T, N, ...].
+      core: [T, N, ...] a recurrent network's memory before each row. The next value is found by advancing it over obs.
+      chunk_size: rows at once; None for all.
+      keep_output: whether to return the policy head's output; else it is ().
+    """
+    shape = rollout.reward.shape
+
+    def rows(batch):
+        obs, next_obs, raw, core = batch
+        output, value, after = apply(policy, actor, obs, core)
+        next_value = apply(policy, actor, next_obs, after)[1]
+        log_prob = policies.log_prob(distribution(policy, output, obs), raw)
+        return Evaluated(log_prob, value, next_value, output if keep_output else ())
+
+    batch = rollout.obs, rollout.next_obs, raw_action(policy, rollout), core
+    flat = chunked_map(rows, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch), chunk_size)
+    return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), flat)
