@@ -1,0 +1,32 @@
+"""The impure shell: configs, run directories, checkpoints, metric lines, progress, plots.
+
+The names are imported when first used, so that `rlkit --help` and a plot need not wait for what they do not use.
+"""
+
+import importlib
+from typing import Any
+
+_NAMES = {
+    "NonFiniteError": "loop",
+    "Policy": "policy",
+    "RunConfig": "config",
+    "load": "policy",
+    "load_config": "config",
+    "parse": "config",
+    "plot": "curves",
+    "record": "rollout",
+    "resume": "loop",
+    "train": "loop",
+}
+
+__all__ = [*_NAMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"rlkit.runs.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'rlkit.runs' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(_NAMES)

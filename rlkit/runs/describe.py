@@ -1,0 +1,89 @@
+"""What a config means, in words: its keys, and what it would run."""
+
+import typing
+from typing import Any
+
+import jax
+
+from rlkit.runs.config import RunConfig, schema
+from rlkit.runs.loop import Schedule
+from rlkit.runs.program import Program
+
+
+def keys(config: RunConfig) -> str:
+    """The keys of a config with their values, types or ranges, and meaning; one line a key."""
+    values, lines = config.flat(), []
+    for title, model in zip(("run", "agent", "agent, may be swept"), schema(config.run.agent).models, strict=True):
+        lines.append(f"\n{title}:")
+        for name, field in model.model_fields.items():
+            left = f"  --{name} {_value(values[name])}"
+            lines.append(f"{left:<44} {_kind(field)}" + (f"; {field.description}" if field.description else ""))
+    return "\n".join(lines).lstrip("\n")
+
+
+def _value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _kind(field: Any) -> str:
+    """The type of a field and its limits."""
+    limits = []
+    for note in field.metadata:
+        for bound, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
+            if (limit := getattr(note, bound, None)) is not None:
+                limits.append(f"{sign} {limit:.15g}" if isinstance(limit, float) else f"{sign} {limit}")
+    return " ".join([_type(field.annotation), ", ".join(limits)]).strip()
+
+
+def _type(annotation: Any) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " | ".join(map(str, arguments))
+    if origin is typing.Annotated:
+        return _type(arguments[0])
+    if origin is tuple:
+        return f"[{_type(arguments[0])}, ...]"
+    if arguments and origin is not dict:
+        return " | ".join(_type(argument) for argument in arguments)
+    return {type(None): "null"}.get(annotation, getattr(origin or annotation, "__name__", str(annotation)))
+
+
+def describe(config: RunConfig) -> str:
+    """What `train` would run: steps, batch, parameters and memory. Compiles nothing.
+
+    Raises:
+      ConfigError: what `train` would raise before it starts.
+    """
+    run, schedule, program = config.run, Schedule(config), Program(config)
+    state = program.template
+    steps, line = config.num_updates * config.steps_per_update, config.updates_per_line * config.steps_per_update
+    params = sum(x.size for x in jax.tree.leaves(program.agent.actor(state.agent).params)) // run.num_seeds
+    example = jax.eval_shape(program.training.step, _one(state, run.num_seeds))[1]
+    rollout = config.steps_per_update * (2 * _bytes(state.envs.obs) // (run.num_envs * run.num_seeds) + 32)
+    memory = 2 * _bytes(state) + run.num_seeds * (rollout + config.updates_per_line * _bytes(example))
+    space = program.env.observation_space(program.params), program.env.action_space(program.params)
+    rows = {
+        "environment": f"{run.env}: observations {space[0]}, actions {space[1]}",
+        "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
+        "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
+        "seeds": f"{run.num_seeds} from {run.seed}",
+        "metric line": f"every {line:,} steps",
+        "checkpoint": f"every {line * schedule.save_lines:,} steps",
+        "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else "at the end",
+        "parameters": f"{params:,} for each seed",
+        "memory": f"about {memory / 2**20:,.1f} MiB, without the update's temporaries",
+    }
+    return "\n".join(f"{name + ':':<13} {text}" for name, text in rows.items())
+
+
+def _one(state: Any, num_seeds: int) -> Any:
+    """The shapes of one seed's state."""
+    if num_seeds == 1:
+        return state
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), state)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))

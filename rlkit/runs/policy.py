@@ -1,0 +1,69 @@
+"""A trained policy from a run directory, ready to act."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from rlkit.runs import checkpoint, files
+from rlkit.runs.config import RunConfig, load_config
+from rlkit.runs.program import Program
+from rlkit.types import ConfigError, Env, Key, PyTree
+
+
+class Policy(NamedTuple):
+    """A policy, what it acts with, and the environment that it was trained in."""
+
+    policy: Any  # (actor, memory, obs, key) -> memory, action, extras; pure, for one observation
+    actor: PyTree  # parameters and statistics
+    memory: PyTree  # the policy's memory at the start of an episode
+    env: Env
+    params: Any  # of the environment
+    config: RunConfig
+    step: int  # environment steps learned from
+
+    def act(self, obs: PyTree, key: Key, memory: PyTree = None) -> tuple[PyTree, PyTree]:
+        """One greedy action for one observation: -> action, memory. Pass the memory back at the next step."""
+        memory, action, _ = self.policy(self.actor, self.memory if memory is None else memory, obs, key)
+        return action, memory
+
+
+def load(run: str | Path, *, seed: int | None = None, step: int | None = None) -> Policy:
+    """The policy of a run, ready to act.
+
+        agent = rlkit.load("runs/ppo-cartpole")
+        obs, state = agent.env.reset(jax.random.key(0), agent.params)
+        action, memory = agent.act(obs, jax.random.key(1))
+
+    Args:
+      run: a run directory.
+      seed: which seed's policy, where the run has several; None for the first.
+      step: of the checkpoint; None for the newest whole one.
+
+    Raises:
+      ConfigError: there is no such run, checkpoint or seed.
+    """
+    program, state, step = load_state(files.open_run(run), step)
+    settings = program.config.run
+    first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
+    if seed is not None and seed not in seeds:
+        raise ConfigError(f"seed={seed!r} must be one of the run's, {first} to {seeds[-1]}; try {first}")
+    if program.batched:
+        index = (seed if seed is not None else first) - first
+        state = jax.tree.map(lambda x: x[index], state)
+    return Policy(
+        policy=jax.jit(program.agent.policy),
+        actor=program.agent.actor(state.agent),
+        memory=program.agent.memory,
+        env=program.env,
+        params=program.params,
+        config=program.config,
+        step=step,
+    )
+
+
+def load_state(run: Path, step: int | None = None) -> tuple[Program, PyTree, int]:
+    """The program of a run, the state of a checkpoint of it, and its step."""
+    program = Program(load_config(run / files.CONFIG))
+    state, step, _ = checkpoint.restore(run, program.template, step)
+    return program, state, step

@@ -1,0 +1,144 @@
+"""From a config to the compiled functions of a run: start, advance, evaluate."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit import agents, envs, training
+from rlkit.runs.config import RunConfig
+from rlkit.types import Agent, Array, Key, PyTree
+
+
+class Chunk(NamedTuple):
+    """What some updates gave."""
+
+    state: PyTree  # a TrainState; leaves [S, ...] with several seeds
+    count: Array  # [] int32, updates done: fewer than asked for where the last of them gave something not finite
+    finite: Array  # [] bool
+    metrics: dict[str, Array]  # [K, ...], rows from count on are zeros
+
+
+class Program:
+    """The pure parts of a run, joined as its config says.
+
+    Building one compiles nothing; `start`, `advance` and `evaluate` compile once each, on first use.
+
+    Raises:
+      ConfigError: the environment cannot be made, or does not fit the agent or the batch.
+    """
+
+    def __init__(self, config: RunConfig):
+        run, module = config.run, agents.get(config.run.agent)
+        env, self.params = envs.make(run.env, **run.env_kwargs)
+        self.env = envs.wrap(env, list(run.wrappers))
+        envs.check(self.env, self.params, name=run.env)
+        obs_space, action_space = self.env.observation_space(self.params), self.env.action_space(self.params)
+        self.config = config
+        self.agent: Agent = module.make(config.agent, obs_space, action_space)
+        self.agent.check(run.num_envs, run.num_steps)
+        self.training = training.make(self.agent, self.env, self.params, num_envs=run.num_envs, num_steps=run.num_steps)
+        self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
+        self.batched = run.num_seeds > 1
+        self.seeds = np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32)  # [S]
+
+    def _over_seeds(self, function: Callable) -> Callable:
+        return jax.vmap(function) if self.batched else function
+
+    def _keys(self, seed: Array) -> tuple[Key, Key]:
+        """The keys of one seed's training and of its evaluations."""
+        train_key, eval_key = jax.random.split(jax.random.key(seed))
+        return train_key, eval_key
+
+    def _init(self, seeds: Array, hyper: PyTree) -> PyTree:
+        def one(seed: Array) -> PyTree:
+            return self.training.init(hyper, self._keys(seed)[0])
+
+        return self._over_seeds(one)(seeds if self.batched else seeds[0])
+
+    @cached_property
+    def template(self) -> PyTree:
+        """The shapes and dtypes of the state, for `checkpoint.restore`."""
+        return jax.eval_shape(self._init, self.seeds, self.hyper)
+
+    def start(self) -> PyTree:
+        """The state before the first update."""
+        return jax.jit(self._init)(self.seeds, self.hyper)  # once a run, so nothing is kept
+
+    @cached_property
+    def advance(self) -> Callable[[PyTree, np.int32], Chunk]:
+        """(state, count) -> Chunk: `count` updates, or fewer where one gives something that is not finite.
+
+        The count is traced, so that one program serves every length up to `config.updates_per_line`. The state is not
+        donated: where an update is not finite, the run goes back to before it, and on Ctrl-C nothing is half done.
+        """
+        step, length = jax.jit(self._over_seeds(self.training.step)), self.config.updates_per_line
+        compiled = jax.jit(partial(_advance, step, self.agent.actor, length))
+        return compiled.lower(self.template, jax.ShapeDtypeStruct((), jnp.int32)).compile()
+
+    @cached_property
+    def evaluate(self) -> Callable[[PyTree], training.Evaluation]:
+        """state -> one greedy episode in each of `eval_episodes` environments, leaves [E, 1], or [S, E, 1].
+
+        The key depends on the seed and the step, so that a resumed run evaluates as the uninterrupted one.
+        """
+        limit = int(getattr(self.params, "max_steps_in_episode", 1_000_000))
+
+        def one(state: PyTree, seed: Array) -> training.Evaluation:
+            key = jax.random.fold_in(self._keys(seed)[1], state.step)
+            actor, episodes = self.agent.actor(state.agent), self.config.run.eval_episodes
+            return training.evaluate(self.agent, self.env, self.params, actor, key, num_envs=episodes, max_steps=limit)
+
+        function = jax.jit(lambda state, seeds: self._over_seeds(one)(state, seeds if self.batched else seeds[0]))
+        compiled = function.lower(self.template, self.seeds).compile()
+        return lambda state: compiled(state, self.seeds)
+
+
+def _advance(step: Callable, actor: Callable, length: int, state: PyTree, count: Array) -> Chunk:
+    """Up to `count` steps, their metrics in buffers of `length` rows."""
+    rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), jax.eval_shape(step, state)[1])
+
+    def unfinished(chunk: Chunk) -> Array:
+        return (chunk.count < count) & chunk.finite
+
+    def body(chunk: Chunk) -> Chunk:
+        state, metrics = step(chunk.state)
+        rows = jax.tree.map(lambda buffer, x: buffer.at[chunk.count].set(x), chunk.metrics, metrics)
+        checked = jax.tree.leaves(_watched(state, metrics, actor))
+        return Chunk(state, chunk.count + 1, jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in checked])), rows)
+
+    return jax.lax.while_loop(unfinished, body, Chunk(state, jnp.int32(0), jnp.bool_(True), rows))
+
+
+def _watched(state: PyTree, metrics: dict[str, Array], actor: Callable) -> dict[str, PyTree]:
+    """What must stay finite, by the name that an error gives it."""
+
+    def floats(tree: PyTree) -> list[Array]:
+        return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    return {
+        "obs": floats(state.envs.obs),
+        "reward": [state.envs.episode_return, jnp.where(metrics["lengths"] > 0, metrics["returns"], 0.0)],
+        **{name: value for name, value in metrics.items() if "loss" in name or "grad" in name},
+        "params": floats(actor(state.agent)),
+    }
+
+
+def blame(program: Program, chunk: Chunk) -> str:
+    """What is not finite after the last update of a chunk, with its environment and seed where it has one."""
+    last = jax.tree.map(lambda x: np.asarray(x[chunk.count - 1]), chunk.metrics)
+    watched = _watched(chunk.state, last, program.agent.actor)
+    for name, value in watched.items():
+        for leaf in jax.tree.leaves(value):
+            bad = np.argwhere(~np.isfinite(np.asarray(leaf, np.float64)))
+            if bad.size == 0:
+                continue
+            where = bad[0].tolist()
+            seed = f" of seed {program.seeds[where[0]]}" if program.batched else ""
+            rest = where[1:] if program.batched else where
+            axis = len(rest) - 1 if name == "reward" else 0  # returns are [T, N], observations [N, ...]
+            return f"{name} of environment {rest[axis]}{seed}" if name in ("obs", "reward") else f"{name}{seed}"
+    return "a quantity"

@@ -1,0 +1,33 @@
+"""The keys of a config that belong to the run rather than to the agent."""
+
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+_Steps = Annotated[int, Interval(ge=1, le=10**15)]
+
+
+class Settings(BaseModel):
+    """What is trained, on what, for how long, and what is written down. Steps are environment steps of one seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    agent: str = Field(description="the algorithm; `rlkit list` names them")
+    env: str = Field(description="the environment; `rlkit list` names them")
+    env_kwargs: dict[str, Any] = Field({}, description="parameters of the environment, by their names")
+    wrappers: tuple[str, ...] = Field((), description="from the inside out, e.g. [hide_velocity, 'frame_stack:4']")
+    num_envs: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="environments that step at once")
+    num_steps: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="steps of each between updates")
+    total_steps: _Steps = Field(description="steps in all, rounded up to whole updates")
+    seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(0, description="of the first run")
+    num_seeds: Annotated[int, Interval(ge=1, le=2**16)] = Field(
+        1, description="runs in one program, with the seeds seed, seed + 1, ..."
+    )
+    log_every: _Steps | None = Field(None, description="steps between metric lines; null for a hundredth of the run")
+    eval_every: _Steps | None = Field(None, description="steps between evaluations; null for the end only")
+    eval_episodes: Annotated[int, Interval(ge=1, le=2**20)] = Field(128, description="greedy episodes for each seed")
+    checkpoint_every: _Steps | None = Field(None, description="steps between checkpoints; null for the end only")
+    keep_checkpoints: PositiveInt = Field(3, description="how many of the newest stay")
+    tensorboard: bool = Field(False, description="write TensorBoard events, too")
+    wandb: str | None = Field(None, description="the Weights & Biases project to write to, too")

@@ -1,0 +1,86 @@
+"""Flat YAML, read strictly: the values of YAML 1.2's core schema, and nothing that surprises or grows.
+
+PyYAML's parser is used, but not its constructors: `1e-3` is a number and `no` is a string here, a key may stand only
+once, and there are no tags, no aliases (which can grow without bound), and no deep nesting.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+MAX_BYTES, MAX_DEPTH = 1 << 18, 8
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
+
+_INT = re.compile(r"[-+]?[0-9][0-9_]{0,30}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9][0-9_]{0,40}(\.[0-9_]{0,40})?)([eE][-+]?[0-9]{1,5})?")
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+    **{sign + word: float(sign + "inf") for sign in ("", "+", "-") for word in (".inf", ".Inf", ".INF", "inf")},
+}
+
+
+def parse(text: str) -> Any:
+    """The value of one YAML document: mappings, lists, strings, numbers, booleans and null.
+
+    Raises:
+      ValueError: it is not YAML, or more than is allowed here; one line.
+    """
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"it is longer than {MAX_BYTES} characters")
+    try:
+        events = yaml.parse(text, Loader=_Loader)
+        content = [e for e in events if not isinstance(e, yaml.StreamStartEvent | yaml.StreamEndEvent)]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise ValueError(f"{where}{getattr(error, 'problem', None) or 'it is not YAML'}") from None
+    except (RecursionError, UnicodeError):
+        raise ValueError("it is not YAML") from None
+    if sum(isinstance(event, yaml.DocumentStartEvent) for event in content) > 1:
+        raise ValueError("it holds more than one document")
+    return _value(iter(content[1:-1])) if len(content) > 2 else None
+
+
+def scalar(text: str) -> Any:
+    """What an unquoted word means."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+_END = object()
+
+
+def _value(events: Iterator[Any], depth: int = 0) -> Any:
+    """The value that the next events spell, or _END where a list or mapping is over."""
+    event = next(events)
+    line = f"line {event.start_mark.line + 1}"
+    if isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
+        return _END
+    if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+        raise ValueError(f"{line}: anchors and aliases are not allowed; write the value out")
+    if event.tag not in (None, "!"):
+        raise ValueError(f"{line}: tags are not allowed; write the plain value instead of {event.tag!r}")
+    if isinstance(event, yaml.ScalarEvent):
+        return scalar(event.value) if event.implicit[0] else event.value
+    if depth == MAX_DEPTH:
+        raise ValueError(f"{line}: it is nested more than {MAX_DEPTH} deep")
+    values = list(iter(lambda: _value(events, depth + 1), _END))
+    if isinstance(event, yaml.SequenceStartEvent):
+        return values
+    mapping: dict[Any, Any] = {}
+    for key, value in zip(values[::2], values[1::2], strict=True):
+        if isinstance(key, list | dict):
+            raise ValueError(f"{line}: a key must be a word, not a list or a mapping")
+        if key in mapping:
+            raise ValueError(f"{line}: {key!r} stands twice; keep one")
+        mapping[key] = value
+    return mapping
