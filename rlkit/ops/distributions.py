@@ -198,7 +198,7 @@ class TanhNormal(flax.struct.PyTreeNode):
 
     @property
     def normal(self) -> DiagNormal:
-        """The distribution of u."""
+        """The distribution of u, [..., D]."""
         return DiagNormal(self.loc, self.scale)
 
     def squash(self, u: ArrayLike) -> Array:

@@ -130,7 +130,7 @@ def n_step_returns(
 
 
 class VTrace(NamedTuple):
-    """What `vtrace` returns."""
+    """What `vtrace` returns, both [T, ...]."""
 
     target: Array  # [T, ...] float, v_t: what the value function is regressed to
     advantage: Array  # [T, ...] float, ρ_t (r_t + γ v_{t+1} - V(o_t)): multiplies the gradient of log π(a_t | o_t)
