@@ -1,5 +1,6 @@
 """Environments: `make` one by its name, `wrap` it, `check` it; the wrappers and the probes by themselves."""
 
-from rlkit.envs.registry import make, names
+from rlkit.envs import probes, wrappers
+from rlkit.envs.registry import make, names, wrap
 
-__all__ = ["make", "names"]
+__all__ = ["make", "names", "probes", "wrap", "wrappers"]

@@ -1,7 +1,7 @@
 """Importing gymnax without the drawing libraries that only its pictures need.
 
-gymnax imports matplotlib, seaborn, and through them pandas and scipy, in the modules of a few environments that can draw
-themselves. That is nine tenths of its import time, and rlkit draws by itself.
+gymnax imports matplotlib, seaborn, and through them pandas and scipy, in the modules of a few environments that can
+draw themselves. That is nine tenths of its import time, and rlkit draws by itself.
 """
 
 import importlib.util
@@ -33,9 +33,9 @@ def _evict() -> None:
 def drawing_deferred() -> Iterator[None]:
     """Whatever is imported inside gets stand-ins for the drawing libraries, where those are not imported yet.
 
-    `sys.modules` holds the stand-ins only inside the context. Afterwards they live on as globals of the modules that asked
-    for them (`plt` in gymnax's Catch), and anybody else's `import matplotlib.pyplot` is an ordinary import. Reading
-    anything from a stand-in, also inside the context, imports the real module.
+    `sys.modules` holds the stand-ins only inside the context. Afterwards they live on as globals of the modules that
+    asked for them (`plt` in gymnax's Catch), and anybody else's `import matplotlib.pyplot` is an ordinary import.
+    Reading anything from a stand-in, also inside the context, imports the real module.
     """
     for name in _DRAWING:
         if name not in sys.modules:

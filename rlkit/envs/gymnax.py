@@ -12,6 +12,7 @@ import numpy as np
 
 from rlkit import types
 from rlkit.envs._import import drawing_deferred
+from rlkit.envs._spaces import leaves
 from rlkit.types import Array, ConfigError, Key, PyTree, Space
 
 CANNOT_RUN = {
@@ -20,7 +21,7 @@ CANNOT_RUN = {
 
 
 class GymnaxEnv:
-    """A gymnax environment: float32 rewards, observations of their space's dtype, strongly typed states, rlkit's spaces.
+    """A gymnax environment with float32 rewards, observations of their space's dtype, strong types, and rlkit's spaces.
 
     The same keys give the same episodes as gymnax's own `reset` and `step`.
     """
@@ -28,9 +29,7 @@ class GymnaxEnv:
     def __init__(self, name: str, env: Any):
         self.name = name
         self.env = env
-        self._obs_dtype = jax.tree.map(
-            lambda space: space.dtype, _space_tree(self.observation_space(env.default_params)), is_leaf=_is_leaf
-        )
+        self._obs_dtype = jax.tree.map(lambda space: space.dtype, leaves(self.observation_space(env.default_params)))
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         """Start an episode: -> obs, state."""
@@ -51,7 +50,7 @@ class GymnaxEnv:
         reset_obs, reset_state = self.reset(reset_key, params)
         done = terminated | truncated
         obs = jax.tree.map(lambda new, old: jnp.where(done, new, old), reset_obs, final_obs)
-        # gymnax mixes Python numbers and arrays: a step's state takes the dtypes of a reset's, so that a scan can carry it.
+        # gymnax mixes Python numbers and arrays: a step's state takes the types of a reset's, so that scan carries it.
         state = jax.tree.map(lambda new, old: jnp.where(done, new, _cast(old, new.dtype)), reset_state, next_state)
         reward = _cast(jnp.reshape(reward, ()), np.float32)
         return obs, state, reward, terminated, truncated, {"final_observation": final_obs}
@@ -142,20 +141,6 @@ def _like(default: Any, value: Any, field: str) -> Any:
     if not fits:
         raise ConfigError(f"{field}={value!r} must be a {kind.dtype.name} of shape {kind.shape}, such as {default}")
     return type(default)(value) if isinstance(default, bool | int | float) else jnp.asarray(value, default.dtype)
-
-
-def _is_leaf(x: Any) -> bool:
-    return isinstance(x, Space)
-
-
-def _space_tree(space: Space) -> PyTree:
-    """The space as the tree of its leaves, in the structure of its observations."""
-    match space:
-        case types.Dict():
-            return {name: _space_tree(child) for name, child in space.spaces.items()}
-        case types.Tuple():
-            return tuple(_space_tree(child) for child in space.spaces)
-    return space
 
 
 def _space(space: Any) -> Space:

@@ -1,23 +1,36 @@
-"""Environments by name."""
+"""Environments and wrappers by name."""
 
 import difflib
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlkit.envs import gymnax
+from rlkit.envs import gymnax, probes, wrappers
 from rlkit.types import ConfigError, Env
+
+_KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
+# By name: the wrapper, how its argument is read (None: it has none), and how it is written.
+_WRAPPERS: dict[str, tuple[Callable[..., Env], Callable[[str], Any] | None, str]] = {
+    "flatten": (wrappers.Flatten, None, "flatten"),
+    "hide_velocity": (wrappers.HideVelocity, None, "hide_velocity"),
+    "frame_stack": (wrappers.FrameStack, int, "frame_stack:4"),
+    "action_repeat": (wrappers.ActionRepeat, int, "action_repeat:2"),
+    "clip_action": (wrappers.ClipAction, None, "clip_action"),
+    "sticky_action": (wrappers.StickyAction, float, "sticky_action:0.25"),
+    "time_limit": (wrappers.TimeLimit, int, "time_limit:200"),
+}
 
 
 def names() -> list[str]:
     """Every name that `make` accepts."""
-    return gymnax.names()
+    return [*gymnax.names(), *probes.PROBES]
 
 
 def make(name: str, **kwargs: Any) -> tuple[Env, Any]:
     """An environment and its parameters, by name.
 
     Args:
-      name: a gymnax id (CartPole-v1, Breakout-MinAtar, ...); `names()` lists them.
-      kwargs: fields of the environment's parameters (max_steps_in_episode=5) or arguments of its constructor.
+      name: a gymnax id (CartPole-v1, Breakout-MinAtar, ...) or a probe (Probe-Memory, ...); `names()` lists them.
+      kwargs: fields of the environment's parameters (max_steps_in_episode=5), or arguments of its constructor.
 
     Returns:
       env, params: `env.reset(key, params)`, `env.step(key, state, action, params)`; see `rlkit.types.Env`.
@@ -25,6 +38,8 @@ def make(name: str, **kwargs: Any) -> tuple[Env, Any]:
     Raises:
       ConfigError: for an unknown name or keyword, naming the nearest, and for a task that cannot run.
     """
+    if name in probes.PROBES:  # without importing gymnax
+        return probes.make(name, **kwargs)
     known = names()
     if name not in known and name not in gymnax.CANNOT_RUN:
         lower = {other.lower(): other for other in known}
@@ -32,3 +47,31 @@ def make(name: str, **kwargs: Any) -> tuple[Env, Any]:
         hint = f"try {', '.join(near)}" if near else "see rlkit.envs.names()"
         raise ConfigError(f"env={name!r} is not known; {hint}")
     return gymnax.make(name, **kwargs)
+
+
+def wrap(env: Env, specs: Sequence[str]) -> Env:
+    """Wrap an environment by names, the first one innermost: `wrap(env, ["hide_velocity", "frame_stack:4"])`.
+
+    Names: flatten, hide_velocity, frame_stack:n, action_repeat:n, clip_action, sticky_action:p, time_limit:n.
+
+    Raises:
+      ConfigError: for an unknown name, an argument that is missing, superfluous or out of range, or an environment that
+        the wrapper does not fit.
+    """
+    for spec in specs:
+        name, colon, argument = str(spec).partition(":")
+        if name not in _WRAPPERS:
+            near = difflib.get_close_matches(name, _WRAPPERS, 1, 0.4) or _WRAPPERS
+            raise ConfigError(f"wrapper={spec!r} is not known; try {', '.join(near)}")
+        wrapper, read, example = _WRAPPERS[name]
+        if read is None:
+            if colon:
+                raise ConfigError(f"wrapper={spec!r} takes no argument; write {example}")
+            env = wrapper(env)
+            continue
+        try:
+            value = read(argument)
+        except ValueError as error:
+            raise ConfigError(f"wrapper={spec!r} needs {_KINDS[read]} after the colon, such as {example}") from error
+        env = wrapper(env, value)
+    return env

@@ -1,0 +1,261 @@
+"""Environments so small that the right answer is known: an agent that misses it has a bug, and the probe says which.
+
+Each docstring gives the answer under discount γ. `reset` and `step` take `params = ()`. Actions are Discrete(2) and
+episodes last one step unless the docstring says otherwise.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rlkit.envs._spaces import MASK
+from rlkit.types import Array, Box, ConfigError, Dict, Discrete, Key, MultiDiscrete, PyTree, Space
+
+
+class ProbeState(struct.PyTreeNode):
+    time: Array  # [] int32, steps of this episode so far
+    cue: Array  # [] float32, drawn at the start of the episode
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the probes share: a clock, a cue drawn at the start (-1 or 1, equally likely), and the automatic reset."""
+
+    @property
+    def name(self) -> str:
+        return f"Probe-{type(self).__name__}"
+
+    def reset(self, key: Key, params: Any = ()) -> tuple[PyTree, ProbeState]:
+        """Start an episode: -> obs, state."""
+        state = ProbeState(jnp.zeros((), jnp.int32), self._cue(key))
+        return self._observe(state), state
+
+    def step(
+        self, key: Key, state: ProbeState, action: PyTree, params: Any = ()
+    ) -> tuple[PyTree, ProbeState, Array, Array, Array, dict[str, Any]]:
+        """Take one step: -> obs, state, reward, terminated, truncated, info, as in `rlkit.types.Env`."""
+        reward = jnp.asarray(self._reward(state, action), jnp.float32)
+        state = state.replace(time=state.time + 1)
+        final_obs = self._observe(state)
+        done = state.time >= self._length()
+        terminal = self._terminal(state)
+        obs, state = jax.tree.map(lambda new, old: jnp.where(done, new, old), self.reset(key), (final_obs, state))
+        return obs, state, reward, done & terminal, done & ~terminal, {"final_observation": final_obs}
+
+    def observation_space(self, params: Any = ()) -> Space:
+        return Box(-1, 1, (1,))
+
+    def action_space(self, params: Any = ()) -> Space:
+        return Discrete(2)
+
+    def _length(self) -> int:
+        return 1
+
+    def _cue(self, key: Key) -> Array:
+        return jax.random.rademacher(key, (), jnp.float32)
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        """[1] float32, the cue."""
+        return state.cue[None]
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        raise NotImplementedError
+
+    def _terminal(self, state: ProbeState) -> Array:
+        return jnp.array(True)
+
+
+class ConstantValue(Probe):
+    """The observation is 0 and the reward 1, always. V = 1."""
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        return jnp.zeros((1,))
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        return 1.0
+
+
+class ObservationValue(Probe):
+    """The observation is -1 or 1, and so is the reward. V(o) = o."""
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        return state.cue
+
+
+class DelayedReward(Probe):
+    """Two steps; the observation is 0, then 1; the reward is 0, then 1. V(0) = γ and V(1) = 1."""
+
+    def _length(self) -> int:
+        return 2
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        return jnp.minimum(state.time, 1).astype(jnp.float32)[None]
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        return jnp.where(state.time == 1, 1.0, 0.0)
+
+
+class ActionReward(Probe):
+    """A bandit: the observation is 0, action 1 pays 1 and action 0 pays -1. The best policy takes 1; its V = 1."""
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        return jnp.zeros((1,))
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        return jnp.where(action == 1, 1.0, -1.0)
+
+
+class ObservationAction(Probe):
+    """The observation is -1 or 1; action 0 is right for -1 and action 1 for 1; right pays 1, wrong -1. Best V = 1."""
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        return jnp.where((action == 1) == (state.cue > 0), 1.0, -1.0)
+
+
+@dataclass(frozen=True)
+class Truncation(Probe):
+    """Separates the two ends: the reward is 1; half of the episodes terminate after `length` steps, half are cut off.
+
+    The observation is [kind, t / length], with kind 1 in episodes that terminate; in others it is [-1, 0] throughout.
+
+        V([1, t / length]) = (1 - γ^(length - t)) / (1 - γ)     V([-1, 0]) = 1 / (1 - γ)
+
+    An agent that takes truncation for an end learns less for [-1, 0]; one that takes an end for truncation, or that
+    bootstraps from the observation after the reset, learns another value for [1, 1 - 1 / length], which is 1.
+    """
+
+    length: int = 3
+
+    def observation_space(self, params: Any = ()) -> Space:
+        return Box(-1, 1, (2,))
+
+    def _length(self) -> int:
+        return self.length
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        clock = state.time.astype(jnp.float32) / self.length
+        return jnp.stack([state.cue, jnp.where(state.cue > 0, clock, 0.0)])
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        return 1.0
+
+    def _terminal(self, state: ProbeState) -> Array:
+        return state.cue > 0
+
+
+@dataclass(frozen=True)
+class Memory(Probe):
+    """The first observation shows a cue that the last of `length` steps asks for; only that step pays.
+
+    The observation is [cue, 0] at first, then [0, 0], and [0, 1] before the last step, where action 0 is right for cue
+    -1 and action 1 for cue 1; right pays 1 and wrong -1. With memory the best V of the first observation is
+    γ^(length - 1); without, every policy's mean return is 0. `length` is at least 2.
+    """
+
+    length: int = 4
+
+    def observation_space(self, params: Any = ()) -> Space:
+        return Box(-1, 1, (2,))
+
+    def _length(self) -> int:
+        return self.length
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        asked = jnp.where(state.time == self.length - 1, 1.0, 0.0)
+        return jnp.stack([jnp.where(state.time == 0, state.cue, 0.0), asked])
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        right = (action == 1) == (state.cue > 0)
+        return jnp.where(state.time == self.length - 1, jnp.where(right, 1.0, -1.0), 0.0)
+
+
+class Continuous(Probe):
+    """The observation o is uniform in [-1, 1], the action a in [-2, 2], [1] float32; the reward is 1 - (a - o)^2.
+
+    The best policy plays a = o; its V = 1.
+    """
+
+    def action_space(self, params: Any = ()) -> Space:
+        return Box(-2, 2, (1,))
+
+    def _cue(self, key: Key) -> Array:
+        return jax.random.uniform(key, (), jnp.float32, -1, 1)
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        return 1.0 - jnp.square(action[0] - state.cue)
+
+
+class MaskedAction(Probe):
+    """One of three actions is illegal, another one each episode; it pays -10, the largest legal one 1, the other one 0.
+
+    The observation is {"action_mask": [3] bool, "obs": [1] float32, 0}. An agent that honors the mask never sees -10,
+    and its best V = 1. The best action is 2, or 1 where 2 is illegal.
+    """
+
+    def observation_space(self, params: Any = ()) -> Space:
+        return Dict({MASK: Box(False, True, (3,), np.bool_), "obs": Box(-1, 1, (1,))})
+
+    def action_space(self, params: Any = ()) -> Space:
+        return Discrete(3)
+
+    def _cue(self, key: Key) -> Array:
+        return jax.random.randint(key, (), 0, 3).astype(jnp.float32)
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        return {MASK: jnp.arange(3) != state.cue.astype(jnp.int32), "obs": jnp.zeros((1,))}
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        illegal = state.cue.astype(jnp.int32)
+        best = jnp.where(illegal == 2, 1, 2)
+        return jnp.where(action == illegal, -10.0, jnp.where(action == best, 1.0, 0.0))
+
+
+class MultiDiscreteAction(Probe):
+    """The observation is -1 or 1; the action (a, b) is in {0, 1} x {0, 1, 2}, [2] int32.
+
+    a pays 1/2 if it is 0 for -1 and 1 for 1, b pays 1/2 if it is 2. Best V = 1.
+    """
+
+    def action_space(self, params: Any = ()) -> Space:
+        return MultiDiscrete((2, 3))
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        first = (action[0] == 1) == (state.cue > 0)
+        return jnp.where(first, 0.5, 0.0) + jnp.where(action[1] == 2, 0.5, 0.0)
+
+
+PROBES: dict[str, type[Probe]] = {
+    f"Probe-{probe.__name__}": probe
+    for probe in (
+        ConstantValue,
+        ObservationValue,
+        DelayedReward,
+        ActionReward,
+        ObservationAction,
+        Truncation,
+        Memory,
+        Continuous,
+        MaskedAction,
+        MultiDiscreteAction,
+    )
+}
+
+
+def make(name: str, **kwargs: Any) -> tuple[Probe, tuple[()]]:
+    """A probe and its (empty) parameters, by a name in `PROBES`; kwargs are the probe's fields.
+
+    Raises:
+      ConfigError: for a keyword that the probe does not have, or a length out of range.
+    """
+    probe = PROBES[name]
+    known = {field.name for field in fields(probe)}
+    for key, value in kwargs.items():
+        if key not in known:
+            raise ConfigError(f"{key}={value!r} is no parameter of env {name!r}; it has {', '.join(known) or 'none'}")
+        if not isinstance(value, int) or value < 2:
+            raise ConfigError(f"{name}.{key}={value!r} must be a whole number, at least 2; try 3")
+    return probe(**kwargs), ()

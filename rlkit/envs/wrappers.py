@@ -1,0 +1,267 @@
+"""Environments around environments, in the same protocol; `params` are handed through.
+
+A wrapper is right across the automatic reset: `info["final_observation"]` is wrapped like any other observation, and
+the observation that opens a new episode carries nothing over from the old one. A wrapper with memory keeps the state of
+the environment that it wraps in the field `env_state` of its own.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rlkit.envs._spaces import MASK, flat_bounds, flatten, map_obs, map_space, without_mask
+from rlkit.types import Array, Box, ConfigError, Dict, Env, Key, PyTree, Space
+
+Step = tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """Hands everything on to `env`."""
+
+    env: Env
+
+    @property
+    def name(self) -> str:
+        return getattr(self.env, "name", type(self.env).__name__)
+
+    def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
+        """Start an episode: -> obs, state."""
+        return self.env.reset(key, params)
+
+    def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
+        """Take one step: -> obs, state, reward, terminated, truncated, info, as in `rlkit.types.Env`."""
+        return self.env.step(key, state, action, params)
+
+    def observation_space(self, params: Any) -> Space:
+        return self.env.observation_space(params)
+
+    def action_space(self, params: Any) -> Space:
+        return self.env.action_space(params)
+
+
+class _ObservationWrapper(Wrapper):
+    """Passes every observation through `_observe`, a function without memory."""
+
+    def _observe(self, obs: PyTree, params: Any) -> PyTree:
+        raise NotImplementedError
+
+    def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
+        obs, state = self.env.reset(key, params)
+        return self._observe(obs, params), state
+
+    def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
+        obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, params)
+        info = info | {"final_observation": self._observe(info["final_observation"], params)}
+        return self._observe(obs, params), state, reward, terminated, truncated, info
+
+
+class Flatten(_ObservationWrapper):
+    """Observations become one vector [D] float32: boxes raveled, discrete ones one-hot, dictionaries in their order.
+
+    Where there is an action mask, the observation becomes {"action_mask": the mask, "obs": [D]}.
+    """
+
+    def _observe(self, obs: PyTree, params: Any) -> PyTree:
+        space, mask = without_mask(self.env.observation_space(params))
+        if mask is None:
+            return flatten(space, obs)
+        return {MASK: obs[MASK], "obs": flatten(space, obs)}
+
+    def observation_space(self, params: Any) -> Space:
+        space, mask = without_mask(self.env.observation_space(params))
+        low, high = (np.concatenate(bounds) for bounds in zip(*flat_bounds(space), strict=True))
+        flat = Box(low, high)
+        return flat if mask is None else Dict({MASK: mask, "obs": flat})
+
+
+class HideVelocity(_ObservationWrapper):
+    """Leaves only positions and angles in a classic-control observation, so that the task needs memory.
+
+    Raises ConfigError for an environment that is not in the table; it must come first, around the bare observations.
+    """
+
+    KEPT = {  # noqa: RUF012 a constant; by environment: (observations in all, the entries that stay)
+        "CartPole-v1": (4, (0, 2)),
+        "Acrobot-v1": (6, (0, 1, 2, 3)),
+        "MountainCar-v0": (2, (0,)),
+        "MountainCarContinuous-v0": (2, (0,)),
+        "Pendulum-v1": (3, (0, 1)),
+    }
+
+    def __post_init__(self):
+        if self.name not in self.KEPT:
+            raise ConfigError(f"wrapper hide_velocity does not know env={self.name!r}; it knows {', '.join(self.KEPT)}")
+
+    def _observe(self, obs: PyTree, params: Any) -> PyTree:
+        return obs[np.array(self.KEPT[self.name][1])]
+
+    def observation_space(self, params: Any) -> Space:
+        space = self.env.observation_space(params)
+        size, kept = self.KEPT[self.name]
+        if not isinstance(space, Box) or space.shape != (size,):
+            raise ConfigError(f"wrapper hide_velocity expects {size} observations, got {space}; put it first")
+        return Box(space.low[list(kept)], space.high[list(kept)], dtype=space.dtype)
+
+
+class FrameStackState(struct.PyTreeNode):
+    env_state: Any
+    frames: PyTree  # leaves [..., n * C], the last n observations along their last axis, newest last
+
+
+@dataclass(frozen=True)
+class FrameStack(Wrapper):
+    """Joins the last `n` observations along their last axis, newest last: [..., C] becomes [..., n * C].
+
+    An episode opens with its first observation n times. An action mask is not stacked.
+    """
+
+    n: int
+
+    def __post_init__(self):
+        _at_least_one("frame_stack", self.n)
+
+    def reset(self, key: Key, params: Any) -> tuple[PyTree, FrameStackState]:
+        obs, env_state = self.env.reset(key, params)
+        frames = self._fill(obs)
+        return frames, FrameStackState(env_state, frames)
+
+    def step(self, key: Key, state: FrameStackState, action: PyTree, params: Any) -> Step:
+        obs, env_state, reward, terminated, truncated, info = self.env.step(key, state.env_state, action, params)
+        final = self._push(state.frames, info["final_observation"])
+        done = terminated | truncated
+        frames = jax.tree.map(lambda new, old: jnp.where(done, new, old), self._fill(obs), final)
+        info = info | {"final_observation": final}
+        return frames, FrameStackState(env_state, frames), reward, terminated, truncated, info
+
+    def observation_space(self, params: Any) -> Space:
+        return map_space(self._space, self.env.observation_space(params))
+
+    def _space(self, space: Space) -> Space:
+        if not isinstance(space, Box) or not space.shape:
+            raise ConfigError(f"wrapper frame_stack needs arrays with an axis, got {space}; put flatten before it")
+        low, high = (np.concatenate([bound] * self.n, -1) for bound in (space.low, space.high))
+        return Box(low, high, dtype=space.dtype)
+
+    def _fill(self, obs: PyTree) -> PyTree:
+        return map_obs(lambda x: jnp.concatenate([x] * self.n, -1), obs)
+
+    def _push(self, frames: PyTree, obs: PyTree) -> PyTree:
+        return map_obs(lambda new, old: jnp.concatenate([old[..., new.shape[-1] :], new], -1), obs, frames)
+
+
+@dataclass(frozen=True)
+class ActionRepeat(Wrapper):
+    """Takes each action up to `n` times and sums the rewards; an episode's end ends the repeat too."""
+
+    n: int
+
+    def __post_init__(self):
+        _at_least_one("action_repeat", self.n)
+
+    def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
+        keys = jax.random.split(key, self.n)
+
+        def again(result: Step, key: Key) -> tuple[Step, None]:
+            _, state, total, terminated, truncated, _ = result
+            done = terminated | truncated
+            obs, state, reward, *rest = self.env.step(key, state, action, params)
+            new = (obs, state, total + reward, *rest)
+            return jax.tree.map(lambda old, new: jnp.where(done, old, new), result, new), None
+
+        return jax.lax.scan(again, self.env.step(keys[0], state, action, params), keys[1:])[0]
+
+
+class ClipAction(Wrapper):
+    """Clips continuous actions to their bounds; seen from outside they have none."""
+
+    def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
+        space = self._box(params)
+        return self.env.step(key, state, jnp.clip(action, space.low, space.high), params)
+
+    def action_space(self, params: Any) -> Space:
+        space = self._box(params)
+        return Box(-np.inf, np.inf, space.shape, space.dtype)
+
+    def _box(self, params: Any) -> Box:
+        space = self.env.action_space(params)
+        if not isinstance(space, Box):
+            raise ConfigError(f"wrapper clip_action needs continuous actions, got {space}; leave it out")
+        return space
+
+
+class StickyActionState(struct.PyTreeNode):
+    env_state: Any
+    action: PyTree  # the action taken last
+    fresh: Array  # [] bool, whether the episode has taken no action yet
+
+
+@dataclass(frozen=True)
+class StickyAction(Wrapper):
+    """With probability `p` the action taken last is taken again instead (Machado et al. 2018, section 5.2).
+
+    The first action of an episode is always the one given.
+    """
+
+    p: float
+
+    def __post_init__(self):
+        if not 0 <= self.p <= 1:
+            raise ConfigError(f"wrapper sticky_action: p={self.p} must be a probability in [0, 1]; try 0.25")
+
+    def reset(self, key: Key, params: Any) -> tuple[PyTree, StickyActionState]:
+        obs, env_state = self.env.reset(key, params)
+        none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._example(params))
+        return obs, StickyActionState(env_state, none, jnp.array(True))
+
+    def step(self, key: Key, state: StickyActionState, action: PyTree, params: Any) -> Step:
+        stick_key, env_key = jax.random.split(key)
+        stick = jax.random.bernoulli(stick_key, self.p) & ~state.fresh
+        action = jax.tree.map(lambda old, new: jnp.where(stick, old, jnp.asarray(new, old.dtype)), state.action, action)
+        obs, env_state, reward, terminated, truncated, info = self.env.step(env_key, state.env_state, action, params)
+        state = StickyActionState(env_state, action, terminated | truncated)
+        return obs, state, reward, terminated, truncated, info
+
+    def _example(self, params: Any) -> PyTree:
+        return jax.eval_shape(self.env.action_space(params).sample, jax.random.key(0))
+
+
+class TimeLimitState(struct.PyTreeNode):
+    env_state: Any
+    elapsed: Array  # [] int32, steps of this episode so far
+
+
+@dataclass(frozen=True)
+class TimeLimit(Wrapper):
+    """Truncates an episode at its `n`-th step, and resets the environment then."""
+
+    n: int
+
+    def __post_init__(self):
+        _at_least_one("time_limit", self.n)
+
+    def reset(self, key: Key, params: Any) -> tuple[PyTree, TimeLimitState]:
+        obs, env_state = self.env.reset(key, params)
+        return obs, TimeLimitState(env_state, jnp.zeros((), jnp.int32))
+
+    def step(self, key: Key, state: TimeLimitState, action: PyTree, params: Any) -> Step:
+        step_key, reset_key = jax.random.split(key)
+        obs, env_state, reward, terminated, truncated, info = self.env.step(step_key, state.env_state, action, params)
+        elapsed = state.elapsed + 1
+        over = elapsed >= self.n
+        cut = over & ~(terminated | truncated)  # where the environment ended by itself, it has reset by itself
+        obs, env_state = jax.tree.map(
+            lambda new, old: jnp.where(cut, new, old), self.env.reset(reset_key, params), (obs, env_state)
+        )
+        truncated |= over
+        state = TimeLimitState(env_state, jnp.where(terminated | truncated, 0, elapsed))
+        return obs, state, reward, terminated, truncated, info
+
+
+def _at_least_one(wrapper: str, n: int) -> None:
+    if n < 1:
+        raise ConfigError(f"wrapper {wrapper}: n={n} must be at least 1; try 1")
