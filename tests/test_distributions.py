@@ -301,7 +301,9 @@ def test_gradients(name: str):
             d = structure.unflatten(leaves)
             return d.log_prob(x), d.entropy(), d.kl(other)
 
-        check_grads(numbers, tuple(jnp.asarray(leaf) for leaf in leaves), order=1, rtol=1e-6, atol=1e-6, eps=1e-6)
+        check_grads(
+            jax.jit(numbers), tuple(jnp.asarray(leaf) for leaf in leaves), order=1, rtol=1e-6, atol=1e-6, eps=1e-6
+        )
 
 
 @pytest.mark.parametrize("name", ["DiagNormal", "TanhNormal"])
@@ -310,7 +312,7 @@ def test_draws_are_reparameterized(name: str):
         d = example(name, dtype=np.float64)
         draw = lambda loc, scale: d.replace(loc=loc, scale=scale).sample(KEY)  # noqa: E731
         args = (jnp.asarray(d.loc), jnp.asarray(d.scale))
-        check_grads(draw, args, order=1, rtol=1e-6, atol=1e-6, eps=1e-6)
+        check_grads(jax.jit(draw), args, order=1, rtol=1e-6, atol=1e-6, eps=1e-6)
 
 
 @every_kind
@@ -318,7 +320,7 @@ def test_dtypes_go_up_to_float32_and_never_down(name: str):
     with jax.enable_x64(True):
         for dtype, expected in ((jnp.bfloat16, "float32"), (np.float32, "float32"), (np.float64, "float64")):
             d = jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x).astype(dtype), example(name, dtype=np.float64))
-            numbers = (d.log_prob(d.sample(KEY)), d.entropy(), d.kl(d))
+            numbers = jax.eval_shape(lambda d: (d.log_prob(d.sample(KEY)), d.entropy(), d.kl(d)), d)
             assert {x.dtype.name for x in numbers} == {expected}
 
 

@@ -349,7 +349,9 @@ def test_gradients(name: str):
     with jax.enable_x64(True):
         args = [jnp.asarray(x) for x in args]
         first = tuple(args[:differentiated])
-        check_grads(lambda *xs: fn(*xs, *args[differentiated:]), first, order=1, rtol=1e-6, atol=1e-6, eps=1e-6)
+        check_grads(
+            jax.jit(lambda *xs: fn(*xs, *args[differentiated:])), first, order=1, rtol=1e-6, atol=1e-6, eps=1e-6
+        )
 
 
 @every_loss
@@ -357,7 +359,7 @@ def test_dtypes_go_up_to_float32_and_never_down(name: str):
     fn, args, _ = CASES[name]
     with jax.enable_x64(True):
         for dtype, expected in ((jnp.bfloat16, "float32"), (np.float32, "float32"), (np.float64, "float64")):
-            assert fn(*(jnp.asarray(x).astype(dtype) for x in args)).dtype.name == expected
+            assert jax.eval_shape(fn, *(jnp.asarray(x).astype(dtype) for x in args)).dtype.name == expected
 
 
 @pytest.mark.parametrize(

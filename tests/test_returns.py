@@ -29,6 +29,7 @@ FUNCTIONS = {
         ("reward", "q", "next_value", "terminated", "truncated", "log_prob", "behavior_log_prob"),
     ),
 }
+JITTED = {name: jax.jit(fn) for name, (fn, _) in FUNCTIONS.items()}
 every_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
@@ -44,7 +45,7 @@ def stream(seed: int, shape: tuple[int, ...], end_rate: float = 0.3) -> dict[str
 
 
 def call(name: str, rows: dict, dtype=np.float32):
-    fn, names = FUNCTIONS[name]
+    fn, names = JITTED[name], FUNCTIONS[name][1]
     return fn(*(rows[k] if rows[k].dtype == bool else rows[k].astype(dtype) for k in names))
 
 
@@ -260,7 +261,7 @@ def test_jit_and_vmap_agree_with_streams_one_by_one(name: str):
     whole = call(name, rows)
     fn, names = FUNCTIONS[name]
     args = [jnp.asarray(rows[k] if rows[k].dtype == bool else rows[k].astype(np.float32)) for k in names]
-    alone = [fn(*(x[:, j] for x in args)) for j in range(3)]
+    alone = [fn(*(x[:, j] for x in args)) for j in range(3)]  # eagerly
     mapped = jax.jit(jax.vmap(fn, in_axes=1, out_axes=1))(*args)
     for j in range(3):
         jax.tree.map(lambda a, b, j=j: np.testing.assert_allclose(a[:, j], b, rtol=1e-5, atol=1e-6), whole, alone[j])
@@ -278,7 +279,7 @@ def test_gradients(name: str):
             given = dict(zip(floats, values, strict=True))
             return fn(*(given.get(k, rows[k]) for k in names))
 
-        check_grads(of_floats, tuple(floats.values()), order=1, rtol=1e-6, atol=1e-6)
+        check_grads(jax.jit(of_floats), tuple(floats.values()), order=1, rtol=1e-6, atol=1e-6)
 
 
 def test_discounts_may_be_traced_and_mapped():
