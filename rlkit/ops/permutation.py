@@ -44,7 +44,7 @@ def _sort(key: Key, index: Array, n: int | Array, size: int) -> Array:
 
 def _walk(key: Key, index: Array, n: int | Array) -> Array:
     """The Feistel permutation of a domain barely larger than n, repeated on whatever lies at n or above."""
-    round_keys = jax.random.bits(key, (_ROUNDS,))
+    *round_keys, last_key = jax.random.bits(key, (_ROUNDS + 1,))
     n, one = jnp.asarray(n, jnp.uint32), jnp.uint32(1)
     low_bits = (jnp.uint32(32) - jax.lax.clz(n - one)) // jnp.uint32(2)
     columns = one << low_bits
@@ -55,10 +55,12 @@ def _walk(key: Key, index: Array, n: int | Array) -> Array:
     x = jax.lax.while_loop(
         lambda x: jnp.any(x >= n), lambda x: jnp.where(x >= n, _feistel(round_keys, x, rows, low_bits), x), x
     )
+    # Rounds are even permutations of most tables; an exchange of two elements, or none, makes both parities as likely.
+    x = jnp.where(x < 2, x ^ (last_key & jnp.uint32(1)), x)
     return x[: index.size].reshape(index.shape).astype(jnp.int32)
 
 
-def _feistel(round_keys: Array, x: Array, rows: Array, low_bits: Array) -> Array:
+def _feistel(round_keys: list[Array], x: Array, rows: Array, low_bits: Array) -> Array:
     """A bijection on the table of `rows` rows and 2^low_bits columns: row and column take turns in moving the other.
 
     The word by which a row moves is scaled to [0, rows), rows <= 2^16, by the high half of a product: no division.

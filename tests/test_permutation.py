@@ -1,0 +1,108 @@
+"""rlkit.ops.permutation: a bijection for every n, and uniform."""
+
+from math import factorial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from rlkit.ops.permutation import permute
+
+SIZES = [1, 2, 3, 5, 16, 255, 256, 257, 258, 300, 511, 512, 513, 1000, 4096, 5000]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_is_a_bijection(n):
+    result = jax.jit(lambda k: permute(k, jnp.arange(n), n))(jax.random.key(n))
+    assert result.dtype == jnp.int32
+    np.testing.assert_array_equal(np.sort(result), np.arange(n))
+
+
+def test_is_a_bijection_where_n_is_traced():
+    images = jax.jit(lambda k, n: permute(k, jnp.arange(5000), n))
+    for n in SIZES:
+        np.testing.assert_array_equal(np.sort(images(jax.random.key(n), n)[:n]), np.arange(n))
+
+
+@pytest.mark.parametrize("n", [7, 256, 300, 5000])
+def test_elements_do_not_depend_on_what_else_is_asked(n):
+    key, whole = jax.random.key(3), permute(jax.random.key(3), jnp.arange(n), n)
+    part = jnp.array([[n - 1, 0], [2, n // 2]])
+    np.testing.assert_array_equal(permute(key, part, n), whole[part])
+    assert permute(key, jnp.int32(2), n) == whole[2]
+
+
+def test_large_n_stays_in_range():
+    for n in (2**31, 2**31 - 1, 10**9 + 7):
+        x = permute(jax.random.key(0), jnp.arange(1000), n)
+        assert len(np.unique(x)) == 1000
+        assert np.all(x >= 0)
+        assert np.all(np.asarray(x, np.int64) < n)
+        assert np.ptp(np.asarray(x, np.float64)) > 0.9 * n
+
+
+def test_keys_matter():
+    a, b = (permute(jax.random.key(i), jnp.arange(1000), 1000) for i in (0, 1))
+    assert np.mean(np.asarray(a) == np.asarray(b)) < 0.02
+
+
+def test_n_out_of_range_is_named():
+    for n in (0, 2**31 + 1):
+        with pytest.raises(ValueError, match=f"n={n}"):
+            permute(jax.random.key(0), jnp.arange(3), n)
+
+
+def draws(n, positions, count):
+    """[count, len(positions)] where permutations of n under `count` keys send some positions."""
+    keys = jax.random.split(jax.random.key(n), count)
+    return np.asarray(jax.jit(jax.vmap(lambda k: permute(k, jnp.array(positions), n)))(keys))
+
+
+def assert_uniform(counts, alpha=1e-6):
+    expected = counts.sum() / counts.size
+    assert expected >= 5
+    assert ((counts - expected) ** 2 / expected).sum() < chi2.isf(alpha, counts.size - 1)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_every_small_permutation_is_as_likely(n):
+    codes = draws(n, list(range(n)), 24_000) @ (n ** np.arange(n))
+    _, counts = np.unique(codes, return_counts=True)
+    assert len(counts) == factorial(n)
+    assert_uniform(counts)
+
+
+@pytest.mark.parametrize(
+    ("n", "positions"), [(16, (0, 1)), (16, (3, 12)), (257, (0, 1)), (257, (0, 16)), (260, (3, 12))]
+)
+def test_single_and_pair_positions_are_uniform(n, positions):
+    count = 6 * n * n
+    a, b = draws(n, positions, count).T
+    assert_uniform(np.bincount(a, minlength=n))
+    assert_uniform(np.bincount(b, minlength=n))
+    pairs = np.bincount(a * n + b, minlength=n * n).reshape(n, n)
+    assert np.all(np.diag(pairs) == 0)
+    assert_uniform(pairs[~np.eye(n, dtype=bool)])
+
+
+@pytest.mark.parametrize("n", [16, 257, 1000])
+def test_both_parities_are_as_likely(n):
+    def parity(permutation):
+        seen, odd = np.zeros(n, bool), 0
+        for i in range(n):
+            length = 0
+            while not seen[i]:
+                seen[i], i, length = True, permutation[i], length + 1
+            odd ^= (length - 1) & 1 if length else 0
+        return odd
+
+    odd = sum(parity(p) for p in draws(n, list(range(n)), 400))
+    assert 140 < odd < 260  # 6 sigma
+
+
+def test_neighbors_are_scattered():
+    for n in (960, 8192):
+        steps = np.diff(draws(n, list(range(n)), 200), axis=1) % n
+        assert_uniform(np.bincount(steps.reshape(-1) * 64 // n, minlength=64)[1:63])  # all but the steps of 0
