@@ -257,7 +257,7 @@ def _taken(program: Program, other: str | Path) -> dict[str, PyTree]:
         if want.get(leaf) != have.get(leaf):
             raise ConfigError(
                 f"init_from={str(other)!r} must have {leaf} = {want.get(leaf, 'nothing')}, and it has "
-                f"{have.get(leaf, 'nothing')}; use network, environment ({source.config.run.env}) and num_seeds as there"
+                f"{have.get(leaf, 'nothing')}; use the network and num_seeds of that run, and {source.config.run.env}"
             )
     return theirs
 

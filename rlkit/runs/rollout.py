@@ -9,9 +9,7 @@ from rlkit.runs.policy import load
 from rlkit.types import ConfigError
 
 
-def record(
-    run: str | Path, out: str | Path | None = None, *, seed: int | None = None, max_steps: int = 500
-) -> Path:
+def record(run: str | Path, out: str | Path | None = None, *, seed: int | None = None, max_steps: int = 500) -> Path:
     """Write a GIF of one greedy episode of a run's newest checkpoint.
 
     Args:

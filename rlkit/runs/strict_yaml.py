@@ -34,17 +34,18 @@ def parse(text: str) -> Any:
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} characters")
     try:
-        events = yaml.parse(text, Loader=_Loader)
-        content = [e for e in events if not isinstance(e, yaml.StreamStartEvent | yaml.StreamEndEvent)]
+        events = yaml.parse(text, Loader=_Loader)  # lazily: libyaml takes quadratic time for deep nesting
+        kinds = (type(next(events)) for _ in range(2))  # StreamStart, then DocumentStart unless the text is empty
+        value = _value(events) if yaml.DocumentStartEvent in kinds else None
+        if sum(1 for _ in zip(events, range(3), strict=False)) > 2:  # more than DocumentEnd and StreamEnd
+            raise ValueError("it holds more than one document")
+        return value
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         raise ValueError(f"{where}{getattr(error, 'problem', None) or 'it is not YAML'}") from None
-    except (RecursionError, UnicodeError):
-        raise ValueError("it is not YAML") from None
-    if sum(isinstance(event, yaml.DocumentStartEvent) for event in content) > 1:
-        raise ValueError("it holds more than one document")
-    return _value(iter(content[1:-1])) if len(content) > 2 else None
+    except UnicodeError:
+        raise ValueError("it is not Unicode text") from None
 
 
 def scalar(text: str) -> Any:
