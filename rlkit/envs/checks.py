@@ -1,5 +1,6 @@
 """The environment contract, checked before training starts."""
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
@@ -7,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.envs._spaces import leaves
-from rlkit.types import Box, ConfigError, Dict, Env, PyTree, Space, Tuple
+from rlkit.types import Box, ConfigError, Dict, Discrete, Env, MultiDiscrete, PyTree, Space, Tuple
 
 _ENVS, _STEPS = 4, 16
-_TOLERANCE = 1e-5  # relative; bounds may be passed by rounding
+_TOLERANCE = 1e-5  # of a bounded range: rounding may pass its ends
 
 
 def check(env: Env, params: Any, *, name: str | None = None) -> None:
@@ -25,7 +26,7 @@ def check(env: Env, params: Any, *, name: str | None = None) -> None:
     Raises:
       ConfigError: at the first violation, naming the environment, the field, what was expected, and what came.
     """
-    name = name or getattr(env, "name", type(env).__name__)
+    name = str(name or getattr(env, "name", type(env).__name__))
     obs_space, action_space = env.observation_space(params), env.action_space(params)
     for field, space in (("observation_space", obs_space), ("action_space", action_space)):
         if not isinstance(space, Space):
@@ -36,32 +37,35 @@ def check(env: Env, params: Any, *, name: str | None = None) -> None:
 
 def _check_types(env: Env, params: Any, name: str, obs_space: Space, action_space: Space) -> None:
     key = jax.eval_shape(lambda: jax.random.key(0))
-    obs, state = jax.eval_shape(env.reset, key, params)
+    obs, state = _shapes(name, "reset", ("obs", "state"), env.reset, key, params)
     action = jax.eval_shape(action_space.sample, key)
-    returned = jax.eval_shape(env.step, key, state, action, params)
-    if not isinstance(returned, tuple) or len(returned) != 6:
-        _fail(
-            name,
-            "step",
-            "obs, state, reward, terminated, truncated, info",
-            f"{type(returned).__name__} of other length",
-        )
+    results = ("obs", "state", "reward", "terminated", "truncated", "info")
+    returned = _shapes(name, "step", results, env.step, key, state, action, params)
     next_obs, next_state, reward, terminated, truncated, info = returned
     if not isinstance(info, dict) or "final_observation" not in info:
-        _fail(name, "info", "a dictionary with final_observation", sorted(info) if isinstance(info, dict) else info)
-    observed = {"obs of reset": obs, "obs of step": next_obs, "final_observation": info["final_observation"]}
-    for field, value in observed.items():
-        _check_observation(name, field, obs_space, value)
+        got = sorted(info) if isinstance(info, dict) else type(info).__name__
+        _fail(name, "info", "a dictionary with final_observation", got)
+    _check_observation(name, "obs of reset", obs_space, obs)
+    _check_observation(name, "obs of step", obs_space, next_obs)
+    _check_observation(name, "final_observation", obs_space, info["final_observation"])
+    _compare(name, "state of reset", jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state), state)
     _compare(name, "state of step", state, next_state, "as reset's state, ")
-    scalars = {
-        "reward": (reward, jnp.float32),
-        "terminated": (terminated, jnp.bool_),
-        "truncated": (truncated, jnp.bool_),
-    }
-    for field, (value, dtype) in scalars.items():
-        _compare(name, field, jax.ShapeDtypeStruct((), dtype), value)
-    for field, value in (("obs of reset", obs), ("state of reset", state)):
-        _compare(name, field, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), value), value)
+    _compare(name, "reward", jax.ShapeDtypeStruct((), jnp.float32), reward)
+    _compare(name, "terminated", jax.ShapeDtypeStruct((), jnp.bool_), terminated)
+    _compare(name, "truncated", jax.ShapeDtypeStruct((), jnp.bool_), truncated)
+
+
+def _shapes(name: str, field: str, results: tuple[str, ...], fn: Callable, *args: Any) -> tuple:
+    """The shapes of what `fn` returns: one tree for each name in `results`."""
+    try:
+        returned = jax.eval_shape(fn, *args)
+    except Exception as error:
+        message = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise ConfigError(f"env={name!r}: {field}: expected a function JAX can trace, got {message}") from error
+    if not isinstance(returned, tuple) or len(returned) != len(results):
+        got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
+        _fail(name, field, ", ".join(results), got)
+    return returned
 
 
 def _check_observation(name: str, field: str, space: Space, value: PyTree) -> None:
@@ -74,33 +78,25 @@ def _check_values(env: Env, params: Any, name: str, obs_space: Space, action_spa
         reset_key, play_key = jax.random.split(key)
         obs, state = env.reset(reset_key, params)
 
-        def step(carry: Any, key: jax.Array) -> Any:
+        def step(state: Any, key: jax.Array) -> Any:
             action_key, step_key = jax.random.split(key)
             action = action_space.sample(action_key)
-            obs, state, reward, terminated, truncated, info = env.step(step_key, carry[1], action, params)
-            final = info["final_observation"]
-            done = terminated | truncated
-            same = [
-                jnp.all(done | _equal(a, b)) for a, b in zip(jax.tree.leaves(obs), jax.tree.leaves(final), strict=True)
-            ]
-            return (obs, state), (obs, final, reward, jnp.all(jnp.stack(same)))
+            obs, state, reward, terminated, truncated, info = env.step(step_key, state, action, params)
+            return state, (obs, info["final_observation"], reward, terminated | truncated)
 
-        return obs, jax.lax.scan(step, (obs, state), jax.random.split(play_key, _STEPS))[1]
+        return obs, jax.lax.scan(step, state, jax.random.split(play_key, _STEPS))[1]
 
-    first, (obs, final, reward, same) = jax.device_get(
-        jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(0), _ENVS))
-    )
+    keys = jax.random.split(jax.random.key(0), _ENVS)
+    # It runs once, for a moment: compiled without optimization it is ready in a third of the time.
+    played = jax.jit(jax.vmap(play)).lower(keys).compile({"xla_backend_optimization_level": "0"})(keys)
+    first, (obs, final, reward, done) = jax.device_get(played)
     for field, value in (("obs of reset", first), ("obs of step", obs), ("final_observation", final)):
         _check_bounds(name, field, obs_space, value)
     if not np.isfinite(reward).all():
         _fail(name, "reward", "finite numbers", reward[~np.isfinite(reward)][0])
-    if not same.all():
-        _fail(name, "final_observation", "obs wherever the episode goes on", "another value")
-
-
-def _equal(a: jax.Array, b: jax.Array) -> jax.Array:
-    equal = a == b
-    return equal | (jnp.isnan(a) & jnp.isnan(b)) if jnp.issubdtype(a.dtype, jnp.floating) else equal
+    for x, y in zip(jax.tree.leaves(obs), jax.tree.leaves(final), strict=True):
+        if not np.array_equal(x[~done], y[~done]):
+            _fail(name, "final_observation", "the same as obs wherever the episode goes on", "another value")
 
 
 def _check_bounds(name: str, field: str, space: Space, value: PyTree) -> None:
@@ -110,24 +106,27 @@ def _check_bounds(name: str, field: str, space: Space, value: PyTree) -> None:
         for child, sub in children:
             _check_bounds(name, f"{field}[{child!r}]", sub, value[child])
         return
-    if np.isnan(np.asarray(value, np.float64)).any():
+    value = np.asarray(value, np.float64)
+    if np.isnan(value).any():
         _fail(name, field, "numbers", "NaN")
-    if isinstance(space, Box):
-        low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
-    else:
-        low, high = np.zeros(space.shape), np.asarray(getattr(space, "nvec", None) or space.n) - 1.0
-    slack = _TOLERANCE * np.maximum(1.0, np.where(np.isfinite(high - low), high - low, 1.0))
-    below, above = value < low - slack, value > high + slack
-    if (below | above).any():
-        got = np.asarray(value)[below | above].ravel()[0]
-        where = (
-            np.argwhere(below | above)[0][2:]
-            if np.ndim(value) > len(space.shape) + 1
-            else np.argwhere(below | above)[0][1:]
-        )
-        index = tuple(int(i) for i in where)
-        bounds = f"[{np.broadcast_to(low, space.shape)[index]}, {np.broadcast_to(high, space.shape)[index]}]"
-        _fail(name, f"{field}{list(index) if index else ''}", f"a value in {bounds} as observation_space says", got)
+    low, high = _bounds(space)
+    size = np.where(np.isfinite(high - low), high - low, 1.0)
+    outside = np.argwhere((value < low - _TOLERANCE * size) | (value > high + _TOLERANCE * size))
+    if len(outside):
+        index = tuple(outside[0][value.ndim - len(space.shape) :].tolist())
+        bounds = f"[{low[index]}, {high[index]}]"
+        got = value[tuple(outside[0])]
+        _fail(name, f"{field}{list(index) or ''}", f"a value in {bounds}, as observation_space says", got)
+
+
+def _bounds(space: Discrete | MultiDiscrete | Box) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest value of a leaf space, [*shape] float64 each."""
+    match space:
+        case Discrete():
+            return np.zeros(()), np.array(space.n - 1.0)
+        case MultiDiscrete():
+            return np.zeros(space.shape), np.array(space.nvec) - 1.0
+    return space.low.astype(np.float64), space.high.astype(np.float64)
 
 
 def _compare(name: str, field: str, expected: PyTree, got: PyTree, why: str = "") -> None:
