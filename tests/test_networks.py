@@ -1,0 +1,134 @@
+"""rlkit.networks: weights that may be vmapped, features of every space, recurrence along time."""
+
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit.networks import actor_critic
+from rlkit.networks.features import action_mask, features, is_image, real_valued, replace_real_valued
+from rlkit.networks.initializers import orthogonal
+from rlkit.networks.recurrent import unroll, where_rows
+from rlkit.networks.torsos import MLP, Conv
+from rlkit.types import Box, Dict, Discrete, MultiDiscrete, Tuple
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (7, 3), (3, 7), (64, 64), (3, 3, 4, 16), (1, 5), (5, 1)])
+def test_orthogonal_weights_are_orthogonal(shape):
+    w = np.asarray(orthogonal(2.0)(jax.random.key(1), shape)).reshape(-1, shape[-1])
+    gram = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
+    np.testing.assert_allclose(gram, 4 * np.eye(len(gram)), atol=1e-5)
+
+
+def test_orthogonal_weights_have_no_preferred_direction():
+    w = np.asarray(jax.vmap(lambda k: orthogonal()(k, (3, 2)))(jax.random.split(jax.random.key(0), 4000)))
+    np.testing.assert_allclose(w.mean(0), 0, atol=0.05)
+    np.testing.assert_allclose(np.square(w).mean(0), 1 / 3, atol=0.02)
+
+
+def test_no_lapack_call_is_in_a_vmapped_initialization():
+    program = jax.jit(jax.vmap(lambda k: orthogonal()(k, (8, 8)))).lower(jax.random.split(jax.random.key(0), 3))
+    targets = re.findall(r'custom_call_target="([^"]+)"', program.compile().as_text())
+    assert not [t for t in targets if "lapack" in t or "qr" in t.lower()]
+
+
+OBS_SPACE = Dict(
+    {
+        "action_mask": Box(0, 1, (3,), np.int8),
+        "kind": Discrete(4),
+        "pixels": Box(0, 255, (2, 2), np.uint8),
+        "pair": Tuple((Box(-1, 1, (2,)), MultiDiscrete((2, 3)))),
+    }
+)
+
+
+def test_features_join_every_kind_of_leaf_but_the_mask():
+    obs = {
+        "action_mask": jnp.array([1, 0, 1], jnp.int8),
+        "kind": jnp.int32(2),
+        "pixels": jnp.array([[0, 255], [51, 0]], jnp.uint8),
+        "pair": (jnp.array([0.5, -0.5]), jnp.array([1, 0])),
+    }
+    x = features(OBS_SPACE, obs)
+    expected = [0, 0, 1, 0] + [0.5, -0.5] + [0, 1, 1, 0, 0] + [0, 1, 0.2, 0]
+    np.testing.assert_allclose(x, np.asarray(expected, np.float32), atol=1e-6)
+    batch = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), obs)
+    np.testing.assert_array_equal(features(OBS_SPACE, batch), np.stack([x] * 5))
+    np.testing.assert_array_equal(action_mask(obs), [True, False, True])
+    assert action_mask(jnp.zeros(3)) is None
+
+
+def test_only_real_numbers_are_normalized():
+    obs = OBS_SPACE.sample(jax.random.key(0))
+    (real,) = real_valued(OBS_SPACE, obs)
+    np.testing.assert_array_equal(real, obs["pair"][0])
+    replaced = replace_real_valued(OBS_SPACE, obs, [real + 1])
+    np.testing.assert_array_equal(replaced["pair"][0], obs["pair"][0] + 1)
+    replaced["pair"] = obs["pair"]
+    jax.tree.map(np.testing.assert_array_equal, replaced, obs)
+
+
+def test_a_mask_of_floats_is_not_normalized():
+    space = Dict({"action_mask": Box(0, 1, (2,)), "x": Box(-1, 1, (1,))})
+    obs = {"action_mask": jnp.ones(2), "x": jnp.zeros(1)}
+    assert len(real_valued(space, obs)) == 1
+
+
+def test_images_keep_their_shape():
+    image = Box(0, 255, (10, 10, 4), np.uint8)
+    assert is_image(image)
+    assert is_image(Dict({"action_mask": Box(0, 1, (2,)), "x": image}))
+    assert not is_image(OBS_SPACE)
+    assert features(image, jnp.zeros((7, 10, 10, 4), jnp.uint8), image=True).shape == (7, 10, 10, 4)
+
+
+@pytest.mark.parametrize(("size", "channels", "flat"), [(10, (4,), 8 * 8 * 4), (84, (4, 4), 39 * 39 * 4)])
+def test_only_large_images_are_halved(size, channels, flat):
+    torso = Conv(channels=channels, hidden_sizes=(16,))
+    params = jax.eval_shape(torso.init, jax.random.key(0), jnp.zeros((size, size, 1)))["params"]
+    assert params["MLP_0"]["Dense_0"]["kernel"].shape == (flat, 16)
+
+
+def test_torsos_take_any_leading_axes():
+    torso = MLP((8, 8), layer_norm=True)
+    x = jax.random.normal(jax.random.key(0), (2, 3, 5))
+    params = torso.init(jax.random.key(1), x[0, 0])
+    np.testing.assert_allclose(torso.apply(params, x)[1, 2], torso.apply(params, x[1, 2]), rtol=1e-5, atol=1e-6)
+
+
+def test_bfloat16_torsos_keep_float32_weights_and_heads():
+    network = actor_critic.actor_critic(
+        obs_space=Box(-1, 1, (3,)), policy_size=2, real_valued=False, torso="mlp", hidden_sizes=(8,), channels=(4,),
+        activation="tanh", layer_norm=False, shared_torso=False, recurrent="none", memory_size=4, log_std_init=0.0,
+        gsde=False, compute_dtype="bfloat16",
+    )  # fmt: skip
+    params = network.init(jax.random.key(0), jnp.zeros(3))
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+    assert {x.dtype for x in network.apply(params, jnp.zeros((5, 3)))} == {jnp.dtype(jnp.float32)}
+    assert "bf16" in jax.jit(network.apply).lower(params, jnp.zeros((5, 3))).as_text()
+
+
+def test_memory_is_put_back_at_every_pattern_of_starts():
+    """A core that sums its inputs, against a Python loop over all 2^6 patterns."""
+    x = np.arange(1.0, 7.0, dtype=np.float32)
+    patterns = np.array(list(itertools.product([False, True], repeat=6)))
+    step = lambda memory, x: (memory + x, memory + x)
+    inputs = jnp.asarray(np.broadcast_to(x[:, None], (6, 64)))
+    outputs, before = unroll(step, jnp.float32(0.0), jnp.full((64,), 100.0), inputs, jnp.asarray(patterns.T))
+    for j, starts in enumerate(patterns):
+        memory = 100.0
+        for t in range(6):
+            memory = 0.0 if starts[t] and t > 0 else memory
+            assert before[t, j] == memory
+            memory += x[t]
+            assert outputs[t, j] == memory
+
+
+def test_where_rows_broadcasts_one_over_many():
+    rows = jnp.array([True, False])
+    result = where_rows(rows, (np.zeros(3, np.float32), np.int32(7)), (jnp.ones((2, 3)), jnp.array([1, 2])))
+    np.testing.assert_array_equal(result[0], [[0, 0, 0], [1, 1, 1]])
+    np.testing.assert_array_equal(result[1], [7, 2])
