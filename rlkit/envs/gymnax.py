@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from rlkit import types
 from rlkit.envs._import import drawing_deferred
@@ -56,11 +57,15 @@ class GymnaxEnv:
         return obs, state, reward, terminated, truncated, {"final_observation": final_obs}
 
     def observation_space(self, params: Any) -> Space:
-        """The observations' space; where gymnax's bounds are wrong, the right ones."""
+        """The observations' space; where gymnax's bounds are wrong, the right ones.
+
+        Bounds that depend on traced parameters are not known yet: they count as infinite.
+        """
         with jax.ensure_compile_time_eval(), _gymnax_promotion():
-            return _space(_corrected(self.name, self.env, self.env.observation_space(params), params))
+            return _corrected(self.name, self.env, _space(self.env.observation_space(params)))
 
     def action_space(self, params: Any) -> Space:
+        """The actions' space; bounds that depend on traced parameters count as infinite."""
         with jax.ensure_compile_time_eval(), _gymnax_promotion():
             return _space(self.env.action_space(params))
 
@@ -149,7 +154,7 @@ def _space(space: Any) -> Space:
         case "Discrete":
             return types.Discrete(int(space.n), np.dtype(space.dtype))
         case "Box":
-            return types.Box(_bound(space.low), _bound(space.high), tuple(space.shape), space.dtype)
+            return types.Box(_bound(space.low, -np.inf), _bound(space.high, np.inf), tuple(space.shape), space.dtype)
         case "Dict":
             return types.Dict({name: _space(child) for name, child in space.spaces.items()})
         case "Tuple":
@@ -157,24 +162,23 @@ def _space(space: Any) -> Space:
     raise ConfigError(f"{space!r} is no space that rlkit knows; use Discrete, Box, Dict or Tuple")
 
 
-def _bound(bound: Any) -> np.ndarray:
+def _bound(bound: Any, unknown: float) -> np.ndarray:
     """gymnax writes an infinite bound as float32's largest number."""
-    bound = np.asarray(bound)
+    bound = np.asarray(unknown if isinstance(bound, Tracer) else bound)
     if bound.dtype.kind != "f":
         return bound
     return np.where(np.abs(bound) >= np.finfo(np.float32).max, np.copysign(np.inf, bound), bound)
 
 
-def _corrected(name: str, env: Any, space: Any, params: Any) -> Any:
-    """gymnax's observation space, with the right bounds where random play leaves its own."""
+def _corrected(name: str, env: Any, space: Space) -> Space:
+    """The observation space, with the right bounds where random play leaves gymnax's own."""
+    if not isinstance(space, types.Box):
+        return space
+    low, high = space.low.copy(), space.high.copy()
     if name == "MemoryChain-bsuite":  # the context is -1 or 1
-        low, high = -1.0, max(1.0, env.num_bits)
+        low[:], high[:] = -1, max(1, env.num_bits)
     elif name == "MetaMaze-misc":  # [..., last reward, clock]: the goal pays 10; the clock may be normalized to [-1, 1]
-        low, high = np.array(space.low), np.array(space.high)
         low[-1], high[-2] = -1, 10
     elif name == "GaussianBandit-misc":  # [last reward, ..., clock]: rewards are normal, and the clock as above
-        low, high = np.array(space.low), np.array(space.high)
         low[0], high[0], low[-1] = -np.inf, np.inf, -1
-    else:
-        return space
-    return type(space)(low, high, space.shape, space.dtype)
+    return types.Box(low, high, dtype=space.dtype)

@@ -79,6 +79,7 @@ class Flatten(_ObservationWrapper):
         return flat if mask is None else Dict({MASK: mask, "obs": flat})
 
 
+@dataclass(frozen=True)
 class HideVelocity(_ObservationWrapper):
     """Leaves only positions and angles in a classic-control observation, so that the task needs memory.
 
