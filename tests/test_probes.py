@@ -1,0 +1,127 @@
+"""The probes pay what their docstrings say: returns of the best policy, measured by playing it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit import envs
+from rlkit.envs.probes import PROBES
+
+GAMMA, EPISODES = 0.9, 64
+
+
+def returns(name, act, **kwargs):
+    """First observations and discounted returns of whole episodes, played by `act(obs) -> action`, each to its end."""
+    env, params = envs.make(name, **kwargs)
+    steps = 6  # more than any episode here
+
+    @jax.jit
+    @jax.vmap
+    def episode(key):
+        reset_key, key = jax.random.split(key)
+        first, state = env.reset(reset_key, params)
+
+        def step(carry, key):
+            obs, state, discount = carry
+            obs, state, reward, terminated, truncated, info = env.step(key, state, act(obs), params)
+            going = jnp.where(terminated | truncated, 0.0, discount * GAMMA)
+            out = (
+                discount * reward,
+                terminated & (discount > 0),
+                truncated & (discount > 0),
+                info["final_observation"],
+            )
+            return (obs, state, going), out
+
+        keys = jax.random.split(key, steps)
+        _, (rewards, terminated, truncated, final) = jax.lax.scan(step, (first, state, jnp.float32(1)), keys)
+        return first, rewards.sum(), terminated.sum(), truncated.sum(), final
+
+    return jax.device_get(episode(jax.random.split(jax.random.key(0), EPISODES)))
+
+
+def by_sign(obs):
+    return (obs[0] > 0).astype(jnp.int32)
+
+
+CASES = {
+    "Probe-ConstantValue": (lambda obs: jnp.int32(0), lambda obs: 1.0),
+    "Probe-ObservationValue": (lambda obs: jnp.int32(0), lambda obs: obs[0]),
+    "Probe-DelayedReward": (lambda obs: jnp.int32(0), lambda obs: GAMMA),
+    "Probe-ActionReward": (lambda obs: jnp.int32(1), lambda obs: 1.0),
+    "Probe-ObservationAction": (by_sign, lambda obs: 1.0),
+    "Probe-Continuous": (lambda obs: obs, lambda obs: 1.0),
+    "Probe-MaskedAction": (lambda obs: jnp.where(obs["action_mask"][2], 2, 1), lambda obs: 1.0),
+    "Probe-MultiDiscreteAction": (lambda obs: jnp.stack([by_sign(obs), jnp.int32(2)]), lambda obs: 1.0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_best_policy_gets_the_stated_value(name):
+    act, value = CASES[name]
+    first, got, terminated, truncated, _ = returns(name, act)
+    expected = [value(jax.tree.map(lambda x, i=i: x[i], first)) for i in range(EPISODES)]
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert (terminated == 1).all()
+    assert (truncated == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "act", "least"),
+    [
+        ("Probe-ActionReward", lambda obs: jnp.int32(0), -1),
+        ("Probe-ObservationAction", lambda obs: 1 - by_sign(obs), -1),
+        ("Probe-Continuous", lambda obs: obs + 2, -3),
+        ("Probe-MaskedAction", lambda obs: jnp.argmin(obs["action_mask"]), -10),
+        ("Probe-MultiDiscreteAction", lambda obs: jnp.stack([1 - by_sign(obs), jnp.int32(1)]), 0),
+    ],
+)
+def test_a_wrong_policy_gets_less(name, act, least):
+    np.testing.assert_allclose(returns(name, act)[1], least, rtol=1e-5)
+
+
+def test_truncation_separates_the_two_ends():
+    length = 4
+    first, got, terminated, truncated, final = returns("Probe-Truncation", lambda obs: jnp.int32(0), length=length)
+    kind = first[:, 0]
+    assert set(kind) == {-1.0, 1.0}
+    np.testing.assert_array_equal(terminated, kind > 0)
+    np.testing.assert_array_equal(truncated, kind < 0)
+    paid = (1 - GAMMA**length) / (1 - GAMMA)
+    np.testing.assert_allclose(got, paid, rtol=1e-6)
+    # Bootstrapping from the final observation, which is the same one, gives the fixed point 1 / (1 - gamma).
+    np.testing.assert_array_equal(final[kind < 0][:, length - 1], [[-1, 0]] * (kind < 0).sum())
+    value = 1 / (1 - GAMMA)
+    np.testing.assert_allclose(got[kind < 0] + GAMMA**length * value, value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("act", [lambda obs: jnp.int32(0), lambda obs: jnp.int32(1), by_sign])
+def test_memory_pays_nothing_on_average_without_memory(act):
+    first, got, *_ = returns("Probe-Memory", act, length=3)
+    np.testing.assert_allclose(np.abs(got), GAMMA**2, rtol=1e-6)
+    assert set(first[:, 0]) == {-1.0, 1.0}
+    np.testing.assert_allclose(got[first[:, 0] == -1].mean(), -got[first[:, 0] == 1].mean())
+
+
+def test_memory_hides_the_cue_until_it_is_asked_for():
+    _, _, _, _, final = returns("Probe-Memory", lambda obs: jnp.int32(0), length=3)
+    np.testing.assert_array_equal(final[:, 0], [[0, 0]] * EPISODES)
+    np.testing.assert_array_equal(final[:, 1], [[0, 1]] * EPISODES)
+
+
+def test_every_action_is_masked_in_some_episode_and_never_two():
+    first, *_ = returns("Probe-MaskedAction", lambda obs: jnp.int32(0))
+    masks = first["action_mask"]
+    assert (masks.sum(1) == 2).all()
+    assert (~masks).any(0).all()
+
+
+@pytest.mark.parametrize("name", ["Probe-DelayedReward", "Probe-Truncation", "Probe-MaskedAction"])
+def test_probes_keep_the_contract(name):
+    envs.check(*envs.make(name))
+
+
+def test_every_probe_is_listed():
+    assert set(PROBES) <= set(envs.names())
+    assert set(PROBES) == set(CASES) | {"Probe-Truncation", "Probe-Memory"}
