@@ -137,14 +137,18 @@ def _strong(tree: PyTree) -> PyTree:
 
 def _like(default: Any, value: Any, field: str) -> Any:
     """The value in the type of the default that it replaces."""
-    kind = np.asarray(default)
+    expected = np.asarray(default)
+    accepted, called = {"b": ("b", "true or false"), "i": ("iu", "whole"), "f": ("iuf", "a number")}[
+        expected.dtype.kind
+    ]
     try:
-        array = np.asarray(value)
-        fits = array.shape == kind.shape and array.dtype.kind in {"b": "b", "i": "iu", "f": "iuf"}[kind.dtype.kind]
+        given = np.asarray(value)
+        fits = given.shape == expected.shape and given.dtype.kind in accepted
     except (TypeError, ValueError):
         fits = False
     if not fits:
-        raise ConfigError(f"{field}={value!r} must be a {kind.dtype.name} of shape {kind.shape}, such as {default}")
+        shape = f" in each of {list(expected.shape)} entries" if expected.shape else ""
+        raise ConfigError(f"{field}={value!r} must be {called}{shape}; its default is {default}")
     return type(default)(value) if isinstance(default, bool | int | float) else jnp.asarray(value, default.dtype)
 
 
