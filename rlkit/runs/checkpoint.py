@@ -188,7 +188,7 @@ def _problem(directory: Path) -> str | None:
         if directory.is_symlink():
             return f"{directory} is a symlink"
         raw = files.read(directory / name, _JSON_LIMIT)
-        manifest = json.loads(raw)
+        manifest = json.loads(raw.decode())
         if _json(manifest) != raw or set(manifest) != {"step", "tree.json", "leaves.bin"}:
             return f"{directory / name} is not as it was written"
         if f"{manifest['step']:012d}" != directory.name:
@@ -209,7 +209,7 @@ def _problem(directory: Path) -> str | None:
 def _tree(directory: Path) -> dict[str, Any]:
     """tree.json, of which the digest is right. A forged one may still hold anything."""
     try:
-        tree = json.loads(files.read(directory / "tree.json", _JSON_LIMIT))
+        tree = json.loads(files.read(directory / "tree.json", _JSON_LIMIT).decode())
         if isinstance(tree, dict) and isinstance(tree.get("leaves"), list) and isinstance(tree.get("extra"), dict):
             return tree
     except (OSError, ValueError, RecursionError):
@@ -256,5 +256,6 @@ def _compare(directory: Path, found: list[Any], expected: list[dict[str, Any]]) 
             raise ConfigError(
                 f"{directory}: the leaf {leaf['path']} must be {said(leaf)}, and it is {said(other)}; {remedy}"
             )
-    extra = next(iter(by_path), "?")
-    raise ConfigError(f"{directory} holds the leaf {extra}, which must not be there; {remedy}")
+    for extra in by_path:
+        raise ConfigError(f"{directory} holds the leaf {extra}, which must not be there; {remedy}")
+    raise CheckpointError(f"{directory / 'tree.json'} must place the leaves as this version does; train it anew")

@@ -122,7 +122,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
 def read(path: Path) -> dict[Any, Any]:
     """The mapping in a YAML file. Raises ConfigError where it holds none."""
     try:
-        values = strict_yaml.parse(files.read(path, strict_yaml.MAX_BYTES).decode())
+        values = strict_yaml.parse(files.read(path.resolve(), strict_yaml.MAX_BYTES).decode())
     except OSError as error:
         raise ConfigError(f"config={str(path)!r} must be a readable file: {error.strerror}; check the path") from None
     except UnicodeDecodeError:
@@ -172,8 +172,7 @@ def _check(config: RunConfig) -> None:
     if run.seed + run.num_seeds > 2**31:
         raise ConfigError(f"seed={run.seed} must leave room for num_seeds={run.num_seeds}; try {2**31 - run.num_seeds}")
     if run.env not in envs.names():
-        near = _nearest(run.env, envs.names()) or "; `rlkit list` names them"
-        raise ConfigError(f"env={_show(run.env)} must be a known environment{near}")
+        envs.make(run.env[:80])  # raises, saying why not
     for key, value in run.env_kwargs.items():
         if not isinstance(value, bool | int | float | str | tuple):
             raise ConfigError(f"env_kwargs.{_key(key)}={_show(value)} must be a number, a word or a list")

@@ -181,7 +181,7 @@ def open_run(run: str | Path) -> Path:
         raise ConfigError(f"run={str(run)!r} must not be a symlink; give the directory it points to")
     if not path.is_dir():
         raise ConfigError(f"run={str(run)!r} must be a run directory, and there is none; {_others(path)}")
-    if not (path / CONFIG).is_file():
+    if not (path / CONFIG).is_file() or (path / CONFIG).is_symlink():
         raise ConfigError(f"run={str(run)!r} must hold a {CONFIG}, and it does not; {_others(path)}")
     return path
 

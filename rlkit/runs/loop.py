@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import numpy as np
 
+from rlkit import envs
 from rlkit.runs import checkpoint, files, scores
 from rlkit.runs.config import RunConfig, load_config, parse
 from rlkit.runs.metrics import Lines, require, summarize
@@ -69,6 +70,7 @@ def train(
         config = parse(config)
     require(config)
     program = Program(config)
+    envs.check(program.env, program.params, name=config.run.env)
     taken = _taken(program, init_from) if init_from is not None else {}
     run = files.new_run(out if out is not None else files.next_run(config.name))
     try:
@@ -182,10 +184,10 @@ class Run:
     def _fail(self, state: PyTree, chunk: Chunk, update: int, lines: Lines, seconds: float) -> NoReturn:
         """Save the last finite state of a chunk that began with `state`, and say what was not finite."""
         bad = update + int(chunk.count)
-        reason = blame(self.program, chunk)
         # The same compiled program from the same state gives the same numbers; one update less, and all are finite.
         state = self.program.advance(state, np.int32(bad - 1 - update)).state
         self._save(state, (bad - 1) * self.batch, lines, seconds)
+        reason = blame(self.program, state, chunk)
         raise NonFiniteError(
             f"{reason} is not finite after step {bad * self.batch}; the state of step {(bad - 1) * self.batch} was "
             "kept; a smaller learning_rate or max_grad_norm may help"

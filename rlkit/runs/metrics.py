@@ -146,7 +146,7 @@ def read(run: Path) -> list[dict[str, Any]]:
     path = run / files.METRICS
     try:
         text = files.read(path, _LIMIT)
-        lines = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+        lines = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].decode().splitlines()]
         if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in lines):
             raise ValueError
     except OSError as error:

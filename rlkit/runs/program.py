@@ -35,7 +35,6 @@ class Program:
         run, module = config.run, agents.get(config.run.agent)
         env, self.params = envs.make(run.env, **run.env_kwargs)
         self.env = envs.wrap(env, list(run.wrappers))
-        envs.check(self.env, self.params, name=run.env)
         obs_space, action_space = self.env.observation_space(self.params), self.env.action_space(self.params)
         self.config = config
         self.agent: Agent = module.make(config.agent, obs_space, action_space)
@@ -115,30 +114,43 @@ def _advance(step: Callable, actor: Callable, length: int, state: PyTree, count:
 
 def _watched(state: PyTree, metrics: dict[str, Array], actor: Callable) -> dict[str, PyTree]:
     """What must stay finite, by the name that an error gives it."""
-
-    def floats(tree: PyTree) -> list[Array]:
-        return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-
     return {
-        "obs": floats(state.envs.obs),
-        "reward": [state.envs.episode_return, jnp.where(metrics["lengths"] > 0, metrics["returns"], 0.0)],
         **{name: value for name, value in metrics.items() if "loss" in name or "grad" in name},
-        "params": floats(actor(state.agent)),
+        "params": _floats(actor(state.agent)),
+        "observations": _floats(state.envs.obs),
+        "rewards": [state.envs.episode_return, jnp.where(metrics["lengths"] > 0, metrics["returns"], 0.0)],
     }
 
 
-def blame(program: Program, chunk: Chunk) -> str:
-    """What is not finite after the last update of a chunk, with its environment and seed where it has one."""
+def blame(program: Program, before: PyTree, chunk: Chunk) -> str:
+    """What was not finite in the last update of a chunk, with its environment and seed where it has one.
+
+    Args:
+      program: what made the chunk.
+      before: the TrainState before that update, which is finite.
+      chunk: the one that ended with it.
+    """
+
+    def again(state: PyTree) -> dict[str, PyTree]:
+        rollout_key = jax.random.split(state.key, 3)[0]  # as in Training.step
+        actor, run = program.agent.actor(state.agent), program.config.run
+        seen = training.rollout(
+            program.agent, program.env, program.params, actor, state.envs, rollout_key, run.num_steps
+        )
+        return {"obs": _floats((seen[1].obs, seen[1].next_obs)), "reward": [seen[1].reward]}
+
     last = jax.tree.map(lambda x: np.asarray(x[chunk.count - 1]), chunk.metrics)
-    watched = _watched(chunk.state, last, program.agent.actor)
-    for name, value in watched.items():
+    rollout = jax.jit(program._over_seeds(again))(before)  # leaves [T, N, ...], or [S, T, N, ...]
+    for name, value in (rollout | _watched(chunk.state, last, program.agent.actor)).items():
         for leaf in jax.tree.leaves(value):
             bad = np.argwhere(~np.isfinite(np.asarray(leaf, np.float64)))
-            if bad.size == 0:
+            if not len(bad):
                 continue
-            where = bad[0].tolist()
-            seed = f" of seed {program.seeds[where[0]]}" if program.batched else ""
-            rest = where[1:] if program.batched else where
-            axis = len(rest) - 1 if name == "reward" else 0  # returns are [T, N], observations [N, ...]
-            return f"{name} of environment {rest[axis]}{seed}" if name in ("obs", "reward") else f"{name}{seed}"
+            *seed, rest = ([bad[0][0]] if program.batched else []) + [bad[0][program.batched :]]
+            environment = f" of environment {rest[1]}" if name in rollout else ""
+            return name + environment + (f" of seed {program.seeds[seed[0]]}" if seed else "")
     return "a quantity"
+
+
+def _floats(tree: PyTree) -> list[Array]:
+    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]

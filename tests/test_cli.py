@@ -1,0 +1,243 @@
+"""The command line: what each command prints, and what a mistake costs."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import pytest
+from PIL import Image
+
+from rlkit import cli
+from rlkit.runs import checkpoint, loop, metrics
+from rlkit.runs.program import Program
+from rlkit.types import ConfigError
+
+TINY = [
+    *("--num_envs", "4", "--num-steps=8", "--total_steps", "64", "--num_minibatches", "1", "--num_epochs", "1"),
+    *("--eval_episodes", "4", "--hidden_sizes", "[8]", "--env_kwargs.max_steps_in_episode", "20"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compilations_in_a_folder_of_the_tests(tmp_path_factory):
+    """The command line switches a cache on for its process; here it goes to a temporary folder, and off again."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_numpy_dtype_promotion")
+    before = {name: getattr(jax.config, name) for name in (*names, "jax_persistent_cache_min_entry_size_bytes")}
+    jax.config.update("jax_numpy_dtype_promotion", "standard")  # optax's adam raises a Python float to an int32
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLKIT_CACHE", str(tmp_path_factory.mktemp("cache") / "xla"))
+        compilation_cache.reset_cache()
+        yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run, made through the command line."""
+    path = tmp_path_factory.mktemp("runs") / "tiny"
+    assert cli.main(["train", "ppo/cartpole", *TINY, "--out", str(path)]) == 0
+    return path
+
+
+def fails(capsys, *arguments):
+    """The one line that a mistake prints."""
+    assert cli.main(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"rlkit: [^\n]+\n", err), err
+    return err
+
+
+def test_train_says_how_good_it_is_and_where_it_lies(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ppo-cartpole", "ppo-cartpole-2"):
+        assert cli.main(["train", "ppo/cartpole", *TINY]) == 0
+        out, err = capsys.readouterr()
+        said, where = out.splitlines()
+        assert re.fullmatch(r"step 64: greedy return \S+, IQM \S+ \[\S+, \S+\] over 1 seed\(s\) and 4 episodes", said)
+        assert where == f"runs/{name}"
+        assert "64/64 steps" in err
+        assert (tmp_path / where / "eval.json").exists()
+
+
+def test_the_cache_is_private(run):
+    folder = Path(os.environ["RLKIT_CACHE"])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert any(folder.iterdir())
+
+
+def test_a_cache_that_others_may_write_is_not_used(tmp_path, monkeypatch, capsys):
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("RLKIT_CACHE", str(tmp_path))
+    tmp_path.chmod(0o777)
+    cli._cache_compilations()
+    assert "chmod 700" in capsys.readouterr().err
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.setenv("RLKIT_CACHE", str(tmp_path / "link"))
+    cli._cache_compilations()
+    monkeypatch.setenv("RLKIT_CACHE", "off")
+    cli._cache_compilations()
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_resume_of_a_finished_run_and_eval_agree(run, capsys):
+    assert cli.main(["resume", str(run)]) == 0
+    resumed = capsys.readouterr().out.splitlines()[0]
+    (run / "eval.json").unlink()
+    assert cli.main(["eval", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines() == [resumed]
+    assert (run / "eval.json").exists()
+
+
+def test_plot(run, tmp_path, capsys):
+    assert cli.main(["plot", str(run), "--out", str(tmp_path / "curve")]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "curve.png"), str(tmp_path / "curve.svg")]
+
+
+def test_render(run, capsys):
+    assert cli.main(["render", str(run), "--max-steps", "5"]) == 0
+    path = run / "policy.gif"
+    assert capsys.readouterr().out.strip() == str(path)
+    with Image.open(path) as picture:
+        assert 2 <= picture.n_frames <= 5
+    assert "max_steps=0" in fails(capsys, "render", str(run), "--max-steps", "0")
+
+
+def test_list(capsys):
+    assert cli.main(["list"]) == 0
+    words = capsys.readouterr().out.split()
+    assert {"ppo", "CartPole-v1", "Breakout-MinAtar", "ppo/cartpole"} <= set(words)
+
+
+def test_check_compiles_nothing(capsys, monkeypatch):
+    def forbidden(*arguments, **options):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", forbidden)
+    monkeypatch.setattr(Program, "start", forbidden)
+    assert cli.main(["check", "ppo/cartpole", "--seeds", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "507,904 (500,000 rounded up to 62 updates)" in out
+    assert "64 envs x 128 steps = 8,192" in out
+    assert "3 from 0" in out
+    assert re.search(r"parameters: +[\d,]+ for each seed", out)
+    assert re.search(r"memory: +about [\d.]+ MiB", out)
+
+
+def test_help_lists_a_configs_keys_with_values_ranges_and_meanings(capsys):
+    assert cli.main(["train", "ppo/cartpole", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"--num_envs 64 +int >= 1.*environments that step at once", out)
+    assert re.search(r"--gamma 0\.99 +float >= 0, <= 1; discount per step", out)
+    assert re.search(r"--torso auto +auto \| mlp \| conv", out)
+    assert re.search(r"--hidden_sizes \[64, 64\] +\[int.*, \.\.\.\]", out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "ppo/cartpol"], "did you mean ppo/cartpole"),
+        (["train", "ppo/cartpole", "--gama", "0.9"], "did you mean gamma"),
+        (["train", "ppo/cartpole", "--gamma", "2"], "gamma=2 must be"),
+        (["train", "ppo/cartpole", "--gamma"], "--gamma needs a value"),
+        (["train", "ppo/cartpole", "--gamma", "--seed", "1"], "--gamma needs a value"),
+        (["train", "ppo/cartpole", "gamma", "2"], "'gamma' must be a flag"),
+        (["train", "ppo/cartpole", "--gamma", "[1"], "--gamma='[1' must be one YAML value"),
+        (["train", "ppo/cartpole", "--seed", "1", "--seed", "2"], "given twice"),
+        (["train", "ppo/cartpole", "--seeds", "0"], "num_seeds=0"),
+        (["train", "ppo/cartpole", "--num-minibatches", "7"], "num_minibatches=7 must divide"),
+        (["train", "ppo/cartpole", "--env", "Cartpole-v1"], "CartPole-v1"),
+        (["train", "ppo/cartpole", "--env", "MNISTBandit-bsuite"], "downloads"),
+        (["train", "ppo/cartpole", "--wrappers", "[stack]"], "stack"),
+        (["train", "ppo/cartpole", "--out", "/proc/x/y"], "writable"),
+        (["train", "ppo/cartpole", "--init-from", "nowhere"], "nowhere"),
+        (["check", "ppo/cartpole", "--num-minibatches", "7"], "num_minibatches=7 must divide"),
+        (["resume", "nowhere"], "nowhere"),
+        (["eval", "nowhere"], "nowhere"),
+        (["plot", "nowhere"], "nowhere"),
+        (["render", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in fails(capsys, *arguments)
+    assert list(tmp_path.iterdir()) == [], "something was written"
+
+
+@pytest.mark.parametrize("arguments", [[], ["trian"], ["train"], ["plot"], ["list", "extra"], ["train", "--seed", "3"]])
+def test_usage_errors_exit_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: rlkit" in capsys.readouterr().err
+
+
+def test_a_truncated_checkpoint_is_one_line(run, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    for step in checkpoint.steps(copy):
+        path = copy / "checkpoints" / f"{step:012d}" / "leaves.bin"
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="damaged"):
+        assert "leaves.bin" in fails(capsys, "eval", str(copy))
+
+
+def test_negative_and_infinite_values_are_values():
+    values, special = cli._overrides(["--a", "-1", "--b=-.inf", "--c", "null", "--out", "3"], ("out",))
+    assert values == {"a": -1, "b": float("-inf"), "c": None}
+    assert special == {"out": "3"}
+
+
+def test_exit_codes(monkeypatch, capsys):
+    def failing(error):
+        def command(options):
+            raise error
+
+        return command
+
+    for error, code in [
+        (ConfigError("x=1 must be 2; try 2"), 2),
+        (loop.NonFiniteError("loss is not finite"), 1),
+        (OSError(28, "No space left on device", "/runs/x"), 1),
+        (KeyboardInterrupt(), 130),
+    ]:
+        monkeypatch.setattr(cli, "_list", failing(error))
+        assert cli.main(["list"]) == code
+        err = capsys.readouterr().err
+        assert len(err.splitlines()) == 1
+        assert err.startswith("rlkit: ")
+    monkeypatch.setattr(cli, "_list", failing(ZeroDivisionError("a bug")))
+    with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback
+        cli.main(["list"])
+
+
+def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
+    """PROMISES 21, with a real signal to a real process."""
+    run = tmp_path / "run"
+    arguments = ["train", "ppo/cartpole", *TINY, "--total_steps=3e6", "--log_every=3200", "--out", str(run)]
+    arguments = [word for word in arguments if word not in ("--total_steps", "64")]
+    process = subprocess.Popen([sys.executable, "-m", "rlkit", *arguments], stderr=subprocess.PIPE, text=True)
+    lines = run / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (lines.exists() and lines.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert f"rlkit resume {run}" in err
+    last = checkpoint.steps(run)[-1]
+    assert 0 < last < 3_000_000
+    assert last == metrics.read(run)[-1]["step"]
+    stopped = loop.resume(run, lambda line, state: True, show=False)
+    assert int(stopped.state.step) == last // 32 + 100
