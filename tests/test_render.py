@@ -112,6 +112,11 @@ def test_wrapped_states_and_stacked_or_flat_observations():
         wrapped = envs.wrap(env, wrappers)
         obs, state = jax.jit(wrapped.reset)(jax.random.key(0), params)
         np.testing.assert_array_equal(render.frame("Breakout-MinAtar", state, obs), plain)
+    old, new = (np.eye(10, dtype=np.float32)[..., None] * channels for channels in ([1, 0, 0, 0], [0, 1, 0, 0]))
+    np.testing.assert_array_equal(
+        render.frame("Breakout-MinAtar", None, np.concatenate([old, new], -1)),
+        render.frame("Breakout-MinAtar", None, new),
+    )
     env, params = envs.make("CartPole-v1")
     wrapped = envs.wrap(env, ["hide_velocity", "frame_stack:3", "sticky_action:0.5"])
     _, inner = env.reset(jax.random.key(0), params)

@@ -51,8 +51,8 @@ class GymnaxEnv:
         reset_obs, reset_state = self.reset(reset_key, params)
         done = terminated | truncated
         obs = jax.tree.map(lambda new, old: jnp.where(done, new, old), reset_obs, final_obs)
-        # gymnax mixes Python numbers and arrays: a step's state takes the types of a reset's, so that scan carries it.
-        state = jax.tree.map(lambda new, old: jnp.where(done, new, _cast(old, new.dtype)), reset_state, next_state)
+        # gymnax mixes Python numbers and arrays; beside a reset's strong types a step's state gets the same ones.
+        state = jax.tree.map(lambda new, old: jnp.where(done, new, old), reset_state, next_state)
         reward = _cast(jnp.reshape(reward, ()), np.float32)
         return obs, state, reward, terminated, truncated, {"final_observation": final_obs}
 

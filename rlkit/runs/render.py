@@ -88,15 +88,22 @@ def save_gif(frames: Sequence[np.ndarray], path: str | Path, fps: float = 30) ->
     """
     if not len(frames):
         raise ValueError("frames=[] must hold at least one frame")
-    # One palette for all frames: with a palette of its own each frame would flicker.
-    some = np.linspace(0, len(frames) - 1, min(len(frames), 64)).astype(int)
-    sheet = Image.fromarray(np.concatenate([frames[i][::4, ::4] for i in some]))
-    palette = sheet.quantize(128, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    palette = _palette([frames[i] for i in np.linspace(0, len(frames) - 1, min(len(frames), 64)).astype(int)])
     images = [Image.fromarray(f).quantize(palette=palette, dither=Image.Dither.NONE) for f in frames]
     data = io.BytesIO()
     duration = max(20, 10 * round(100 / fps))
     images[0].save(data, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0, optimize=False)
     files.replace(Path(path), data.getvalue())
+
+
+def _palette(frames: Sequence[np.ndarray]) -> Image.Image:
+    """The 256 colors that the frames use most; one palette for all, since frames with palettes of their own flicker."""
+    pixels = np.concatenate([f.reshape(-1, 3) for f in frames]).astype(np.uint32)
+    colors, counts = np.unique(pixels @ np.array([1 << 16, 1 << 8, 1], np.uint32), return_counts=True)
+    most = colors[np.argsort(-counts, kind="stable")][:256]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(np.stack([most >> 16, most >> 8 & 255, most & 255], 1).astype(np.uint8).tobytes())
+    return palette
 
 
 class _Canvas:
