@@ -8,6 +8,8 @@ import pytest
 from rlkit import envs
 from rlkit.types import Box, ConfigError, Dict, Discrete
 
+KEY = jax.random.key(0)
+
 
 class Good:
     """obs [2] float32 in [0, 1], two actions, episodes of three steps."""
@@ -136,15 +138,15 @@ FAULTS = {
 
 
 def test_a_good_environment_passes():
-    envs.check(Good(), ())
-    envs.check(observing(lambda o, s: o - 1e-7), ())  # rounding
+    envs.check(Good(), (), KEY)
+    envs.check(observing(lambda o, s: o - 1e-7), (), KEY)  # rounding
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_named(fault):
     env, field, expected, got = FAULTS[fault]
     with pytest.raises(ConfigError) as error:
-        envs.check(env, (), name="Faulty")
+        envs.check(env, (), KEY, name="Faulty")
     message = str(error.value)
     assert message.startswith(f"env='Faulty': {field}: expected ")
     before, after = message.split(", got ", 1)
@@ -162,4 +164,4 @@ def test_bounds_within_dictionaries_are_named():
             return Dict({"a": Box(0, 1, (2,)), "n": Discrete(3)})
 
     with pytest.raises(ConfigError, match=r"final_observation\['n'\]: expected a value in \[0.0, 2.0\].*got 3"):
-        envs.check(Nested(), ())
+        envs.check(Nested(), (), KEY)

@@ -119,7 +119,7 @@ def test_every_action_is_masked_in_some_episode_and_never_two():
 
 @pytest.mark.parametrize("name", ["Probe-DelayedReward", "Probe-Truncation", "Probe-MaskedAction"])
 def test_probes_keep_the_contract(name):
-    envs.check(*envs.make(name))
+    envs.check(*envs.make(name), jax.random.key(0))
 
 
 def test_every_probe_is_listed():

@@ -256,7 +256,7 @@ ALL = ["hide_velocity", "frame_stack:4", "flatten", "action_repeat:2", "sticky_a
 def test_all_together_keep_the_contract_and_never_reuse_a_key():
     env, params = envs.make("CartPole-v1", max_steps_in_episode=9)
     wrapped = envs.wrap(env, ALL)
-    envs.check(wrapped, params)
+    envs.check(wrapped, params, jax.random.key(0))
     assert wrapped.observation_space(params).shape == (8,)
     with jax.debug_key_reuse(True):
         _, state = jax.eval_shape(wrapped.reset, jax.random.key(0), params)

@@ -8,19 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.envs._spaces import leaves
-from rlkit.types import Box, ConfigError, Dict, Discrete, Env, MultiDiscrete, PyTree, Space, Tuple
+from rlkit.types import Box, ConfigError, Dict, Discrete, Env, Key, MultiDiscrete, PyTree, Space, Tuple
 
 _ENVS, _STEPS = 4, 16
 _TOLERANCE = 1e-5  # of a bounded range: rounding may pass its ends
 
 
-def check(env: Env, params: Any, *, name: str | None = None) -> None:
+def check(env: Env, params: Any, key: Key, *, name: str | None = None) -> None:
     """Check that an environment keeps the contract of `rlkit.types.Env`: spaces, shapes, dtypes, then values.
 
     Shapes, dtypes and structures are checked without compiling anything, values in 16 random steps of 4 environments.
 
     Args:
       env, params: as `rlkit.envs.make` gives them.
+      key: draws the resets and the actions of the 16 steps.
       name: how errors call the environment; its own `name` by default.
 
     Raises:
@@ -31,12 +32,11 @@ def check(env: Env, params: Any, *, name: str | None = None) -> None:
     for field, space in (("observation_space", obs_space), ("action_space", action_space)):
         if not isinstance(space, Space):
             _fail(name, field, "a space of rlkit.types", type(space).__name__)
-    _check_types(env, params, name, obs_space, action_space)
-    _check_values(env, params, name, obs_space, action_space)
+    _check_types(env, params, key, name, obs_space, action_space)
+    _check_values(env, params, key, name, obs_space, action_space)
 
 
-def _check_types(env: Env, params: Any, name: str, obs_space: Space, action_space: Space) -> None:
-    key = jax.eval_shape(lambda: jax.random.key(0))
+def _check_types(env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space) -> None:
     obs, state = _shapes(name, "reset", ("obs", "state"), env.reset, key, params)
     action = jax.eval_shape(action_space.sample, key)
     results = ("obs", "state", "reward", "terminated", "truncated", "info")
@@ -73,7 +73,7 @@ def _check_observation(name: str, field: str, space: Space, value: PyTree) -> No
     _compare(name, field, expected, value, "as observation_space, ")
 
 
-def _check_values(env: Env, params: Any, name: str, obs_space: Space, action_space: Space) -> None:
+def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space) -> None:
     def play(key: jax.Array) -> Any:
         reset_key, play_key = jax.random.split(key)
         obs, state = env.reset(reset_key, params)
@@ -86,7 +86,7 @@ def _check_values(env: Env, params: Any, name: str, obs_space: Space, action_spa
 
         return obs, jax.lax.scan(step, state, jax.random.split(play_key, _STEPS))[1]
 
-    keys = jax.random.split(jax.random.key(0), _ENVS)
+    keys = jax.random.split(key, _ENVS)
     # It runs once, for a moment: compiled without optimization it is ready in a third of the time.
     played = jax.jit(jax.vmap(play)).lower(keys).compile({"xla_backend_optimization_level": "0"})(keys)
     first, (obs, final, reward, done) = jax.device_get(played)

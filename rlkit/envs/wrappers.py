@@ -216,7 +216,9 @@ class StickyAction(Wrapper):
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, StickyActionState]:
         obs, env_state = self.env.reset(key, params)
-        none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._example(params))
+        none = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(self.env.action_space(params).sample, key)
+        )
         return obs, StickyActionState(env_state, none, jnp.array(True))
 
     def step(self, key: Key, state: StickyActionState, action: PyTree, params: Any) -> Step:
@@ -226,9 +228,6 @@ class StickyAction(Wrapper):
         obs, env_state, reward, terminated, truncated, info = self.env.step(env_key, state.env_state, action, params)
         state = StickyActionState(env_state, action, terminated | truncated)
         return obs, state, reward, terminated, truncated, info
-
-    def _example(self, params: Any) -> PyTree:
-        return jax.eval_shape(self.env.action_space(params).sample, jax.random.key(0))
 
 
 class TimeLimitState(struct.PyTreeNode):

@@ -70,7 +70,7 @@ def train(
         config = parse(config)
     require(config)
     program = Program(config)
-    envs.check(program.env, program.params, name=config.run.env)
+    envs.check(program.env, program.params, jax.random.key(config.run.seed), name=config.run.env)
     taken = _taken(program, init_from) if init_from is not None else {}
     run = files.new_run(out if out is not None else files.next_run(config.name))
     try:
