@@ -231,13 +231,14 @@ def gradient_step(
     Returns the learner, the metrics, and whether they count (they do up to the minibatch that stopped the update).
     """
     grads, metrics = jax.grad(partial(loss, parts), has_aux=True)(learner.params, state, batch, core, clip)
-    updates, opt_state = optimizer(state.hyper, learning_rate).update(grads, learner.opt_state)
+    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
+        updates, opt_state = optimizer(state.hyper, learning_rate).update(grads, learner.opt_state)
     params = optax.apply_updates(learner.params, updates)
     stopped = learner.stopped | (metrics["approx_kl"] > 1.5 * state.hyper.target_kl)
     params, opt_state = jax.tree.map(
         lambda new, old: jnp.where(stopped, old, new), (params, opt_state), (learner.params, learner.opt_state)
     )
-    return Learner(params, opt_state, stopped), (metrics | {"grad_norm": optax.global_norm(grads)}, ~learner.stopped)
+    return Learner(params, opt_state, stopped), (metrics | {"grad_norm": optax.tree.norm(grads)}, ~learner.stopped)
 
 
 def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
