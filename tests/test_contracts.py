@@ -1,0 +1,188 @@
+"""What every registered agent keeps, on one small environment: purity, stable types, vmap, donation, one compilation.
+
+A new agent gets a row in CASES (the environment it can act in and the settings that make it small); a registered agent
+without one fails.
+"""
+
+import re
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit import agents, envs, training
+
+CASES = {
+    "ppo": [
+        ("Probe-ObservationAction", {"hidden_sizes": (8,), "num_minibatches": 2, "normalize_obs": True}),
+        ("Probe-Continuous", {"hidden_sizes": (8,), "num_minibatches": 2, "gsde": True, "normalize_reward": True}),
+        ("Probe-Memory", {"hidden_sizes": (8,), "num_minibatches": 2, "recurrent": "gru", "memory_size": 4}),
+    ]
+}
+NUM_ENVS, NUM_STEPS = 4, 8
+
+
+def test_every_registered_agent_is_here():
+    assert set(CASES) == set(agents.REGISTRY)
+
+
+@pytest.fixture(scope="module", params=[(n, *c) for n, cs in CASES.items() for c in cs], ids=lambda p: f"{p[0]}-{p[1]}")
+def setup(request):
+    """(module, agent, training, init, step), the last two compiled once for the whole file."""
+    name, env_name, settings = request.param
+    module = agents.get(name)
+    env, params = envs.make(env_name)
+    agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params))
+    pair = training.make(agent, env, params, num_envs=NUM_ENVS, num_steps=NUM_STEPS)
+    return module, agent, pair, jax.jit(pair.init), jax.jit(pair.step)
+
+
+def as_numbers(tree):
+    return jax.tree.map(
+        lambda x: np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x), tree
+    )
+
+
+def assert_equal(a, b):
+    jax.tree.map(np.testing.assert_array_equal, as_numbers(a), as_numbers(b))
+
+
+def avals(tree):
+    return jax.tree.map(lambda x: x.aval.update(sharding=None), tree)
+
+
+def test_state_keeps_its_structure_dtypes_and_strong_types(setup):
+    module, _, _, init, step = setup
+    state = init(module.Hyper(), jax.random.key(0))
+    after, metrics = step(state)
+    assert avals(after) == avals(state)
+    assert not any(aval.weak_type for aval in jax.tree.leaves(avals(state)))
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(after))
+    assert not any(np.isnan(x).any() for name, x in metrics.items() if name not in ("returns", "episode_return"))
+
+
+def test_each_function_compiles_once(setup):
+    module, _, pair, *_ = setup
+    chex.clear_trace_counter()
+    step = jax.jit(chex.assert_max_traces(pair.step, 1))
+    init = jax.jit(chex.assert_max_traces(pair.init, 1))
+    state = init(module.Hyper(), jax.random.key(0))
+    for _ in range(5):
+        state, _ = step(state)
+    for rate in (0.1, 0.01):
+        hyper = jax.tree.map(jnp.float32, module.Hyper(learning_rate=rate))
+        state = init(module.Hyper(learning_rate=rate), jax.random.key(1))
+        state = state.replace(agent=state.agent.replace(hyper=hyper))
+        restored = jax.tree.map(jnp.asarray, jax.device_get(state.replace(key=jax.random.key_data(state.key))))
+        state = restored.replace(key=jax.random.wrap_key_data(restored.key))
+        for _ in range(5):
+            state, _ = step(state)
+
+
+def test_the_key_decides(setup):
+    module, _, _, init, step = setup
+
+    def run(seed):
+        return step(step(init(module.Hyper(), jax.random.key(seed)))[0])
+
+    assert_equal(run(0), run(0))
+    params = [as_numbers(run(seed)[0].agent.params) for seed in (0, 1)]
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, params), strict=True))
+
+
+def test_no_key_is_used_twice(setup):
+    module, _, pair, *_ = setup
+    with jax.debug_key_reuse(True):
+        state = jax.jit(pair.init)(module.Hyper(), jax.random.key(0))
+        jax.jit(pair.step)(state)
+
+
+def test_a_vmap_over_seeds_equals_a_loop(setup):
+    """Integers exactly, real numbers to rounding, after one update."""
+    module, _, pair, init, step = setup
+    keys = jax.random.split(jax.random.key(5), 3)
+    together = jax.jit(jax.vmap(pair.step))(jax.jit(jax.vmap(pair.init, (None, 0)))(module.Hyper(), keys))[0]
+    for i, key in enumerate(keys):
+        alone = as_numbers(step(init(module.Hyper(), key))[0])
+        one = as_numbers(jax.tree.map(lambda x, i=i: x[i], together))
+        for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(one), strict=True):
+            real = np.issubdtype(a.dtype, np.floating)
+            np.testing.assert_allclose(a, b, rtol=1e-5 if real else 0, atol=1e-5 if real else 0)
+
+
+def test_a_vmap_over_learning_rates_sweeps_them(setup):
+    module, _, pair, *_ = setup
+    rates = jnp.array([0.0, 1e-3, 1e-2])
+    states = jax.vmap(lambda rate: pair.init(module.Hyper(learning_rate=rate), jax.random.key(0)))(rates)
+    after, _ = jax.jit(jax.vmap(pair.step))(states)
+    moved = jax.tree.map(
+        lambda a, b: np.abs(np.asarray(a - b)).reshape(3, -1).sum(1), after.agent.params, states.agent.params
+    )
+    distances = np.sum(jax.tree.leaves(moved), axis=0)
+    assert distances[0] == 0
+    assert 0 < distances[1] < distances[2]
+
+
+def test_saved_loaded_and_continued_is_bit_equal(setup):
+    module, _, _, init, step = setup
+    state = init(module.Hyper(), jax.random.key(0))
+    for _ in range(2):
+        state, _ = step(state)
+    leaves, treedef = jax.tree.flatten(state.replace(key=jax.random.key_data(state.key)))
+    loaded = treedef.unflatten([jnp.asarray(np.array(x)) for x in leaves])
+    loaded = loaded.replace(key=jax.random.wrap_key_data(loaded.key))
+    assert_equal(step(loaded), step(state))
+
+
+def test_a_fresh_state_can_be_donated(setup):
+    module, _, pair, init, _ = setup
+    state = init(module.Hyper(), jax.random.key(0))
+    donating = jax.jit(pair.step, donate_argnums=0)
+    for _ in range(2):
+        state, _ = donating(state)
+    assert all(not x.is_deleted() for x in jax.tree.leaves(state))
+
+
+def test_the_program_does_not_grow_with_the_updates(setup):
+    module, _, pair, init, _ = setup
+    state = init(module.Hyper(), jax.random.key(0))
+
+    def instructions(updates):
+        run = jax.jit(lambda s: jax.lax.scan(lambda s, _: (pair.step(s)[0], None), s, None, updates)[0])
+        return len(re.findall(r"^\s*%\S+ = ", run.lower(state).as_text("hlo"), re.MULTILINE)) or len(
+            run.lower(state).as_text().splitlines()
+        )
+
+    assert instructions(10) == instructions(1000)
+
+
+def test_ten_seeds_start_together_without_lapack(setup):
+    """Batched QR calls in one program can hang a CPU for ever, so there must be none; and then no start hangs."""
+    module, _, pair, *_ = setup
+    keys = jax.random.split(jax.random.key(0), 10)
+    program = jax.jit(jax.vmap(pair.init, (None, 0))).lower(module.Hyper(), keys).compile()
+    targets = re.findall(r'custom_call_target="([^"]+)"', program.as_text())
+    assert not [t for t in targets if "lapack" in t or "qr" in t.lower()]
+    for _ in range(200):
+        jax.block_until_ready(program(module.Hyper(), keys))
+
+
+def test_hyper_holds_float32_arrays_in_the_state(setup):
+    module, _, _, init, _ = setup
+    hyper = init(module.Hyper(), jax.random.key(0)).agent.hyper
+    assert all(x.dtype == jnp.float32 and x.shape == () for x in jax.tree.leaves(hyper))
+
+
+def test_policy_acts_from_the_actor_alone(setup):
+    """The policy gives an action of the space, the same for the same inputs, and changes nothing."""
+    module, agent, _, init, _ = setup
+    state = init(module.Hyper(), jax.random.key(0))
+    actor = agent.actor(state.agent)
+    before = as_numbers(actor)
+    obs = jax.tree.map(lambda x: x[0], state.envs.obs)
+    first, second = (agent.policy(actor, agent.memory, obs, jax.random.key(1)) for _ in range(2))
+    assert_equal(first, second)
+    assert_equal(before, actor)
+    assert jax.tree.structure(first[0]) == jax.tree.structure(agent.memory)
