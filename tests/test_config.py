@@ -70,7 +70,7 @@ def test_schedules_end_with_the_run_unless_told():
         ({"hidden_sizes": 64}, ["hidden_sizes=64"]),
         ({"activation": "tann"}, ["activation='tann'", "'tanh'"]),
         ({"normalize_obs": "yes"}, ["normalize_obs='yes'", "boolean"]),
-        ({"env": "Cartpole-v1"}, ["env='Cartpole-v1'", "did you mean CartPole-v1"]),
+        ({"env": "Cartpole-v1"}, ["env='Cartpole-v1'", "try CartPole-v1"]),
         ({"agent": "pop"}, ["agent='pop'", "ppo"]),
         ({"agent": 3}, ["agent=3"]),
         ({"env_kwargs": {"x": {"y": 1}}}, ["env_kwargs.x"]),
@@ -123,6 +123,7 @@ def test_whole_floats_are_ints_where_an_int_is_asked_for():
     assert (config.run.total_steps, type(config.run.total_steps)) == (1_000_000, int)
     assert config.agent.hidden_sizes == (32,)
     assert config.hyper["learning_rate"] == 1.0
+    assert type(parse(SMALL | {"env_kwargs": {"length": 2.0}}).run.env_kwargs["length"]) is float
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def _tensorboard(run: Path, config: Any, step: int) -> _Writer:
 def _wandb(run: Path, config: Any, step: int) -> _Writer:
     import wandb  # pyright: ignore[reportMissingImports]
 
-    session = wandb.init(project=config.run.wandb, name=run.name, dir=str(run), config=config.flat(), resume="allow")
+    session = wandb.init(project=config.run.wandb, name=run.name, dir=str(run), config=config.flat())
     return lambda scalars, step: session.log(scalars, step=step), session.finish
 
 

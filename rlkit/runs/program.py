@@ -82,12 +82,12 @@ class Program:
     def evaluate(self) -> Callable[[PyTree], training.Evaluation]:
         """state -> one greedy episode in each of `eval_episodes` environments, leaves [E, 1], or [S, E, 1].
 
-        The key depends on the seed and the step, so that a resumed run evaluates as the uninterrupted one.
+        The key depends on the seed alone: the same starts every time, so that evaluations differ by what was learned.
         """
-        limit = int(getattr(self.params, "max_steps_in_episode", 1_000_000))
+        limit = 2 * int(getattr(self.params, "max_steps_in_episode", 500_000))  # in case its own never ends an episode
 
         def one(state: PyTree, seed: Array) -> training.Evaluation:
-            key = jax.random.fold_in(self._keys(seed)[1], state.step)
+            key = self._keys(seed)[1]
             actor, episodes = self.agent.actor(state.agent), self.config.run.eval_episodes
             return training.evaluate(self.agent, self.env, self.params, actor, key, num_envs=episodes, max_steps=limit)
 
