@@ -27,7 +27,7 @@ class Settings(BaseModel):
     log_every: _Steps | None = Field(None, description="steps between metric lines; null for a hundredth of the run")
     eval_every: _Steps | None = Field(None, description="steps between evaluations; null for the end only")
     eval_episodes: Annotated[int, Interval(ge=1, le=2**20)] = Field(128, description="greedy episodes for each seed")
-    checkpoint_every: _Steps | None = Field(None, description="steps between checkpoints; null for the end only")
+    checkpoint_every: _Steps | None = Field(None, description="steps between checkpoints; null for a tenth of the run")
     keep_checkpoints: PositiveInt = Field(3, description="how many of the newest stay")
     tensorboard: bool = Field(False, description="write TensorBoard events, too")
     wandb: str | None = Field(None, description="the Weights & Biases project to write to, too")
