@@ -1,0 +1,191 @@
+"""Runs resume to the bit, compile once, and stop where something is not finite."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_runs import SMALL, THREE, digest, shared_compilations, without_clock
+
+import rlkit
+from rlkit import envs
+from rlkit.runs import checkpoint, files, loop, metrics, program
+from rlkit.runs.config import parse
+from rlkit.types import ConfigError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run of ten updates, and the metric lines that on_chunk saw."""
+    seen = []
+    out = tmp_path_factory.mktemp("runs") / "first"
+    return loop.train(SMALL, lambda line, state: seen.append(line), out=out, show=False), seen
+
+
+def test_a_resolved_config_trains_again_to_the_bit(trained, tmp_path):
+    again = loop.train(trained[0].run / "config.yaml", out=tmp_path / "again", show=False)
+    assert digest(again.state) == digest(trained[0].state)
+    assert without_clock(again.run) == without_clock(trained[0].run)
+    assert again.evaluation == trained[0].evaluation
+
+
+def test_stopping_and_resuming_changes_nothing(trained, tmp_path):
+    """Stopped by a signal in mid-run, and killed after a later metric line: state and files are as if never stopped."""
+
+    def interrupt(line, state):
+        if line["step"] == 160:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    stopped = loop.train(SMALL, interrupt, out=tmp_path / "run", show=False)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert (stopped.signal, stopped.evaluation) == (signal.SIGTERM, None)
+    assert checkpoint.steps(stopped.run)[-1] == 160
+    assert not (stopped.run / "eval.json").exists()
+    with (stopped.run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 192, "half')  # what a killed run wrote after its last checkpoint
+    resumed = loop.resume(stopped.run, show=False)
+    assert digest(resumed.state) == digest(trained[0].state)
+    assert without_clock(resumed.run) == without_clock(trained[0].run)
+    assert resumed.evaluation == trained[0].evaluation
+    assert digest(loop.resume(stopped.run, show=False).state) == digest(resumed.state), (
+        "a finished run is left as it is"
+    )
+
+
+def test_a_damaged_newest_checkpoint_costs_only_time(trained, tmp_path):
+    stopped = loop.train(SMALL, lambda line, state: line["step"] == 224, out=tmp_path / "run", show=False)
+    (stopped.run / "checkpoints" / "000000000224" / "leaves.bin").write_bytes(b"")
+    with pytest.warns(UserWarning, match="000000000224.*damaged"):
+        resumed = loop.resume(stopped.run, show=False)
+    assert digest(resumed.state) == digest(trained[0].state)
+    assert without_clock(resumed.run) == without_clock(trained[0].run)
+
+
+def test_a_run_that_was_stopped_before_its_first_step_starts(trained, tmp_path):
+    run = files.new_run(tmp_path / "run")
+    (run / "config.yaml").write_text(parse(SMALL).resolved())
+    assert digest(loop.resume(run, show=False).state) == digest(trained[0].state)
+    for path in (run / "checkpoints").iterdir():
+        files.remove(path)
+    with pytest.raises(ConfigError, match="must hold a checkpoint"):
+        loop.resume(run, show=False)
+
+
+CHILD = """
+import hashlib, sys, jax, numpy as np
+from rlkit.runs import loop
+config, run, stop, show = {config!r}, {run!r}, {stop!r}, False
+if stop is None:
+    trained = loop.resume(run, show=show)
+else:
+    trained = loop.train(config, lambda line, state: line["step"] >= stop, out=run, show=show)
+leaves = [jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+          for x in jax.tree.leaves(trained.state)]
+print(hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in leaves)).hexdigest(), len(leaves))
+"""
+
+
+def child(cwd, hash_seed, **values):
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(rlkit.__file__).parents[1])}
+    cwd.mkdir(exist_ok=True)
+    code = CHILD.format(**values)
+    return subprocess.Popen([sys.executable, "-c", code], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def answer(process):
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0
+    return out.split()
+
+
+def test_twenty_updates_are_ten_and_ten_in_fresh_processes(tmp_path):
+    """TRAPS 58 and PROMISES 14: another process, hash seed and working directory; every leaf bitwise equal."""
+    config = SMALL | {"total_steps": 640, "num_minibatches": 2, "num_epochs": 2, "normalize_reward": True}
+    whole = child(tmp_path / "a", "1", config=config, run=str(tmp_path / "whole"), stop=10**9)
+    half = child(tmp_path / "b", "2", config=config, run=str(tmp_path / "half"), stop=320)
+    whole, half = answer(whole), answer(half)
+    assert checkpoint.steps(tmp_path / "half")[-1] == 320
+    assert half != whole
+    assert answer(child(tmp_path / "c", "3", config=config, run=str(tmp_path / "half"), stop=None)) == whole
+    assert without_clock(tmp_path / "half") == without_clock(tmp_path / "whole")
+
+
+def test_the_step_compiles_once_for_chunks_of_every_length(tmp_path):
+    """PROMISES 16: lines of 3 updates, a last chunk of 1, and a resume."""
+    names = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **k: names.append((name, k.get("fun_name"))))
+    config = SMALL | {"log_every": 96, "checkpoint_every": 96}
+    stopped = loop.train(config, lambda line, state: line["step"] == 192, out=tmp_path / "run", show=False)
+    traced = [fun for name, fun in names if "jaxpr_trace" in name and fun and "advance" in fun]
+    assert len(traced) == 1
+    del names[:]
+    resumed = loop.resume(stopped.run, show=False)
+    assert [line["step"] for line in metrics.read(resumed.run)] == [96, 192, 288, 320]
+    assert len([fun for name, fun in names if "jaxpr_trace" in name and fun and "advance" in fun]) == 1
+
+
+class TimeBomb:
+    """An environment whose rewards are NaN from its 21st step on, which is in the third update."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def reset(self, key, params):
+        obs, state = self.env.reset(key, params)
+        return obs, (state, jnp.zeros((), jnp.int32))
+
+    def step(self, key, state, action, params):
+        obs, inner, reward, *rest = self.env.step(key, state[0], action, params)
+        return obs, (inner, state[1] + 1), jnp.where(state[1] >= 20, jnp.nan, reward), *rest
+
+
+def test_the_state_before_the_first_bad_update_of_a_chunk_is_kept(trained, tmp_path, monkeypatch):
+    """PROMISES 9: the step, the quantity and the environment are named, and the last finite state is a checkpoint."""
+    make = envs.make
+    monkeypatch.setattr(envs, "make", lambda name, **kwargs: (TimeBomb((made := make(name, **kwargs))[0]), made[1]))
+    monkeypatch.setattr(envs, "check", lambda *args, **kwargs: None)
+    with pytest.raises(
+        loop.NonFiniteError, match="reward of environment 0 is not finite after step 96; the state of step 64"
+    ):
+        loop.train(SMALL | {"log_every": 320}, out=tmp_path / "run", show=False)
+    found, step, _ = checkpoint.restore(tmp_path / "run", program.Program(parse(SMALL)).template)
+    assert step == 64
+    reference = loop.train(SMALL, lambda line, state: line["step"] == 64, out=tmp_path / "reference", show=False)
+    for a, b in zip(jax.tree.leaves(found.agent), jax.tree.leaves(reference.state.agent), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_the_environment_of_what_is_not_finite_is_named(tmp_path):
+    stopped = loop.train(SMALL, lambda line, state: line["step"] == 64, out=tmp_path / "run", show=False)
+
+    def poison(x):
+        return x.at[2].set(jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    poisoned = stopped.state.envs.replace(env_state=jax.tree.map(poison, stopped.state.envs.env_state))
+    extra = checkpoint.restore(stopped.run, stopped.state)[2]
+    checkpoint.save(stopped.run, 72, stopped.state.replace(envs=poisoned), extra)
+    with pytest.raises(loop.NonFiniteError, match="obs of environment 2 is not finite after step 96"):
+        loop.resume(stopped.run, show=False)
+
+
+def test_a_loss_or_a_parameter_that_overflows_is_named(tmp_path):
+    config = THREE | {"learning_rate": 1e38, "max_grad_norm": math.inf}
+    with pytest.raises(loop.NonFiniteError, match=r"(loss|grad_norm|params) of seed 5 is not finite after step \d+"):
+        loop.train(config, out=tmp_path / "run", show=False)
+    assert checkpoint.steps(tmp_path / "run")
