@@ -100,18 +100,17 @@ def apply_along(policy: Policy, actor: Actor, obs: PyTree, start: Array, core: P
 
 def act(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tuple[Memory, PyTree, Extras]:
     """One exploring step for one observation."""
-    action_key, noise_key = jax.random.split(key)
     output, _, core = apply(policy, actor, obs, memory.core)
     dist = distribution(policy, output, obs)
     noise = memory.noise
     if policy.gsde:
         matrix, age = noise
-        matrix = jnp.where(age == 0, policies.gsde_noise(noise_key, *matrix.shape), matrix)
+        matrix = jnp.where(age == 0, policies.gsde_noise(key, *matrix.shape), matrix)
         raw = policies.gsde_sample(output, matrix)
         age = age + 1
         noise = matrix, (age % policy.gsde_steps if policy.gsde_steps else age)
     else:
-        raw = policies.sample(dist, action_key)
+        raw = policies.sample(dist, key)
     extras = Extras(raw if isinstance(policy.action_space, Box) else (), policies.log_prob(dist, raw), memory.core)
     return Memory(core, noise), policies.action(policy.action_space, raw, squash=policy.squash), extras
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 from annotated_types import Interval
 from flax import struct
+from jax.flatten_util import ravel_pytree
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from rlkit.agents import actor_critic, checks, normalization, policies
@@ -27,6 +28,7 @@ from rlkit.agents.actor_critic import Actor, Evaluated, Policy
 from rlkit.agents.normalization import Normalizer
 from rlkit.networks import actor_critic as actor_critic_network
 from rlkit.ops import losses
+from rlkit.ops.chunked import num_chunks
 from rlkit.ops.permutation import permute
 from rlkit.ops.returns import gae
 from rlkit.ops.schedules import Schedule, schedule
@@ -58,7 +60,7 @@ class Config(BaseModel):
 
     num_epochs: PositiveInt = 4
     num_minibatches: PositiveInt = 4
-    chunk_size: PositiveInt | None = Field(4096, description="rows at once before the epochs; null for all")
+    chunk_size: PositiveInt | None = Field(8192, description="rows that pass the network at once; null for all")
     old_log_prob: Literal["recompute", "collected"] = Field("recompute", description="collected: when data is older")
     recompute_advantage: bool = Field(False, description="estimate the advantages anew in each epoch")
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
@@ -140,13 +142,10 @@ def loss(
     output, value, _ = actor_critic.apply_along(policy, actor, batch.obs, batch.start, core)
     dist = actor_critic.distribution(policy, output, batch.obs)
     log_prob = policies.log_prob(dist, batch.action)
-    advantage = batch.advantage
-    if config.normalize_advantage == "minibatch":
-        advantage = losses.normalize_advantage(advantage)
     low = clip * hyper.clip_eps
     high = jnp.where(jnp.isinf(hyper.clip_eps_high), low, clip * hyper.clip_eps_high)
     surrogate = losses.ppo_clip(
-        log_prob, batch.old_log_prob, advantage, clip_eps=(low, high), dual_clip=hyper.dual_clip
+        log_prob, batch.old_log_prob, batch.advantage, clip_eps=(low, high), dual_clip=hyper.dual_clip
     )
     value_loss = losses.clipped_value_loss(value, batch.old_value, batch.target, clip_eps=hyper.vf_clip_eps)
     log_ratio = log_prob - batch.old_log_prob
@@ -172,7 +171,7 @@ def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: in
     return State(
         hyper=hyper,
         params=params,
-        opt_state=optimizer(hyper, hyper.learning_rate).init(params),
+        opt_state=optimizer(hyper, hyper.learning_rate).init(ravel_pytree(params)[0]),
         normalizer=normalization.init(
             policy.obs_space, example, num_envs, obs=config.normalize_obs, reward=config.normalize_reward
         ),
@@ -223,17 +222,46 @@ def estimate(
     return says, advantage, target
 
 
+def gradient(
+    parts: Parts, state: State, clip: Array, params: PyTree, batch: Batch, core: PyTree
+) -> tuple[PyTree, dict[str, Array]]:
+    """The gradient of a minibatch's loss and its metrics, summed over chunks of rows, in bounded memory.
+
+    A recurrent network's minibatch is one chunk, and so is one that no divisor near `chunk_size` divides.
+    """
+
+    def of(batch: Batch) -> tuple[PyTree, dict[str, Array]]:
+        return jax.grad(partial(loss, parts), has_aux=True)(params, state, batch, core, clip)
+
+    chunks = 1 if parts.policy.recurrent else num_chunks(batch.advantage.shape[0], parts.config.chunk_size)
+    if chunks == 1:
+        return of(batch)
+    split = jax.tree.map(lambda x: x.reshape(chunks, -1, *x.shape[1:]), batch)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(of, jax.tree.map(lambda x: x[0], split)))
+    total, _ = jax.lax.scan(lambda sums, chunk: (jax.tree.map(jnp.add, sums, of(chunk)), None), zeros, split)
+    return jax.tree.map(lambda x: x / chunks, total)
+
+
 def gradient_step(
-    parts: Parts, state: State, learning_rate: Scalar, clip: Array, learner: Learner, batch: Batch, core: PyTree
+    parts: Parts,
+    state: State,
+    learning_rate: Scalar,
+    clip: Array,
+    learner: Learner,
+    batch: Batch,
+    core: PyTree,
 ) -> tuple[Learner, tuple[dict[str, Array], Array]]:
     """Descend on one minibatch, unless its KL divergence exceeds 1.5 target_kl: then nothing changes any more.
 
     Returns the learner, the metrics, and whether they count (they do up to the minibatch that stopped the update).
     """
-    grads, metrics = jax.grad(partial(loss, parts), has_aux=True)(learner.params, state, batch, core, clip)
+    if parts.config.normalize_advantage == "minibatch":
+        batch = batch._replace(advantage=losses.normalize_advantage(batch.advantage))
+    grads, metrics = gradient(parts, state, clip, learner.params, batch, core)
+    flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
-        updates, opt_state = optimizer(state.hyper, learning_rate).update(grads, learner.opt_state)
-    params = optax.apply_updates(learner.params, updates)
+        updates, opt_state = optimizer(state.hyper, learning_rate).update(flat, learner.opt_state)
+    params = optax.apply_updates(learner.params, unravel(updates))
     stopped = learner.stopped | (metrics["approx_kl"] > 1.5 * state.hyper.target_kl)
     params, opt_state = jax.tree.map(
         lambda new, old: jnp.where(stopped, old, new), (params, opt_state), (learner.params, learner.opt_state)

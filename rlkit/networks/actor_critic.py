@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.networks.dense import Dense
 from rlkit.networks.features import features, is_image
 from rlkit.networks.initializers import orthogonal
 from rlkit.networks.torsos import MLP, Conv
@@ -64,7 +65,7 @@ class ActorCritic(nn.Module):
                 next_memory[name], y = self._cell(name)(memory[name], y)
             hidden[name] = y
         policy = self._policy(hidden[names[0]])
-        value = nn.Dense(1, kernel_init=orthogonal(1.0), name="value")(hidden[names[-1]])[..., 0]
+        value = Dense(1, 1.0, name="value")(hidden[names[-1]])[..., 0]
         return (policy, value) if self.recurrent == "none" else (policy, value, next_memory)
 
     def _torso(self, image: bool, name: str) -> nn.Module:
@@ -87,7 +88,7 @@ class ActorCritic(nn.Module):
         )
 
     def _policy(self, hidden: Array):
-        out = nn.Dense(self.policy_size, kernel_init=orthogonal(0.01), name="policy")(hidden)
+        out = Dense(self.policy_size, 0.01, name="policy")(hidden)
         if not self.real_valued:
             return out
         shape = (hidden.shape[-1], self.policy_size) if self.gsde else (self.policy_size,)

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rlkit.networks.dense import Dense
 from rlkit.networks.initializers import orthogonal
 from rlkit.types import Array
 
@@ -30,7 +31,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for size in self.hidden_sizes:
-            x = nn.Dense(size, kernel_init=orthogonal(2**0.5), dtype=self.dtype)(x)
+            x = Dense(size, 2**0.5, self.dtype)(x)
             if self.layer_norm:
                 x = nn.LayerNorm(dtype=self.dtype)(x)
             x = ACTIVATIONS[self.activation](x)

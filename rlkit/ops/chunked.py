@@ -54,3 +54,15 @@ def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int |
     shapes = jax.eval_shape(chunk_at, 0)
     out = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), shapes)
     return jax.lax.scan(write, out, jnp.minimum(jnp.arange(0, rows, chunk_size), rows - chunk_size))[0]
+
+
+def num_chunks(rows: int, chunk_size: int | None) -> int:
+    """Into how many equal chunks to cut `rows`: the fewest of at most `chunk_size` rows, where those are not tiny.
+
+    Returns 1 where `chunk_size` is None or not below `rows`, and where only chunks of less than an eighth of
+    `chunk_size` would divide the rows.
+    """
+    if chunk_size is None or chunk_size >= rows:
+        return 1
+    fitting = (n for n in range(-(-rows // chunk_size), 8 * rows // chunk_size + 1) if rows % n == 0)
+    return next(fitting, 1)

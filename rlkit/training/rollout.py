@@ -49,13 +49,11 @@ def rollout(
     """
     num_envs = state.episode_length.shape[0]
 
-    def step(state: EnvsState, key: Key):
-        act_key, env_key = jax.random.split(key)
-        memory, action, extras = jax.vmap(agent.act, (None, 0, 0, 0))(
-            actor, state.memory, state.obs, jax.random.split(act_key, num_envs)
-        )
+    def step(state: EnvsState, keys: Key):
+        act_keys, env_keys = keys
+        memory, action, extras = jax.vmap(agent.act, (None, 0, 0, 0))(actor, state.memory, state.obs, act_keys)
         obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
-            jax.random.split(env_key, num_envs), state.env_state, action, params
+            env_keys, state.env_state, action, params
         )
         transition = Transition(state.obs, action, reward, terminated, truncated, info["final_observation"], extras)
         done = terminated | truncated
@@ -70,5 +68,6 @@ def rollout(
         )
         return state, (transition, episodes)
 
-    state, (transitions, episodes) = jax.lax.scan(step, state, jax.random.split(key, num_steps))
+    keys = jax.random.split(key, (num_steps, 2, num_envs))  # all at once: faster than a few in each step
+    state, (transitions, episodes) = jax.lax.scan(step, state, keys)
     return state, transitions, episodes
