@@ -261,12 +261,10 @@ def gradient_step(
     flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
         updates, opt_state = optimizer(state.hyper, learning_rate).update(flat, learner.opt_state)
-    params = optax.apply_updates(learner.params, unravel(updates))
     stopped = learner.stopped | (metrics["approx_kl"] > 1.5 * state.hyper.target_kl)
-    params, opt_state = jax.tree.map(
-        lambda new, old: jnp.where(stopped, old, new), (params, opt_state), (learner.params, learner.opt_state)
-    )
-    return Learner(params, opt_state, stopped), (metrics | {"grad_norm": optax.tree.norm(grads)}, ~learner.stopped)
+    params = optax.apply_updates(learner.params, unravel(jnp.where(stopped, 0.0, updates)))
+    opt_state = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), opt_state, learner.opt_state)
+    return Learner(params, opt_state, stopped), (metrics | {"grad_norm": optax.tree.norm(flat)}, ~learner.stopped)
 
 
 def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from rlkit.ops._arrays import as_floats, check_shape, pick
+from rlkit.ops._arrays import as_floats, check_shape
 from rlkit.types import Array, Key
 
 
@@ -66,8 +66,11 @@ class Categorical(flax.struct.PyTreeNode):
     def log_prob(self, action: ArrayLike) -> Array:
         """action: [...] int -> [...] float, NaN where it is out of range. Raises ValueError on another shape."""
         check_shape("action", action, jnp.shape(self.logits)[:-1])
-        # A gather: with its gradient as fast as a one-hot product at 2 to 18 actions on a CPU, a fifth faster without.
-        return pick(self.log_probs, action)
+        # A sum over a mask, which fuses with what is around it, gradient included; a gather takes eight more kernels.
+        log_probs, action = self.log_probs, jnp.asarray(action)
+        actions = jax.lax.broadcasted_iota(action.dtype, log_probs.shape, log_probs.ndim - 1)
+        taken = jnp.sum(jnp.where(actions == action[..., None], log_probs, 0.0), axis=-1)
+        return jnp.where((action >= 0) & (action < log_probs.shape[-1]), taken, jnp.nan)
 
     def entropy(self) -> Array:
         """[...] float, in nats, -Σ p log p."""
