@@ -1,0 +1,116 @@
+"""One library's PPO in a process of its own, for ppo.py: `python ppo_worker.py rlkit|rejax`.
+
+It speaks JSON, a line each: {"compile": [num_envs, updates]} and {"run": seed} are answered with the seconds they took,
+and a run with the environment steps that the program itself has counted. The libraries need different versions of
+gymnax, so this file imports each only in its own process.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDEN = 128, 4, 4, (64, 64)
+HYPER = {"learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "clip_eps": 0.2, "vf_coef": 0.5, "ent_coef": 0.0}
+MAX_GRAD_NORM = 0.5
+REJAX_ALWAYS = {"vf_clip_eps": 0.2, "adam_eps": 1e-8}  # what rejax has built in, so rlkit is set to it
+
+Train = Callable[[Any], Any]  # key -> the state at the end
+
+
+def rlkit(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
+    import jax
+
+    from rlkit import envs, training
+    from rlkit.agents import ppo
+
+    env, params = envs.make("CartPole-v1")
+    config = ppo.Config(hidden_sizes=HIDDEN, activation="tanh", num_epochs=NUM_EPOCHS, num_minibatches=NUM_MINIBATCHES)
+    agent = ppo.make(config, env.observation_space(params), env.action_space(params))
+    hyper = ppo.Hyper(max_grad_norm=MAX_GRAD_NORM, **HYPER, **REJAX_ALWAYS)
+    init, step = training.make(agent, env, params, num_envs=num_envs, num_steps=NUM_STEPS)
+
+    def train(key):
+        def update(state, _):
+            state, metrics = step(state)
+            return state, {name: x for name, x in metrics.items() if x.ndim == 0}  # a line of metrics an update
+
+        return jax.lax.scan(update, init(hyper, key), None, updates)
+
+    return train, lambda out: int(out[0].agent.env_steps)
+
+
+def rejax(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
+    from rejax import PPO
+
+    steps = num_envs * NUM_STEPS * updates
+    algorithm = PPO.create(
+        env="CartPole-v1",
+        num_envs=num_envs,
+        num_steps=NUM_STEPS,
+        num_epochs=NUM_EPOCHS,
+        num_minibatches=NUM_MINIBATCHES,
+        total_timesteps=steps,
+        eval_freq=steps,
+        skip_initial_evaluation=True,
+        agent_kwargs={"activation": "tanh", "hidden_layer_sizes": HIDDEN},
+        max_grad_norm=MAX_GRAD_NORM,
+        **HYPER,
+    ).replace(eval_callback=lambda algorithm, state, key: ())  # its greedy episodes are no part of training
+    return lambda key: PPO.train(algorithm, key), lambda out: int(out[0].global_step)
+
+
+class Worker:
+    """The program of the last size that was asked for."""
+
+    def __init__(self, library: Callable[[int, int], tuple[Train, Callable[[Any], int]]]):
+        self.library = library
+
+    def compile(self, num_envs: int, updates: int) -> dict[str, float]:
+        """Trace, lower and compile a whole run, with nothing left of an earlier compilation."""
+        import jax
+
+        jax.clear_caches()
+        train, self.count = self.library(num_envs, updates)
+        begin = time.perf_counter()
+        lowered = jax.jit(train).lower(jax.random.key(0))
+        middle = time.perf_counter()
+        self.compiled = lowered.compile()
+        end = time.perf_counter()
+        return {"seconds": end - begin, "lower": middle - begin, "compile": end - middle}
+
+    def run(self, seed: int) -> dict[str, float]:
+        import jax
+
+        key = jax.block_until_ready(jax.random.key(seed))
+        begin = time.perf_counter()
+        out = jax.block_until_ready(self.compiled(key))
+        return {"seconds": time.perf_counter() - begin, "steps": self.count(out)}
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("rlkit-jax", "rejax", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a library prints must not be taken for an answer
+    worker = Worker({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]])
+    print(json.dumps({"versions": _versions()}), file=answers)
+    for line in sys.stdin:
+        ((command, arguments),) = json.loads(line).items()
+        answer = worker.compile(*arguments) if command == "compile" else worker.run(arguments)
+        print(json.dumps(answer), file=answers)
+
+
+if __name__ == "__main__":
+    main()
