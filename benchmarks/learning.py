@@ -198,7 +198,7 @@ def main() -> None:
             out.mkdir(parents=True)
             found = measure(row, options.seeds or row.seeds, out, vmap=options.vmap)
             results = report.read(options.results, "learning") | {label: found}
-            report.write(options.results, "learning", results, render(results))
+            report.write(options.results, "learning", results, render)
             jax.clear_caches()
 
 

@@ -7,7 +7,7 @@ compiled from shapes alone, so nothing large is allocated for it.
 import argparse
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ def rows_of(found: dict[str, dict[str, int]]) -> list[list[str]]:
     return [[f"{int(rows):,}", mib(found["chunked"][rows]), mib(found["whole"][rows])] for rows in sizes]
 
 
-def render(results: dict[str, Any]) -> str:
+def render(results: Mapping[str, Any]) -> str:
     time, flat = results["time"], results["flatness"]
     milliseconds = {mode: 1e3 * statistics.median(s) for mode, s in time["seconds"].items()}
     header = ["rows", f"chunks of {CHUNK}, MiB", "whole, MiB"]
@@ -178,7 +178,7 @@ def main() -> None:
         "update": memory(update, [rows for rows in powers if rows <= 2**20]),
         "made": report.made(),
     }
-    report.write(options.results, "memory", results, render(results))
+    report.write(options.results, "memory", results, render)
     draw(found, options.results / "memory.png")
 
 

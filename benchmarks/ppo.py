@@ -10,6 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -107,7 +108,7 @@ def measure(peers: list[Peer], num_envs: int, *, rounds: int, compilations: int)
     }
 
 
-def render(results: dict[str, Any]) -> str:
+def render(results: Mapping[str, Any]) -> str:
     rows = []
     for size, found in sorted(results.items(), key=lambda item: int(item[0])):
         speed, compilation, target = found["speed_ratio"], found["compile_ratio"], SPEED_TARGET.get(int(size))
@@ -156,7 +157,7 @@ def main() -> None:
             results[str(num_envs)] = measure(
                 [ours, theirs], num_envs, rounds=options.rounds, compilations=options.compilations
             )
-            report.write(options.results, "ppo", results, render(results))
+            report.write(options.results, "ppo", results, render)
 
 
 if __name__ == "__main__":

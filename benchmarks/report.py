@@ -91,9 +91,10 @@ def read(folder: Path, name: str) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def write(folder: Path, name: str, results: Mapping[str, Any], markdown: str) -> None:
-    """NAME.json and NAME.md; the text is printed, too."""
+def write(folder: Path, name: str, results: Mapping[str, Any], render: Callable[[Mapping[str, Any]], str]) -> None:
+    """NAME.json, and as NAME.md what `render` makes of it, which is printed, too."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    markdown = render(results)
     (folder / f"{name}.md").write_text(markdown)
     print(markdown)

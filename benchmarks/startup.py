@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def measure(repeats: int) -> dict[str, Any]:
     return {"command": ["rlkit", *COMMAND], "seconds": seconds, "mean_return": returns, "made": report.made()}
 
 
-def render(results: dict[str, Any]) -> str:
+def render(results: Mapping[str, Any]) -> str:
     rows = []
     for name, target in TARGETS.items():
         seconds = results["seconds"][name]
@@ -62,7 +63,7 @@ def render(results: dict[str, Any]) -> str:
     return (
         "# From the command line to a solved CartPole\n\n"
         f"`{' '.join(results['command'])}`, the whole process: imports, compilation, training, checkpoints, greedy "
-        "evaluation of 128 episodes, a learning curve. Python's own files have been read before, so the disk is warm.\n\n"
+        "evaluation of 128 episodes, a learning curve. Python's files have been read before: the disk is warm.\n\n"
         + report.table(header, rows)
         + f"\n{report.says(results['made'])}\n"
     )
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=report.HERE, help="where startup.json and startup.md go")
     options = parser.parse_args()
     results = measure(options.repeats)
-    report.write(options.results, "startup", results, render(results))
+    report.write(options.results, "startup", results, render)
 
 
 if __name__ == "__main__":
