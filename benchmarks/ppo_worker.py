@@ -36,7 +36,7 @@ def rlkit(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
     def train(key):
         def update(state, _):
             state, metrics = step(state)
-            return state, {name: x for name, x in metrics.items() if x.ndim == 0}  # a line of metrics an update
+            return state, {name: x for name, x in metrics.items() if x.ndim == 0}  # rejax has none
 
         return jax.lax.scan(update, init(hyper, key), None, updates)
 
