@@ -1,6 +1,6 @@
 """rlkit: a JAX-first functional reinforcement-learning toolkit.
 
-The names below are handed on from where they live and are imported when first used, so that `import rlkit` stays instant.
+The names below are handed on from where they live and are imported when first used: `import rlkit` stays instant.
 """
 
 import importlib
@@ -9,7 +9,7 @@ from typing import Any
 _MODULES = ("agents", "envs", "networks", "ops", "runs", "training", "types")
 _NAMES = {"load": "rlkit.runs", "ConfigError": "rlkit.types"}
 
-__all__ = ["ConfigError", "agents", "envs", "load", "networks", "ops", "runs", "training", "types"]  # noqa: F822
+__all__ = ["ConfigError", "agents", "envs", "load", "networks", "ops", "runs", "training", "types"]
 __version__ = "0.1.0"
 
 

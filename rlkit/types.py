@@ -98,6 +98,9 @@ class Network(NamedTuple):
     init: Callable[..., PyTree]  # (key, obs) -> params
     apply: Callable[..., Any]  # (params, obs) -> whatever the agent asks of its network
     memory: PyTree = ()  # a recurrent network's start value, for one environment
+    # A recurrent network may give `apply` in three parts, so that only the second runs step by step along time:
+    # encode(params, obs) -> x; advance(params, memory, x) -> (memory, y); decode(params, y) -> apply's other results.
+    parts: tuple[Callable, Callable, Callable] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """How an actor-critic acts, and what its network says of a rollout: any action space, feed-forward or recurrent."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -77,8 +78,7 @@ def apply(policy: Policy, actor: Actor, obs: PyTree, core: PyTree) -> tuple[PyTr
     """The network on observations [...]: the policy head's output and the value [...], in float32, and the memory."""
     obs = normalize_obs(policy.obs_space, actor.obs_stats, obs)
     output, value, *rest = policy.network.apply(actor.params, obs, *((core,) if policy.recurrent else ()))
-    output, value = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), (output, value))
-    return output, value, (rest[0] if rest else ())
+    return *_at_least_float32((output, value)), (rest[0] if rest else ())
 
 
 def apply_along(policy: Policy, actor: Actor, obs: PyTree, start: Array, core: PyTree) -> tuple[PyTree, Array, PyTree]:
@@ -87,15 +87,25 @@ def apply_along(policy: Policy, actor: Actor, obs: PyTree, start: Array, core: P
     `start` [T, B] marks the rows at which an episode begins. A recurrent network's memory comes back as it was before
     each row.
     """
+    network = policy.network
     if not policy.recurrent:
         return apply(policy, actor, obs, ())
+    if network.parts is None:
 
-    def step(core, obs):
-        output, value, after = apply(policy, actor, obs, core)
-        return after, (output, value)
+        def step(core, obs):
+            output, value, after = apply(policy, actor, obs, core)
+            return after, (output, value)
 
-    (output, value), before = unroll(step, policy.network.memory, core, obs, start)
-    return output, value, before
+        (output, value), before = unroll(step, network.memory, core, obs, start)
+        return output, value, before
+    encode, advance, decode = (partial(part, actor.params) for part in network.parts)
+    encoded = encode(normalize_obs(policy.obs_space, actor.obs_stats, obs))
+    hidden, before = unroll(advance, network.memory, core, encoded, start)
+    return *_at_least_float32(decode(hidden)), before
+
+
+def _at_least_float32(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree)
 
 
 def act(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tuple[Memory, PyTree, Extras]:

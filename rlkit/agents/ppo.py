@@ -262,8 +262,9 @@ def gradient_step(
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
         updates, opt_state = optimizer(state.hyper, learning_rate).update(flat, learner.opt_state)
     stopped = learner.stopped | (metrics["approx_kl"] > 1.5 * state.hyper.target_kl)
-    params = optax.apply_updates(learner.params, unravel(jnp.where(stopped, 0.0, updates)))
+    updates = jax.tree.map(lambda x: jnp.where(stopped, 0.0, x), updates)
     opt_state = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), opt_state, learner.opt_state)
+    params = optax.apply_updates(learner.params, unravel(updates))
     return Learner(params, opt_state, stopped), (metrics | {"grad_norm": optax.tree.norm(flat)}, ~learner.stopped)
 
 
@@ -371,7 +372,8 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         )
     elif config.gsde:
         raise ConfigError("gsde=True needs the network that Config describes; use False with a network of your own")
-    network = Network(*network) if isinstance(network, tuple) else Network(network.init, network.apply)
+    if not isinstance(network, Network):
+        network = Network(*network) if isinstance(network, tuple) else Network(network.init, network.apply)
     policy = Policy(obs_space, action_space, network, config.squash, config.gsde, config.gsde_steps)
     parts = Parts(config, policy)
     features = config.hidden_sizes[-1] if config.recurrent == "none" else config.memory_size
