@@ -40,7 +40,7 @@ def rlkit(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
 
         return jax.lax.scan(update, init(hyper, key), None, updates)
 
-    return train, lambda out: int(out[0].agent.env_steps)
+    return train, lambda out: int(out[0].agent.num_updates) * num_envs * NUM_STEPS
 
 
 def rejax(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlkit.networks import actor_critic
-from rlkit.networks.features import action_mask, features, is_image, real_valued, replace_real_valued
+from rlkit.networks.features import action_mask, features, image_shape, real_valued, replace_real_valued
 from rlkit.networks.initializers import orthogonal
 from rlkit.networks.recurrent import unroll, where_rows
 from rlkit.networks.torsos import MLP, Conv
@@ -53,7 +53,7 @@ def test_features_join_every_kind_of_leaf_but_the_mask():
         "pair": (jnp.array([0.5, -0.5]), jnp.array([1, 0])),
     }
     x = features(OBS_SPACE, obs)
-    expected = [0, 0, 1, 0] + [0.5, -0.5] + [0, 1, 1, 0, 0] + [0, 1, 0.2, 0]
+    expected = [*[0, 0, 1, 0], *[0.5, -0.5], *[0, 1, 1, 0, 0], *[0, 1, 0.2, 0]]
     np.testing.assert_allclose(x, np.asarray(expected, np.float32), atol=1e-6)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), obs)
     np.testing.assert_array_equal(features(OBS_SPACE, batch), np.stack([x] * 5))
@@ -79,9 +79,9 @@ def test_a_mask_of_floats_is_not_normalized():
 
 def test_images_keep_their_shape():
     image = Box(0, 255, (10, 10, 4), np.uint8)
-    assert is_image(image)
-    assert is_image(Dict({"action_mask": Box(0, 1, (2,)), "x": image}))
-    assert not is_image(OBS_SPACE)
+    assert image_shape(image) == (10, 10, 4)
+    assert image_shape(Dict({"action_mask": Box(0, 1, (2,)), "x": image})) == (10, 10, 4)
+    assert image_shape(OBS_SPACE) is None
     assert features(image, jnp.zeros((7, 10, 10, 4), jnp.uint8), image=True).shape == (7, 10, 10, 4)
 
 
@@ -115,7 +115,10 @@ def test_memory_is_put_back_at_every_pattern_of_starts():
     """A core that sums its inputs, against a Python loop over all 2^6 patterns."""
     x = np.arange(1.0, 7.0, dtype=np.float32)
     patterns = np.array(list(itertools.product([False, True], repeat=6)))
-    step = lambda memory, x: (memory + x, memory + x)
+
+    def step(memory, x):
+        return memory + x, memory + x
+
     inputs = jnp.asarray(np.broadcast_to(x[:, None], (6, 64)))
     outputs, before = unroll(step, jnp.float32(0.0), jnp.full((64,), 100.0), inputs, jnp.asarray(patterns.T))
     for j, starts in enumerate(patterns):

@@ -77,7 +77,7 @@ def _ratios(agent, state, rollout, chunk_size):
     """pi / pi_old of a first minibatch that is the whole rollout, as the loss sees it."""
     parts = parts_of(agent)
     actor = agent.actor(state)
-    old = actor_critic.evaluate(parts.policy, actor, rollout, rollout.extras.core, chunk_size, keep_output=False)
+    old = actor_critic.evaluate(parts.policy, actor, rollout, rollout.extras.core, chunk_size, keep_dist=False)
     done = rollout.terminated | rollout.truncated
     begins = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
     core = jax.tree.map(lambda x: x[0], rollout.extras.core)
@@ -127,7 +127,7 @@ def test_next_values_of_a_recurrent_agent_advance_its_memory_over_obs():
     agent = ppo.make(ppo.Config(**SMALL, memory_size=5, recurrent="lstm"), OBS, SPACES["discrete"])
     state, parts = start(agent), parts_of(agent)
     rollout = rollout_of(agent, state, 6, 4, done=0.0)
-    old = actor_critic.evaluate(parts.policy, agent.actor(state), rollout, rollout.extras.core, 5, keep_output=False)
+    old = actor_critic.evaluate(parts.policy, agent.actor(state), rollout, rollout.extras.core, 5, keep_dist=False)
     np.testing.assert_allclose(old.next_value[:-1], old.value[1:], atol=1e-5)
 
 
@@ -138,7 +138,7 @@ SETTINGS = {
         {},
         {"squash": True},
         {"gsde": True},
-        {"kl_penalty": True},
+        {"kl_penalty": True, "gsde": True},
         {"normalize_obs": True, "normalize_reward": True},
     ],
 }
@@ -423,6 +423,14 @@ def test_settings_that_do_not_fit_the_action_space_are_named():
             ppo.make(ppo.Config(**{field: True}), OBS, space)
     with pytest.raises(ConfigError, match="cannot be acted in"):
         ppo.make(ppo.Config(), OBS, Dict({"a": Discrete(2)}))
+    image = Box(0, 1, (5, 5, 1))
+    for settings, space, words in (
+        ({"torso": "conv"}, OBS, "torso='conv' needs one image"),
+        ({"channels": (4, 4, 4)}, image, "use at most 2 layers"),
+        ({"gsde": True, "hidden_sizes": ()}, OBS, "gsde=True needs a hidden layer"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            ppo.make(ppo.Config(**settings), space, SPACES["box"])
     with pytest.raises(ConfigError, match="gsde=True"):
         ppo.make(ppo.Config(gsde=True), OBS, SPACES["box"], network=(lambda k, o: 0, lambda p, o: 0))
 

@@ -58,7 +58,7 @@ class Evaluated(NamedTuple):
     log_prob: Array
     value: Array
     next_value: Array
-    output: PyTree  # of the policy head
+    dist: PyTree  # the distribution of raw actions
 
 
 def start_memory(policy: Policy, gsde_features: int = 0) -> Memory:
@@ -138,7 +138,7 @@ def raw_action(policy: Policy, rollout: Transition) -> Array:
 
 
 def evaluate(
-    policy: Policy, actor: Actor, rollout: Transition, core: PyTree, chunk_size: int | None, *, keep_output: bool
+    policy: Policy, actor: Actor, rollout: Transition, core: PyTree, chunk_size: int | None, *, keep_dist: bool
 ) -> Evaluated:
     """What the network says of a rollout, in chunks of rows, so that its memory does not grow with the rollout.
 
@@ -147,7 +147,7 @@ def evaluate(
       rollout: [T, N, ...].
       core: [T, N, ...] a recurrent network's memory before each row. The next value is found by advancing it over obs.
       chunk_size: rows at once; None for all.
-      keep_output: whether to return the policy head's output; else it is ().
+      keep_dist: whether to return the distributions; else `dist` is ().
     """
     shape = rollout.reward.shape
 
@@ -155,8 +155,8 @@ def evaluate(
         obs, next_obs, raw, core = batch
         output, value, after = apply(policy, actor, obs, core)
         next_value = apply(policy, actor, next_obs, after)[1]
-        log_prob = policies.log_prob(distribution(policy, output, obs), raw)
-        return Evaluated(log_prob, value, next_value, output if keep_output else ())
+        dist = distribution(policy, output, obs)
+        return Evaluated(policies.log_prob(dist, raw), value, next_value, dist if keep_dist else ())
 
     batch = rollout.obs, rollout.next_obs, raw_action(policy, rollout), core
     flat = chunked_map(rows, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch), chunk_size)

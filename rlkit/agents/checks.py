@@ -1,5 +1,8 @@
 """Rules that several agents share, each with an error that names the field, the value, the rule and a remedy."""
 
+from typing import Any
+
+from rlkit.networks.features import image_shape
 from rlkit.types import Box, ConfigError, Space
 
 
@@ -17,3 +20,24 @@ def needs_box(field: str, space: Space, *, bounded: bool) -> None:
     if not isinstance(space, Box) or (bounded and not space.bounded):
         kind = "a Box action space with finite bounds" if bounded else "a Box action space"
         raise ConfigError(f"{field}=True needs {kind}, and this one is {space}; use False")
+
+
+def fits_network(config: Any, obs_space: Space) -> None:
+    """Raise a ConfigError where the observation does not fit the torso that an agent's Config describes."""
+    shape = image_shape(obs_space)
+    if config.torso == "conv" and shape is None:
+        raise ConfigError(f"torso='conv' needs one image [H, W, C] to look at, and this is {obs_space}; use 'mlp'")
+    if config.torso != "mlp" and shape is not None and smallest_side(shape, len(config.channels)) < 1:
+        most = max(n for n in range(len(config.channels)) if smallest_side(shape, n) >= 1)
+        raise ConfigError(f"channels={config.channels} shrinks images of {shape} to nothing; use at most {most} layers")
+    if config.gsde and config.recurrent == "none" and not config.hidden_sizes:
+        raise ConfigError("gsde=True needs a hidden layer to look at, and hidden_sizes=() has none; try (64, 64)")
+
+
+def smallest_side(shape: tuple[int, ...], layers: int) -> int:
+    """The smaller side of an image after `layers` convolutions of `networks.Conv`, 0 and less where none is left."""
+    side = min(shape[:2])
+    for i in range(layers):
+        stride = 2 if shape[0] >= 32 and i < layers - 1 else 1
+        side = (side - 3) // stride + 1
+    return side

@@ -46,7 +46,7 @@ def distribution(space: ActionSpace, output: PyTree, mask: Array | None, *, squa
     Args:
       space: the action space.
       output: what the network returned: logits [..., A], or (loc, log_std) [..., D], or for gSDE (loc [..., D],
-        log_std [F, D], features [..., F]), whose scale is sqrt(features^2 exp(log_std)^2) (Raffin et al. 2021, eq. 7).
+        log_std [F, D], features z [..., F]), whose scale is sqrt(sum_i z_i^2 exp(2 log_std_ij)) (Raffin et al. 2021).
       mask: [..., A] bool, the legal actions of a discrete space, or None for all.
       squash: whether a Box's actions pass through a tanh; raw actions are then the values before it.
     """

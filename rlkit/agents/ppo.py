@@ -72,7 +72,7 @@ class Config(BaseModel):
 
 
 class Hyper(struct.PyTreeNode):
-    """What a vmap may sweep: float32 scalars. Infinity switches a term off."""
+    """What a vmap may sweep: float32 scalars. Infinity switches a term off, but for `clip_eps_high`."""
 
     learning_rate: Annotated[Scalar, Interval(ge=0.0)] = 3e-4
     gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
@@ -86,7 +86,9 @@ class Hyper(struct.PyTreeNode):
     max_grad_norm: Annotated[Scalar, Interval(gt=0.0), "global norm"] = 0.5
     target_kl: Annotated[Scalar, Interval(ge=0.0), "an update ends at 1.5 times this KL divergence"] = jnp.inf
     kl_coef: Annotated[Scalar, Interval(ge=0.0), "of the KL penalty, at the start"] = 1.0
-    kl_target: Annotated[Scalar, Interval(gt=0.0), "what kl_coef adapts to; infinity: it stays"] = jnp.inf
+    kl_target: Annotated[
+        Scalar, Interval(gt=0.0), "the mean KL of minibatches that kl_coef adapts to; infinity: it stays"
+    ] = jnp.inf
     adam_eps: Annotated[Scalar, Interval(gt=0.0)] = 1e-5
     schedule_steps: Annotated[Scalar, Interval(gt=0.0), "environment steps that the schedules last"] = jnp.inf
 
@@ -99,7 +101,7 @@ class State(struct.PyTreeNode):
     opt_state: PyTree
     normalizer: Normalizer
     kl_coef: Array  # [] float32
-    env_steps: Array  # [] float32, environment steps learned from so far
+    num_updates: Array  # [] int32, rollouts learned from so far
 
 
 class Parts(NamedTuple):
@@ -117,7 +119,7 @@ class Batch(NamedTuple):
     start: Array  # bool, whether an episode begins here
     old_log_prob: Array
     old_value: Array
-    old_output: PyTree  # of the policy head, where the KL penalty needs it
+    old_dist: PyTree  # of raw actions before the update, where the KL penalty needs it
     advantage: Array
     target: Array  # of the value
 
@@ -142,8 +144,8 @@ def loss(
     output, value, _ = actor_critic.apply_along(policy, actor, batch.obs, batch.start, core)
     dist = actor_critic.distribution(policy, output, batch.obs)
     log_prob = policies.log_prob(dist, batch.action)
-    low = clip * hyper.clip_eps
-    high = jnp.where(jnp.isinf(hyper.clip_eps_high), low, clip * hyper.clip_eps_high)
+    low, high = (jnp.where(jnp.isinf(eps), eps, clip * eps) for eps in (hyper.clip_eps, hyper.clip_eps_high))
+    high = jnp.where(jnp.isinf(high), low, high)
     surrogate = losses.ppo_clip(
         log_prob, batch.old_log_prob, batch.advantage, clip_eps=(low, high), dual_clip=hyper.dual_clip
     )
@@ -158,7 +160,7 @@ def loss(
     }
     total = metrics["policy_loss"] + hyper.vf_coef * metrics["value_loss"] - hyper.ent_coef * metrics["entropy"]
     if config.kl_penalty:
-        metrics["kl"] = policies.kl(actor_critic.distribution(policy, batch.old_output, batch.obs), dist).mean()
+        metrics["kl"] = policies.kl(batch.old_dist, dist).mean()
         total = total + state.kl_coef * metrics["kl"]
     return total, metrics | {"loss": total}
 
@@ -166,7 +168,7 @@ def loss(
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """A state that has learned nothing; `example` is one step without batch axes."""
     config, policy = parts
-    hyper = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), hyper)
+    hyper = jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)  # copies, so that the state can be donated
     params = policy.network.init(key, example.obs, *((policy.network.memory,) if policy.recurrent else ()))
     return State(
         hyper=hyper,
@@ -175,8 +177,8 @@ def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: in
         normalizer=normalization.init(
             policy.obs_space, example, num_envs, obs=config.normalize_obs, reward=config.normalize_reward
         ),
-        kl_coef=jnp.array(hyper.kl_coef),  # a buffer of its own, so that the state can be donated
-        env_steps=jnp.zeros((), jnp.float32),
+        kl_coef=jnp.array(hyper.kl_coef),
+        num_updates=jnp.zeros((), jnp.int32),
     )
 
 
@@ -205,7 +207,7 @@ def estimate(
         rollout,
         core,
         config.chunk_size,
-        keep_output=config.kl_penalty,
+        keep_dist=config.kl_penalty,
     )
     advantage = gae(
         normalization.scale_reward(state.normalizer, rollout.reward),
@@ -225,7 +227,7 @@ def estimate(
 def gradient(
     parts: Parts, state: State, clip: Array, params: PyTree, batch: Batch, core: PyTree
 ) -> tuple[PyTree, dict[str, Array]]:
-    """The gradient of a minibatch's loss and its metrics, summed over chunks of rows, in bounded memory.
+    """The gradient of a minibatch's loss and its metrics, as means over equal chunks of rows, in bounded memory.
 
     A recurrent network's minibatch is one chunk, and so is one that no divisor near `chunk_size` divides.
     """
@@ -277,7 +279,7 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
     hyper = state.hyper
     num_steps, num_envs = rollout.reward.shape
     check(parts, num_envs, num_steps)
-    progress = state.env_steps / hyper.schedule_steps
+    progress = state.num_updates.astype(jnp.float32) * (num_steps * num_envs) / hyper.schedule_steps
     learning_rate = hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
     clip = schedule(config.clip_schedule, progress)
 
@@ -291,7 +293,7 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
         start=start,
         old_log_prob=old.log_prob if config.old_log_prob == "recompute" else rollout.extras.log_prob,
         old_value=old.value,
-        old_output=old.output,
+        old_dist=old.dist,
         advantage=advantage,
         target=target,
     )
@@ -331,7 +333,7 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
         opt_state=learner.opt_state,
         normalizer=normalization.take_in(state.normalizer, policy.obs_space, rollout, hyper.gamma),
         kl_coef=kl_coef,
-        env_steps=state.env_steps + num_steps * num_envs,
+        num_updates=state.num_updates + 1,
     )
     return state, metrics
 
@@ -362,6 +364,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
     for field in ("squash", "gsde"):
         if getattr(config, field):
             checks.needs_box(field, action_space, bounded=field == "squash")
+    checks.fits_network(config, obs_space)
     if network is None:
         settings = config.model_dump(include=set(actor_critic_network.SETTINGS))
         network = actor_critic_network.actor_critic(
@@ -370,13 +373,18 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
             real_valued=isinstance(action_space, Box),
             **settings,
         )
-    elif config.gsde:
-        raise ConfigError("gsde=True needs the network that Config describes; use False with a network of your own")
+    elif config.gsde or config.recurrent != "none":
+        field = "gsde=True" if config.gsde else f"recurrent={config.recurrent!r}"
+        raise ConfigError(f"{field} needs the network that Config describes; leave it out with a network of your own")
     if not isinstance(network, Network):
-        network = Network(*network) if isinstance(network, tuple) else Network(network.init, network.apply)
+        network = (
+            Network(*network)
+            if isinstance(network, tuple)
+            else Network(network.init, network.apply, getattr(network, "memory", ()))
+        )
     policy = Policy(obs_space, action_space, network, config.squash, config.gsde, config.gsde_steps)
     parts = Parts(config, policy)
-    features = config.hidden_sizes[-1] if config.recurrent == "none" else config.memory_size
+    features = config.memory_size if config.recurrent != "none" else sum(config.hidden_sizes[-1:])
     return Agent(
         init=partial(init, parts),
         actor=actor,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from rlkit.networks.cells import CELLS, GRU, LSTM
 from rlkit.networks.dense import Dense
-from rlkit.networks.features import features, is_image
+from rlkit.networks.features import features, image_shape
 from rlkit.networks.torsos import MLP, Conv
 from rlkit.types import Array, Network, PyTree, Space
 
@@ -97,7 +97,7 @@ class ActorCritic(nn.Module):
         return ("shared",) if self.shared_torso else ("actor", "critic")
 
     def _image(self) -> bool:
-        return self.torso == "conv" or (self.torso == "auto" and is_image(self.obs_space))
+        return self.torso == "conv" or (self.torso == "auto" and image_shape(self.obs_space) is not None)
 
     def _torso(self) -> nn.Module:
         settings = {

@@ -16,7 +16,7 @@ class GRU(nn.Module):
     size: int
 
     def setup(self):
-        self.inputs = Dense(3 * self.size)
+        self.inputs = Dense(3 * self.size, 3**0.5)  # the scale of one orthogonal matrix for each gate
         self.kernel = self.param("kernel", _gates(3), (self.size, 3 * self.size))
         self.bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
 
@@ -49,7 +49,7 @@ class LSTM(nn.Module):
     size: int
 
     def setup(self):
-        self.inputs = Dense(4 * self.size)
+        self.inputs = Dense(4 * self.size, 4**0.5)  # the scale of one orthogonal matrix for each gate
         self.kernel = self.param("kernel", _gates(4), (self.size, 4 * self.size))
 
     @staticmethod

@@ -14,10 +14,11 @@ def action_mask(obs: PyTree) -> Array | None:
     return obs[ACTION_MASK].astype(bool) if isinstance(obs, dict) and ACTION_MASK in obs else None
 
 
-def is_image(space: Space) -> bool:
-    """Whether the observation, beside an action mask, is one image [H, W, C]."""
+def image_shape(space: Space) -> tuple[int, ...] | None:
+    """[H, W, C] where the observation, beside an action mask, is one image; else None."""
     spaces = [s for name, s in space.spaces.items() if name != ACTION_MASK] if isinstance(space, Dict) else [space]
-    return len(spaces) == 1 and isinstance(spaces[0], Box) and len(spaces[0].shape) == 3
+    (first, *others) = spaces or [space]
+    return first.shape if not others and isinstance(first, Box) and len(first.shape) == 3 else None
 
 
 def features(space: Space, obs: PyTree, *, image: bool = False) -> Array:
@@ -52,7 +53,7 @@ def _parts(space: Space, obs: PyTree) -> list[tuple[Array, int]]:
         hot = [jax.nn.one_hot(obs[..., i], n, dtype=jnp.float32) for i, n in enumerate(space.nvec)]
         return [(jnp.concatenate(hot, axis=-1), 1)]
     x = jnp.asarray(obs)
-    x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32)
     return [(x / 255 if space.dtype == np.uint8 else x, len(space.shape))]
 
 

@@ -64,5 +64,7 @@ def num_chunks(rows: int, chunk_size: int | None) -> int:
     """
     if chunk_size is None or chunk_size >= rows:
         return 1
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} must be at least 1; use None for all rows at once")
     fitting = (n for n in range(-(-rows // chunk_size), 8 * rows // chunk_size + 1) if rows % n == 0)
     return next(fitting, 1)

@@ -80,14 +80,17 @@ def kl_approx(log_prob: ArrayLike, old_log_prob: ArrayLike) -> Array:
 def adaptive_kl_coef(coef: ArrayLike, kl: ArrayLike, *, target_kl: ArrayLike) -> Array:
     """The next coefficient of a KL penalty: halved where KL < target / 1.5, doubled where KL > 1.5 target.
 
-    Schulman et al. 2017, section 4. All are scalars [] float, and so is the result.
+    Schulman et al. 2017, section 4; kept in [1e-6, 1e6], from where it can come back.
+
+    All are scalars [] float, and so is the result.
 
     Raises:
       ValueError: an argument is not a scalar.
     """
     coef, kl = as_floats(coef, kl)
     coef, kl, target_kl = scalars(coef, coef=coef, kl=kl, target_kl=target_kl)
-    return coef * jnp.where(kl > 1.5 * target_kl, 2.0, jnp.where(kl < target_kl / 1.5, 0.5, 1.0))
+    adapted = coef * jnp.where(kl > 1.5 * target_kl, 2.0, jnp.where(kl < target_kl / 1.5, 0.5, 1.0))
+    return jnp.clip(adapted, 1e-6, 1e6)
 
 
 def normalize_advantage(advantage: ArrayLike, mask: ArrayLike | None = None, *, epsilon: float = 1e-8) -> Array:

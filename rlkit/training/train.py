@@ -77,6 +77,6 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
 def _example(env: Env, params: Any, envs: EnvsState, key: Key) -> Transition:
     """One step of one environment, without batch axes and extras, all zero: what Agent.init wants to see."""
     obs = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), envs.obs)
-    action = jax.tree.map(jnp.zeros_like, env.action_space(params).sample(key))
+    action = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(env.action_space(params).sample, key))
     flag = jnp.zeros((), bool)
     return Transition(obs, action, jnp.zeros((), jnp.float32), flag, flag, obs)
