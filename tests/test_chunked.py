@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rlkit.ops.chunked import chunked_map
+from rlkit.ops.chunked import chunked_map, num_chunks
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 10, 16])
@@ -73,3 +73,16 @@ def test_bad_input_is_named():
         chunked_map(lambda b: b, (jnp.zeros(3), jnp.zeros(())), 2)
     with pytest.raises(ValueError, match="chunk_size=0"):
         chunked_map(lambda b: b, jnp.zeros(3), 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "chunk_size", "expected"),
+    [(100, None, 1), (100, 100, 1), (100, 50, 2), (100, 49, 4), (65536, 8192, 8), (97, 50, 1), (24578, 8192, 1)],
+)
+def test_equal_chunks_are_as_few_as_divide_the_rows(rows, chunk_size, expected):
+    assert num_chunks(rows, chunk_size) == expected
+
+
+def test_chunks_of_no_rows_are_refused():
+    with pytest.raises(ValueError, match="chunk_size=0"):
+        num_chunks(10, 0)

@@ -127,8 +127,8 @@ def test_check_compiles_nothing(capsys, monkeypatch):
     monkeypatch.setattr(Program, "start", forbidden)
     assert cli.main(["check", "ppo/cartpole", "--seeds", "3"]) == 0
     out = capsys.readouterr().out
-    assert "507,904 (500,000 rounded up to 62 updates)" in out
-    assert "64 envs x 128 steps = 8,192" in out
+    assert "500,736 (500,000 rounded up to 489 updates)" in out
+    assert "32 envs x 32 steps = 1,024" in out
     assert "3 from 0" in out
     assert re.search(r"parameters: +[\d,]+ for each seed", out)
     assert re.search(r"memory: +about [\d.]+ MiB", out)
@@ -137,8 +137,8 @@ def test_check_compiles_nothing(capsys, monkeypatch):
 def test_help_lists_a_configs_keys_with_values_ranges_and_meanings(capsys):
     assert cli.main(["train", "ppo/cartpole", "--help"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"--num_envs 64 +int >= 1.*environments that step at once", out)
-    assert re.search(r"--gamma 0\.99 +float >= 0, <= 1; discount per step", out)
+    assert re.search(r"--num_envs 32 +int >= 1.*environments that step at once", out)
+    assert re.search(r"--gamma 0\.98 +float >= 0, <= 1; discount per step", out)
     assert re.search(r"--torso auto +auto \| mlp \| conv", out)
     assert re.search(r"--hidden_sizes \[64, 64\] +\[int.*, \.\.\.\]", out)
 

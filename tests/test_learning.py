@@ -74,8 +74,9 @@ def test_the_best_policy_is_found(env_name, updates, best, config):
 
 @pytest.mark.parametrize("recurrent", ["gru", "lstm"])
 def test_memory_is_learned_where_it_is_needed(recurrent):
-    settings = {"recurrent": recurrent, "memory_size": 16, "hyper": {"gamma": 0.99, "ent_coef": 0.01}}
-    assert learn("Probe-Memory", 120, **settings)[2] >= 0.95
+    hyper = {"learning_rate": 3e-3, "gamma": 0.99, "ent_coef": 0.01, "schedule_steps": 200 * 32 * 16.0}
+    settings = {"recurrent": recurrent, "memory_size": 16, "learning_rate_schedule": "linear", "hyper": hyper}
+    assert learn("Probe-Memory", 200, **settings)[2] >= 0.95
     assert abs(learn("Probe-Memory", 5)[2]) < 0.6  # without one, every policy's mean is 0
 
 

@@ -57,7 +57,7 @@ def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int |
 
 
 def num_chunks(rows: int, chunk_size: int | None) -> int:
-    """Into how many equal chunks to cut `rows`: the fewest of at most `chunk_size` rows, where those are not tiny.
+    """Into how many equal chunks to cut the rows of a batch [B, ...]: the fewest of at most `chunk_size` rows.
 
     Returns 1 where `chunk_size` is None or not below `rows`, and where only chunks of less than an eighth of
     `chunk_size` would divide the rows.

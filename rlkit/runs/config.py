@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import numpy as np
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic_core import PydanticUndefined
 
 from rlkit import agents, envs
 from rlkit.runs import files, strict_yaml
@@ -201,7 +200,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
         if first["type"] == "value_error":
             rule = str(first.get("ctx", {}).get("error", rule))
         line = f"{key}={_show(first['input'])} {rule}"
-        if field.default is not PydanticUndefined:
+        if not field.is_required():
             line += f"; the default is {_show(_thaw(field.default))}"
         elif field.description:
             line += f" ({field.description})"
