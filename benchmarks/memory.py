@@ -57,7 +57,7 @@ def evaluation(chunk_size: int | None, rows: int) -> Any:
     state = jax.eval_shape(partial(agent.init, ppo.Hyper(), jax.random.key(0), num_envs=1), example())
 
     def evaluate(actor: Any, rollout: Transition) -> Any:
-        return actor_critic.evaluate(parts.policy, actor, rollout, (), chunk_size, keep_output=False)
+        return actor_critic.evaluate(parts.policy, actor, rollout, (), chunk_size, keep_dist=False)
 
     return jax.jit(evaluate).lower(jax.eval_shape(agent.actor, state), rollout(rows)).compile()
 
