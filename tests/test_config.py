@@ -137,8 +137,8 @@ def test_every_config_that_comes_with_rlkit_is_valid_and_its_resolved_form_too(n
 
 
 def test_configs_are_found_by_path_by_name_and_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # first: in a checkout, ./configs comes before those that an installed package carries
     shipped = find("ppo/cartpole").resolve()
-    monkeypatch.chdir(tmp_path)
     assert find("ppo/cartpole").samefile(shipped)
     assert find("configs/ppo/cartpole.yaml").samefile(shipped)
     own = tmp_path / "configs" / "ppo" / "cartpole.yaml"
