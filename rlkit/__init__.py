@@ -6,10 +6,10 @@ The names below are handed on from where they live and are imported when first u
 import importlib
 from typing import Any
 
-_MODULES = ("agents", "envs", "networks", "ops", "runs", "training", "types")
+_MODULES = ("agents", "envs", "networks", "ops", "replay", "runs", "training", "types")
 _NAMES = {"load": "rlkit.runs", "ConfigError": "rlkit.types"}
 
-__all__ = ["ConfigError", "agents", "envs", "load", "networks", "ops", "runs", "training", "types"]
+__all__ = ["ConfigError", "agents", "envs", "load", "networks", "ops", "replay", "runs", "training", "types"]
 __version__ = "0.1.0"
 
 

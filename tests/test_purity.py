@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rlkit import ops
-from rlkit.ops import chunked, distributional, losses, permutation, returns, schedules, statistics
+from rlkit.ops import chunked, distributional, losses, permutation, returns, schedules, segment_tree, slice_index, statistics
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
 
 ROWS = 3  # how many argument sets each function is called with
@@ -73,6 +73,9 @@ MULTI = of(partial(MultiDiscrete, nvec=NVEC), floats(*A))
 DIAG = of(DiagNormal, floats(4, 2), positive(4, 2))
 TANH = of(partial(TanhNormal, low=-2.0, high=3.0), floats(4, 2), positive(4, 2))
 RUNNING = of(lambda x: statistics.running_update(statistics.running_init({"x": jnp.zeros(2)}), {"x": x}), floats(6, 2))
+SLICES = of(partial(slice_index.build, slice_len=2, num_rows=6), bools(5, 2))
+EPISODES = of(partial(slice_index.build, slice_len=2, num_rows=6, law="episode"), bools(5, 2))
+TREE = of(partial(segment_tree.build, fanout=2), positive(150))
 DISCOUNT = of(lambda going: jnp.where(going, 0.9, 0.0), bools(*B))
 
 TABLE: dict[str, tuple] = {
@@ -80,6 +83,28 @@ TABLE: dict[str, tuple] = {
     "chunked.chunked_map": (lambda x: chunked.chunked_map(jnp.sin, x, 3), floats(7, 2)),
     "permutation.permute": (lambda key, i: permutation.permute(key, i, 300), fresh_key, ints(300, 5)),
     "schedules.schedule": (partial(schedules.schedule, "cosine"), floats(4)),
+    "segment_tree.init": (lambda x: segment_tree.init(x.size, ("sum", "max")), floats(150)),
+    "segment_tree.build": (partial(segment_tree.build, fanout=4), positive(150)),
+    "segment_tree.write": (segment_tree.write, TREE, ints(150, 4), positive(4)),
+    "segment_tree.total": (segment_tree.total, TREE),
+    "segment_tree.minimum": (segment_tree.minimum, TREE),
+    "segment_tree.maximum": (segment_tree.maximum, TREE),
+    "segment_tree.values": (segment_tree.values, TREE),
+    "segment_tree.read": (segment_tree.read, TREE, ints(150, 2, 3)),
+    "segment_tree.find": (segment_tree.find, TREE, positive(4)),
+    "segment_tree.sample": (partial(segment_tree.sample, batch_size=5), TREE, fresh_key),
+    "slice_index.init": (lambda x: slice_index.init(*x.shape, 2), floats(4, 2)),
+    "slice_index.build": (partial(slice_index.build, slice_len=2, strict=False), bools(5, 2)),
+    "slice_index.add": (slice_index.add, SLICES, bools(3, 2)),
+    "slice_index.births": (slice_index.births, SLICES, bools(3, 2)),
+    "slice_index.size": (slice_index.size, SLICES),
+    "slice_index.num_episodes": (slice_index.num_episodes, EPISODES),
+    "slice_index.sample": (partial(slice_index.sample, num_slices=7), EPISODES, fresh_key),
+    "slice_index.batch_of_pass": (partial(slice_index.batch_of_pass, num_slices=3), SLICES, fresh_key, ints(2)),
+    "slice_index.at": (slice_index.at, SLICES, ints(6, *B), ints(2, *B)),
+    "slice_index.slice_starts_from_done": (partial(slice_index.slice_starts_from_done, slice_len=2), bools(*T)),
+    "slice_index.SliceIndex.num_rows": (lambda state: state.age * state.num_rows, SLICES),
+    "slice_index.SliceIndex.span": (lambda state: state.age * state.span, SLICES),
     "returns.gae": (partial(returns.gae, gamma=0.9, gae_lambda=0.8), *[floats(*T)] * 3, *ENDS),
     "returns.lambda_returns": (partial(returns.lambda_returns, gamma=0.9, lambda_=0.8), *[floats(*T)] * 2, *ENDS),
     "returns.n_step_returns": (partial(returns.n_step_returns, gamma=0.9, n=3), *[floats(*T)] * 2, *ENDS),

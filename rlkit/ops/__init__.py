@@ -1,6 +1,17 @@
 """Pure functions on arrays: no state, no environment, no network. Each module can be used alone."""
 
-from rlkit.ops import chunked, distributional, distributions, losses, permutation, returns, schedules, statistics
+from rlkit.ops import (
+    chunked,
+    distributional,
+    distributions,
+    losses,
+    permutation,
+    returns,
+    schedules,
+    segment_tree,
+    slice_index,
+    statistics,
+)
 
 __all__ = [
     "chunked",
@@ -10,5 +21,7 @@ __all__ = [
     "permutation",
     "returns",
     "schedules",
+    "segment_tree",
+    "slice_index",
     "statistics",
 ]

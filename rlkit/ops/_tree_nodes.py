@@ -1,0 +1,119 @@
+"""The nodes of a segment tree: where they lie, how children make a parent, how a draw picks a child."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rlkit.types import Array
+
+SMALLEST, LARGEST = 2.0**-126, 2.0**96  # between them lies every value but 0
+FIELD = {"sum": "sums", "min": "minima", "max": "maxima"}  # of SegmentTree
+STATISTICS = tuple(FIELD)
+EMPTY = {"sum": 0.0, "min": np.inf, "max": 0.0}  # of a node all of whose leaves are 0
+PAIR = {  # jnp.minimum would look for NaN too, which is not there
+    "sum": jnp.add,
+    "min": lambda a, b: jnp.where(a < b, a, b),
+    "max": lambda a, b: jnp.where(a > b, a, b),
+}
+FANOUT = 8  # 4, 16 and 32 were slower on a CPU: benchmarks/NOTES.md
+TOP = 32  # times the fan-out: a level of so few nodes is folded up to the root rather than stored level by level
+
+_WINDOWS = lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(), start_index_map=(0,))
+_NUMBERS = lax.ScatterDimensionNumbers(
+    update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+)
+_SCATTER = {"set": lax.scatter, "min": lax.scatter_min, "max": lax.scatter_max}
+
+
+def level_sizes(capacity: int, fanout: int) -> list[int]:
+    """The size of each stored level, from the leaves upwards; the last is a power of two."""
+    if not 1 <= capacity < 2**31:
+        raise ValueError(f"capacity={capacity} must lie in [1, 2^31 - 1], so that int32 numbers the leaves")
+    if fanout < 2 or fanout & (fanout - 1):
+        raise ValueError(f"fanout={fanout} must be a power of two, 2 or more; try {FANOUT}")
+    sizes, size = [], capacity
+    while size > TOP * fanout:
+        sizes.append(-(-size // fanout) * fanout)
+        size = sizes[-1] // fanout
+    return [*sizes, 1 << (size - 1).bit_length()]
+
+
+def from_leaves(name: str, leaves: Array) -> Array:
+    """What a statistic sees of the leaves [...]: a leaf below 0 is a value that the maximum leaves out."""
+    if name == "max":
+        return jnp.where(leaves > 0, leaves, 0.0)
+    return jnp.abs(leaves) if name == "sum" else jnp.where(leaves == 0, jnp.inf, jnp.abs(leaves))
+
+
+def fold(name: str, row: Array) -> Array:
+    """[..., a power of two] -> [...], pair by pair: the same bits on every way that leads to a node."""
+    columns = [row[..., i] for i in range(row.shape[-1])]
+    while len(columns) > 1:
+        columns = [PAIR[name](a, b) for a, b in zip(columns[0::2], columns[1::2], strict=True)]
+    return columns[0]
+
+
+def root(name: str, top: Array, fanout: int) -> Array:
+    """The topmost stored level -> []."""
+    if name != "sum":
+        return top.min() if name == "min" else top.max()  # where the order does not matter
+    return fold(name, sums_above(top, fanout)[-1])
+
+
+def sums_above(top: Array, fanout: int) -> list[Array]:
+    """The topmost stored level of sums and those above it, up to one of at most `fanout` nodes."""
+    levels = [top]
+    while levels[-1].size > fanout:
+        levels.append(fold("sum", levels[-1].reshape(-1, fanout)))
+    return levels
+
+
+def windows(level: Array, start: Array, size: int) -> Array:
+    """level [n], start [B] -> [B, size]: stretches of the level, all of which lie in it."""
+    return lax.gather(level, start[:, None], _WINDOWS, (size,), mode="promise_in_bounds")
+
+
+def entries(level: Array, node: Array) -> Array:
+    """level [n], node [B] -> [B]; NaN where the node is not in the level. (Not level[node]: see scatter.)"""
+    return lax.gather(level, node[:, None], _WINDOWS, (1,), mode="fill", fill_value=np.nan)[:, 0]
+
+
+def scatter(kind: str, level: Array, node: Array, value: Array, mode: str = "drop") -> Array:
+    """level [n], node [B], value [B] -> [n], setting the nodes or taking the min or max; drops nodes outside of it.
+
+    Not level.at[node], which counts -1 from the end, and wants int64 for a level of 2^31.
+    """
+    return _SCATTER[kind](level, node[:, None], value, _NUMBERS, mode=mode)
+
+
+def hold(x: Array) -> Array:
+    """x [B, ...] itself, computed once.
+
+    XLA's CPU backend would compute it again for each of its uses, and a descent again for each of its levels, which
+    adds up to powers of two; it looks through an optimization barrier. It does not fuse across a scatter, and this one
+    changes nothing. (Of two indices, as one alone becomes a slice.)
+    """
+    lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    return x.at[np.zeros(2, np.int32)].max(np.asarray(lowest, x.dtype), mode="promise_in_bounds")
+
+
+def pick(row: Array, mass: Array) -> tuple[Array, Array]:
+    """row [B or 1, K], mass [B] -> which child [B] int32, and the mass left in it [B].
+
+    By halves, as `fold` pairs them. The right half is entered where it is positive and the mass reaches it, so that a
+    child of 0 never is, unless all are.
+    """
+    sums = [[row[:, i] for i in range(row.shape[1])]]
+    while len(sums[-1]) > 1:
+        sums.append([PAIR["sum"](a, b) for a, b in zip(sums[-1][0::2], sums[-1][1::2], strict=True)])
+    child = jnp.zeros(mass.shape, jnp.int32)
+    while len(sums) > 1:
+        sums.pop()
+        left, right = sums[-1]
+        go_right = (right > 0) & (mass >= left)
+        mass = jnp.where(go_right, mass - left, mass)
+        child = 2 * child + go_right.astype(jnp.int32)
+        sums = [
+            [jnp.where(go_right, b, a) for a, b in zip(s[: len(s) // 2], s[len(s) // 2 :], strict=True)] for s in sums
+        ]
+    return child, mass

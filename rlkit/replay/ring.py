@@ -1,0 +1,162 @@
+"""The storage of every buffer: a ring of rows, each one step of all environments."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rlkit.replay import finals
+from rlkit.replay.finals import Finals
+from rlkit.types import Array, ConfigError, Transition
+
+
+class Ring(struct.PyTreeNode):
+    """The last R steps of N environments.
+
+    A place is a pair (slot, env). A slot is used again R rows later; a row's absolute number tells the two apart.
+    """
+
+    steps: Transition  # leaves [R, N, ...]; next_obs is () where observations are stored once
+    slot: Array  # [] int32, where the next row goes
+    count: Array  # [] int32, how many rows are stored
+    row: Array  # [] uint32, the absolute number of the next row, modulo 2^32
+    finals: Finals | tuple  # what next_obs is made of where observations are stored once, else ()
+
+    @property
+    def num_rows(self) -> int:
+        return self.steps.reward.shape[0]
+
+    @property
+    def num_envs(self) -> int:
+        return self.steps.reward.shape[1]
+
+    @property
+    def capacity(self) -> int:
+        return self.num_rows * self.num_envs
+
+
+def init(example: Transition, num_envs: int, capacity: int, window: int, max_finals: int | None) -> Ring:
+    """An empty ring of `capacity` steps, of which windows of `window` rows are drawn.
+
+    Args:
+      example: one step, leaves [...].
+      max_finals: how many final observations of truncated episodes to keep beside observations that are stored once;
+        None to store next_obs as it is.
+
+    Raises:
+      ConfigError: the capacity does not divide by `num_envs`, or holds fewer than `window` rows.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs} must be at least 1")
+    if capacity % num_envs:
+        near = max(capacity // num_envs, 1) * num_envs
+        raise ConfigError(f"capacity={capacity} must be a multiple of num_envs = {num_envs}; try {near}")
+    num_rows = capacity // num_envs
+    if num_rows < window:
+        raise ConfigError(
+            f"capacity={capacity} must be at least {window * num_envs}, to hold {window} steps of each of {num_envs} "
+            f"environments; try {window * num_envs} or more"
+        )
+    example = jax.tree.map(jnp.asarray, example)
+    kept = example if max_finals is None else example._replace(next_obs=())
+    return Ring(
+        steps=jax.tree.map(lambda x: jnp.zeros((num_rows, num_envs, *x.shape), x.dtype), kept),
+        slot=jnp.zeros((), jnp.int32),
+        count=jnp.zeros((), jnp.int32),
+        row=jnp.zeros((), jnp.uint32),
+        finals=() if max_finals is None else finals.init(example.obs, num_rows, num_envs, max_finals),
+    )
+
+
+def add(ring: Ring, rollout: Transition) -> Ring:
+    """The ring after a rollout [T, N, ...], 1 <= T <= R, written over the oldest rows, also across the ring's end.
+
+    Raises:
+      ValueError: the rollout has another structure, other shapes or dtypes than the example of `init`, or T > R.
+    """
+    length = _length(ring, rollout)
+    slots = next_slots(ring, length)
+    once = isinstance(ring.finals, Finals)
+    kept = rollout._replace(next_obs=()) if once else rollout
+    return ring.replace(
+        steps=jax.tree.map(lambda leaf, x: _write(leaf, slots, x), ring.steps, kept),
+        slot=advance(ring.slot, length, ring.num_rows),
+        count=jnp.minimum(ring.count, ring.num_rows - length) + length,
+        row=ring.row + jnp.uint32(length),
+        finals=finals.add(ring.finals, slots, rollout) if isinstance(ring.finals, Finals) else (),
+    )
+
+
+def _write(leaf: Array, slots: Array, rows: Array) -> Array:
+    if slots.shape[0] == 1:
+        return jax.lax.dynamic_update_slice_in_dim(leaf, rows, slots[0], 0)
+    return leaf.at[slots].set(rows, mode="promise_in_bounds", unique_indices=True)
+
+
+def _length(ring: Ring, rollout: Transition) -> int:
+    """T of a rollout that fits the ring."""
+    once = isinstance(ring.finals, Finals)
+    known = ring.steps._replace(next_obs=ring.steps.obs) if once else ring.steps
+    expected, given = jax.tree.structure(known), jax.tree.structure(rollout)
+    if expected != given:
+        raise ValueError(f"rollout has the structure {given}, expected {expected}, that of init's example")
+    shape = jnp.shape(rollout.reward)
+    if len(shape) != 2 or not 1 <= shape[0] <= ring.num_rows:
+        raise ValueError(
+            f"reward has shape {shape}, expected [T, {ring.num_envs}] with 1 <= T <= {ring.num_rows}; add a longer "
+            "rollout in pieces, or raise the capacity"
+        )
+    leaves, _ = jax.tree_util.tree_flatten_with_path(known)
+    for (path, leaf), x in zip(leaves, jax.tree.leaves(rollout), strict=True):
+        fitting = (shape[0], ring.num_envs, *leaf.shape[2:])
+        if jnp.shape(x) != fitting or jnp.asarray(x).dtype != leaf.dtype:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise ValueError(
+                f"{name} is {jnp.asarray(x).dtype} of shape {jnp.shape(x)}, expected {leaf.dtype} of shape {fitting}, "
+                "by init's example"
+            )
+    return shape[0]
+
+
+def next_slots(ring: Ring, length: int) -> Array:
+    """[T] int32, the slots that the next T rows take."""
+    return advance(ring.slot, jnp.arange(length, dtype=jnp.int32), ring.num_rows)
+
+
+def places(slots: Array, num_envs: int) -> Array:
+    """[T * N] int32, slot * N + env of the rows in slots [T]; of a slot R, which is none, the capacity or more."""
+    return (slots[:, None] * num_envs + jnp.arange(num_envs, dtype=jnp.int32)[None]).reshape(-1)
+
+
+def advance(slot: Array, by: Array | int, num_rows: int) -> Array:
+    """The slot `by` rows on, 0 <= by <= R, in int32 also where slot + by is not."""
+    ahead = slot - (num_rows - by)
+    return jnp.where(ahead < 0, ahead + num_rows, ahead)
+
+
+def slot_of(ring: Ring, row: Array) -> tuple[Array, Array]:
+    """The slots of absolute rows [...] uint32, and which rows are still stored; the slot of one that is not is R."""
+    age = ring.row - row
+    stored = (age >= jnp.uint32(1)) & (age <= ring.count.astype(jnp.uint32))
+    back = jnp.where(stored, age, jnp.uint32(1)).astype(jnp.int32)
+    return jnp.where(stored, advance(ring.slot, ring.num_rows - back, ring.num_rows), ring.num_rows), stored
+
+
+def row_of(ring: Ring, slot: Array) -> Array:
+    """[...] uint32, the absolute numbers of the rows in slots [...] int32."""
+    age = advance(ring.slot, ring.num_rows - slot, ring.num_rows)
+    return ring.row - jnp.where(age == 0, ring.num_rows, age).astype(jnp.uint32)
+
+
+def steps_at(ring: Ring, slot: Array, env: Array) -> Transition:
+    """The steps at places [...], leaves [..., ...]."""
+    steps = jax.tree.map(lambda leaf: leaf.at[slot, env].get(mode="promise_in_bounds"), ring.steps)
+    if not isinstance(ring.finals, Finals):
+        return steps
+    return steps._replace(next_obs=finals.next_obs(ring.finals, ring.steps, slot, env, ring.slot))
+
+
+def known(ring: Ring, slot: Array, env: Array) -> Array:
+    """[...] bool: False at places of truncated steps whose next_obs is no longer stored."""
+    if not isinstance(ring.finals, Finals):
+        return jnp.ones(slot.shape, bool)
+    return finals.known(ring.finals, ring.steps, slot, env)
