@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.networks.dense import Dense
-from rlkit.networks.initializers import orthogonal
 from rlkit.types import Array
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -57,9 +56,18 @@ class Conv(nn.Module):
         x = x.reshape(-1, *image)
         for i, channels in enumerate(self.channels):
             stride = 2 if image[0] >= 32 and i < len(self.channels) - 1 else 1
-            x = nn.Conv(channels, (3, 3), (stride, stride), "VALID", kernel_init=orthogonal(2**0.5), dtype=self.dtype)(
-                x
-            )
+            x = Dense(channels, 2**0.5, self.dtype)(_patches(x, stride))
             x = ACTIVATIONS[self.activation](x)
         x = x.reshape(*batch, -1)
         return MLP(self.hidden_sizes, self.activation, self.layer_norm, self.dtype)(x)
+
+
+def _patches(x: Array, stride: int) -> Array:
+    """The 3x3 patches that lie wholly inside images: [B, H, W, C] -> [B, H', W', 9 C].
+
+    A convolution is a product of patches with a matrix. XLA's CPU backend takes 16 times as long over the gradient of
+    its own convolution (benchmarks/NOTES.md).
+    """
+    rows, columns = (size - 2 for size in x.shape[1:3])
+    shifted = [x[:, i : i + rows : stride, j : j + columns : stride] for i in range(3) for j in range(3)]
+    return jnp.concatenate(shifted, axis=-1)
