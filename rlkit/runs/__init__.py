@@ -1,4 +1,4 @@
-"""The impure shell: configs, run directories, checkpoints, metric lines, progress, plots.
+"""The impure shell: configs, run directories, checkpoints, datasets, metric lines, progress, plots.
 
 The names are imported when first used, so that `rlkit --help` and a plot need not wait for what they do not use.
 """
@@ -15,18 +15,24 @@ _NAMES = {
     "parse": "config",
     "plot": "curves",
     "record": "rollout",
+    "restore": "states",
     "resume": "loop",
+    "save": "states",
     "train": "loop",
 }
 
-__all__ = [*_NAMES]
+_MODULES = ("datasets",)
+
+__all__ = [*_MODULES, *_NAMES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"rlkit.runs.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(f"rlkit.runs.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'rlkit.runs' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_NAMES)
+    return sorted(__all__)

@@ -1,0 +1,161 @@
+"""Transitions from flat arrays by the names of D4RL (Fu et al. 2020), in memory or in a NumPy archive."""
+
+import math
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from rlkit.runs import files
+from rlkit.types import ConfigError, Transition
+
+_REQUIRED = ("observations", "actions", "rewards", "terminals")
+_OPTIONAL = ("timeouts", "next_observations")
+_PIECE = 1 << 24  # bytes read at a time
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+def read_npz(path: str | Path) -> Transition:
+    """The transitions of a NumPy archive (.npz) with the keys that `from_arrays` takes; others are not looked at.
+
+    Objects are refused, and a shape is believed where the size of its array agrees. The arrays come whole into memory;
+    to write them as a dataset, `datasets.writer(folder, jax.tree.map(lambda x: x[0, 0], steps), num_envs=1)`.
+
+    Returns:
+      Transition of NumPy arrays [T, 1, ...].
+
+    Raises:
+      ConfigError: it is no such archive, or as `from_arrays`; the file and the key are named.
+    """
+    path, key = Path(path), None
+    try:
+        with os.fdopen(files._open(path, os.O_RDONLY), "rb") as file, zipfile.ZipFile(file) as archive:
+            members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+            arrays = {}
+            for key in (*_REQUIRED, *_OPTIONAL):
+                if key in members:
+                    arrays[key] = _array(archive, members[key])
+    except Exception as error:  # a damaged archive raises errors of some ten kinds
+        said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        what = f"{key} cannot be read" if key else "it cannot be read"
+        raise ConfigError(f"{path}: {what} from a NumPy archive: {said}; write numbers by numpy.savez") from None
+    if missing := [key for key in _REQUIRED if key not in arrays]:
+        names = ", ".join(sorted(members)[:20]) or "nothing"
+        raise ConfigError(f"{path} must hold {', '.join(missing)}, and it holds {names}; rename or add what is missing")
+    try:
+        return from_arrays(**arrays)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def from_arrays(
+    *,
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    terminals: Any,
+    timeouts: Any = None,
+    next_observations: Any = None,
+) -> Transition:
+    """The transitions of one stream of episodes, one after another.
+
+    Where there are no `timeouts`, an episode is cut where `next_observations[t]` is not `observations[t + 1]`. Where
+    there are no `next_observations`, they are the `observations` of the next step; of the last step of an episode that
+    was cut it is not known, so that step is left out and the one before is marked truncated. The last step of all is
+    always truncated or terminated, so that several streams can be joined.
+
+    Args:
+      observations: [S, ...] numbers.
+      actions: [S, ...] numbers.
+      rewards: [S] numbers.
+      terminals: [S] bool, or 0 and 1: the world ended.
+      timeouts: [S] bool, or 0 and 1: the episode was cut.
+      next_observations: [S, ...] numbers, before any reset.
+
+    Returns:
+      Transition of NumPy arrays [T, 1, ...], T <= S. float64 becomes float32, int64 int32. next_obs of a terminated
+      step is its own obs where `next_observations` is not given: its value is 0 anyway.
+
+    Raises:
+      ConfigError: an array has another shape or type, neither of the last two is given, or no step is left.
+    """
+    if timeouts is None and next_observations is None:
+        raise ConfigError("timeouts or next_observations must be given, to tell where episodes are cut; add one")
+    obs, action = _numbers("observations", observations), _numbers("actions", actions)
+    if not obs.ndim or not len(obs):
+        raise ConfigError(f"observations has shape {obs.shape} and must be [S, ...] with S >= 1")
+    num_steps = len(obs)
+    _check_shape("actions", action, (num_steps, *action.shape[1:]))
+    reward = _numbers("rewards", rewards).astype(np.float32)
+    _check_shape("rewards", reward, (num_steps,))
+    terminated = _flags("terminals", terminals, num_steps)
+    cut = np.zeros(num_steps, bool) if timeouts is None else _flags("timeouts", timeouts, num_steps)
+    last = np.arange(num_steps) == num_steps - 1
+    following = np.roll(obs, -1, axis=0)
+    if next_observations is not None:
+        next_obs = _numbers("next_observations", next_observations)
+        _check_shape("next_observations", next_obs, obs.shape)
+        if next_obs.dtype != obs.dtype:
+            raise ConfigError(f"next_observations is {next_obs.dtype} and must be {obs.dtype}, as observations is")
+        if timeouts is None:
+            same = np.isclose(next_obs, following, rtol=1e-5, atol=1e-5)
+            cut = ~same.reshape(num_steps, -1).all(1)
+        kept = np.ones(num_steps, bool)
+        truncated = (cut | last) & ~terminated
+    else:
+        kept = terminated | ~(cut | last)
+        next_obs = np.where(terminated.reshape(-1, *(1,) * (obs.ndim - 1)), obs, following)
+        truncated = ~np.roll(kept, -1) & ~terminated
+        if not kept.any():
+            raise ConfigError(f"timeouts leaves no step of {num_steps} a next observation; add next_observations")
+    steps: tuple[Any, ...] = (obs, action, reward, terminated, truncated, next_obs)
+    return Transition(*(leaf[kept][:, None] for leaf in steps))
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """One array of an archive. Nothing is allocated before its header agrees with its size, and nothing unpickled."""
+    with archive.open(member) as file:
+        version = npy.read_magic(file)
+        if version not in _HEADERS:
+            raise ValueError(f"version {version} of the format")
+        shape, by_columns, dtype = _HEADERS[version](file)
+        if dtype.kind not in "biuf":
+            raise ValueError(f"{dtype} where there must be numbers")
+        if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
+            raise ValueError(f"{member.file_size} bytes where there must be {dtype} of shape {shape}")
+        array = np.empty(math.prod(shape), dtype)
+        left = array.view(np.uint8).data
+        while len(left):
+            if not (part := file.read(min(len(left), _PIECE))):
+                raise ValueError("it ends too early")
+            left[: len(part)] = part
+            left = left[len(part) :]
+    return array.reshape(shape, order="F" if by_columns else "C")
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    """In the machine's byte order and at most 32 bits wide. Raises ConfigError where that would change an integer."""
+    array = np.asarray(value)
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind not in "biuf":
+        raise ConfigError(f"{name} is {array.dtype} and must hold numbers")
+    narrow = array.astype(np.dtype(f"{kind}{min(size, 4)}"), copy=False)
+    if kind in "iu" and size > 4 and not np.array_equal(narrow, array):
+        raise ConfigError(f"{name} is {array.dtype} and must fit 32 bits; make it float32, or smaller")
+    return narrow
+
+
+def _flags(name: str, value: Any, num_steps: int) -> np.ndarray:
+    array = np.asarray(value)
+    _check_shape(name, array, (num_steps,))
+    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+        raise ConfigError(f"{name} is {array.dtype} and must be bool, or hold 0 and 1 alone")
+    return array.astype(bool)
+
+
+def _check_shape(name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+    if array.shape != expected:
+        raise ConfigError(f"{name} has shape {array.shape} and must have {expected}, by observations")
