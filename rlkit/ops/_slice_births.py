@@ -49,3 +49,9 @@ def arrivals(state: "SliceIndex", done: Array) -> tuple[Array | None, Array]:
 def start_slots(state: "SliceIndex", slots: Array) -> Array:
     """The slots in which the slices begin that the rows in `slots` bring, [T] uint32."""
     return sub_mod(slots, jnp.uint32(state.span - 1), state.num_rows)
+
+
+def steps_of(state: "SliceIndex", slots: Array) -> Array:
+    """The steps of the rows in `slots` [T] uint32, one number each: [T, N] int32."""
+    env = jnp.arange(state.num_envs, dtype=jnp.uint32)
+    return _ring.join(slots[:, None], env[None], state.num_envs)

@@ -1,4 +1,4 @@
-"""What must hold of a slice index, for tests and for what was loaded from a file."""
+"""What must hold of a slice index: of its settings, and of one that was loaded from a file."""
 
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,24 @@ from rlkit.ops._row_queue import RowQueue
 
 if TYPE_CHECKING:
     from rlkit.ops.slice_index import SliceIndex
+
+
+LAWS = ("slice", "episode")
+
+
+def check_settings(num_rows: int, num_envs: int, slice_len: int, cross_episodes: bool, law: str) -> None:
+    """Raise ValueError, naming the setting, for a ring [R, N] or a law that cannot be."""
+    for name, value in {"num_rows": num_rows, "num_envs": num_envs, "slice_len": slice_len}.items():
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    if num_rows * num_envs >= 2**31:
+        raise ValueError(f"num_rows * num_envs = {num_rows * num_envs} must be below 2^31; use several rings")
+    if slice_len > num_rows:
+        raise ValueError(f"slice_len={slice_len} must be at most num_rows={num_rows}; make the ring longer")
+    if law not in LAWS:
+        raise ValueError(f"law={law!r} must be one of {', '.join(map(repr, LAWS))}")
+    if law == "episode" and cross_episodes:
+        raise ValueError("law='episode' needs cross_episodes=False: such slices belong to no episode; use law='slice'")
 
 
 def check(state: "SliceIndex") -> None:

@@ -30,13 +30,14 @@ def permute(key: Key, index: Array, n: int | Array) -> Array:
         if not 1 <= n <= 2**31:
             raise ValueError(f"n={n} must lie in [1, 2^31]; split a longer range into blocks")
         return _sort(key, index, n, n) if n <= _SMALL else _walk(key, index, n)
-    return jnp.where(n <= _SMALL, _sort(key, index, n, _SMALL), _walk(key, index, n))
+    # Only one of the two is used, so that they may share the key.
+    return jnp.where(n <= _SMALL, _sort(jax.random.clone(key), index, n, _SMALL), _walk(key, index, n))
 
 
 def _sort(key: Key, index: Array, n: int | Array, size: int) -> Array:
     """The permutation that sorts `size` random words, the places from n on kept last."""
     places = jnp.arange(size, dtype=jnp.int32)
-    words = jax.random.bits(key, (2, size))  # two words each: a tie of both is a matter of 2^-64
+    words = jax.random.bits(key, (2, size), jnp.uint32)  # two words each: a tie of both is a matter of 2^-64
     last = (places >= n).astype(jnp.uint32)
     *_, order = jax.lax.sort((last, words[0], words[1], places), num_keys=3)
     return order[index]
@@ -44,7 +45,7 @@ def _sort(key: Key, index: Array, n: int | Array, size: int) -> Array:
 
 def _walk(key: Key, index: Array, n: int | Array) -> Array:
     """The Feistel permutation of a domain barely larger than n, repeated on whatever lies at n or above."""
-    *round_keys, last_key = jax.random.bits(key, (_ROUNDS + 1,))
+    *round_keys, last_key = jax.random.bits(key, (_ROUNDS + 1,), jnp.uint32)
     n, one = jnp.asarray(n, jnp.uint32), jnp.uint32(1)
     low_bits = (jnp.uint32(32) - jax.lax.clz(n - one)) // jnp.uint32(2)
     columns = one << low_bits

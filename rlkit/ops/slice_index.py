@@ -26,11 +26,11 @@ from rlkit.ops._arrays import check_bools
 from rlkit.ops._integers import uint32, uniform_below
 from rlkit.ops._ring import Ring
 from rlkit.ops._row_queue import RowQueue
+from rlkit.ops._slice_check import LAWS as LAWS
 from rlkit.ops._slice_check import check as check
+from rlkit.ops._slice_check import check_settings
 from rlkit.ops.permutation import permute
 from rlkit.types import Array, Key
-
-LAWS = ("slice", "episode")
 
 
 class SliceIndex(flax.struct.PyTreeNode):
@@ -107,18 +107,8 @@ def init(
     Raises:
       ValueError: a size out of range, or a law that is unknown or has no meaning here.
     """
-    for name, value in {"num_rows": num_rows, "num_envs": num_envs, "slice_len": slice_len}.items():
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")
-    if num_rows * num_envs >= 2**31:
-        raise ValueError(f"num_rows * num_envs = {num_rows * num_envs} must be below 2^31; use several rings")
-    if slice_len > num_rows:
-        raise ValueError(f"slice_len={slice_len} must be at most num_rows={num_rows}; make the ring longer")
-    if law not in LAWS:
-        raise ValueError(f"law={law!r} must be one of {', '.join(map(repr, LAWS))}")
+    check_settings(num_rows, num_envs, slice_len, cross_episodes, law)
     by_episode = law == "episode"
-    if by_episode and cross_episodes:
-        raise ValueError("law='episode' needs cross_episodes=False: such slices belong to no episode; use law='slice'")
     queued = strict and not cross_episodes
     starts = (num_rows - slice_len + 1) * num_envs
     episodes = num_rows // (slice_len if strict else 1) * num_envs
@@ -172,11 +162,11 @@ def add(state: SliceIndex, done: Array) -> SliceIndex:
     # that row has come, nothing was, and this is the slot of the next row, which still has the first position.
     first = _ring.slot_of(after.ring, _starting_rows(after))
     if state.starts is not None:
-        begin = () if state.law == "episode" else _steps(state, _slice_births.start_slots(state, slots))
+        begin = () if state.law == "episode" else _slice_births.steps_of(state, _slice_births.start_slots(state, slots))
         starts = _row_queue.push(state.starts, slots, born, begin)
         after = after.replace(starts=_row_queue.drop_before(starts, first))
     if state.episodes is not None:
-        episodes = _row_queue.push(state.episodes, slots, born & done, (_steps(state, slots), ages))
+        episodes = _row_queue.push(state.episodes, slots, born & done, (_slice_births.steps_of(state, slots), ages))
         after = after.replace(episodes=_row_queue.drop_before(episodes, first))
     if ages is not None:
         after = after.replace(age=jnp.where(done[-1], jnp.uint32(0), ages[-1]))
@@ -306,12 +296,6 @@ def _starting_rows(state: SliceIndex) -> Array:
     """How many rows are old enough for a slice to begin there, [] uint32."""
     too_new = jnp.uint32(state.span - 1)
     return jnp.maximum(state.ring.rows, too_new) - too_new
-
-
-def _steps(state: SliceIndex, slots: Array) -> Array:
-    """The steps of the rows in `slots` [T] uint32, one number each: [T, N] int32."""
-    env = jnp.arange(state.num_envs, dtype=jnp.uint32)
-    return _ring.join(slots[:, None], env[None], state.num_envs)
 
 
 def _slices(state: SliceIndex, slot: Array, env: Array) -> Slices:

@@ -24,6 +24,7 @@ class Finals(struct.PyTreeNode):
 
 
 def init(example_obs: PyTree, num_rows: int, num_envs: int, max_finals: int) -> Finals:
+    """No observations yet, of leaves [...] like `example_obs`; F is `max_finals`, rounded up to a power of 2."""
     size = 1 << (max_finals - 1).bit_length()
     return Finals(
         last=jax.tree.map(lambda x: jnp.zeros((num_envs, *x.shape), x.dtype), example_obs),

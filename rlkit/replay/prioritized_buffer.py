@@ -79,6 +79,7 @@ def init(
     max_finals: int | None,
     priority: priorities.Settings,
 ) -> PrioritizedState:
+    """An empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     return PrioritizedState(
         ring=rings.init(example, num_envs, capacity, length, max_finals),
         priorities=priorities.init(capacity, priority),
@@ -87,6 +88,7 @@ def init(
 
 
 def add(state: PrioritizedState, rollout: Transition, *, length: int) -> PrioritizedState:
+    """The buffer after a rollout [T, N, ...]: what it overwrites is forgotten, what it completes is new."""
     ring = rings.add(state.ring, rollout)
     num_rows, num_envs = rollout.reward.shape
     overwritten = rings.places(rings.next_slots(state.ring, num_rows), num_envs)
@@ -95,6 +97,7 @@ def add(state: PrioritizedState, rollout: Transition, *, length: int) -> Priorit
 
 
 def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int) -> Sample:
+    """B items in proportion to their masses: leaves [B, ...], or [B, L, ...] of windows, and weights [B]."""
     checks.not_empty(size(state, length=length))
     num_envs = state.ring.num_envs
     place, drawn = windows.draw_known(
@@ -108,8 +111,10 @@ def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int) -
 def update(
     state: PrioritizedState, index: Handle, priority: Array, *, settings: priorities.Settings
 ) -> PrioritizedState:
+    """The buffer after |priority| [B] was measured of the items of `index`; see `priorities.update`."""
     return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, settings))
 
 
 def size(state: PrioritizedState, *, length: int) -> Array:
+    """How many places can be drawn, [] int32."""
     return windows.num_starts(state.ring, length)

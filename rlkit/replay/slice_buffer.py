@@ -127,6 +127,7 @@ def init(
     slice_len: int,
     **kind: bool | str,
 ) -> SlicesState | PrioritizedSlicesState:
+    """An empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     ring = rings.init(example, num_envs, capacity, slice_len, max_finals)
     index = slice_index.init(ring.num_rows, num_envs, slice_len, **kind)  # type: ignore[arg-type]
     if priority is None:
@@ -135,6 +136,7 @@ def init(
 
 
 def add(state: SlicesState | PrioritizedSlicesState, rollout: Transition) -> SlicesState | PrioritizedSlicesState:
+    """The buffer after a rollout [T, N, ...]: its index and, where there are some, its priorities with it."""
     ring = rings.add(state.ring, rollout)
     done = rollout.terminated | rollout.truncated
     added = state.replace(ring=ring, index=slice_index.add(state.index, done))
@@ -147,6 +149,7 @@ def add(state: SlicesState | PrioritizedSlicesState, rollout: Transition) -> Sli
 
 
 def sample(state: SlicesState | PrioritizedSlicesState, key: Key, *, num_slices: int, whole: int) -> Sample:
+    """B slices: leaves [B, L, ...], mask [B, L], and weights [B]."""
     checks.not_empty(size(state))
     index, num_envs = state.index, state.ring.num_envs
 
@@ -169,10 +172,12 @@ def sample(state: SlicesState | PrioritizedSlicesState, key: Key, *, num_slices:
 def update(
     state: SlicesState | PrioritizedSlicesState, index: Handle, priority: Array, *, settings: priorities.Settings | None
 ) -> SlicesState | PrioritizedSlicesState:
+    """The buffer after |priority| [B] was measured of the slices of `index`; as it is where it has no priorities."""
     if isinstance(state, SlicesState) or settings is None:
         return state
     return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, settings))
 
 
 def size(state: SlicesState | PrioritizedSlicesState) -> Array:
+    """How many slices can be drawn, [] int32."""
     return slice_index.size(state.index)

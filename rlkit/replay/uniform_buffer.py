@@ -54,14 +54,17 @@ def uniform(
 
 
 def init(example: Transition, num_envs: int, *, capacity: int, length: int, max_finals: int | None) -> UniformState:
+    """An empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     return UniformState(rings.init(example, num_envs, capacity, length, max_finals))
 
 
 def add(state: UniformState, rollout: Transition) -> UniformState:
+    """The buffer after a rollout [T, N, ...]; see `ring.add`."""
     return state.replace(ring=rings.add(state.ring, rollout))
 
 
 def sample(state: UniformState, key: Key, *, batch_size: int, length: int) -> Sample:
+    """B items, each drawable place equally likely: leaves [B, ...], or [B, L, ...] of windows."""
     checks.not_empty(size(state, length=length))
     place, drawn = windows.draw_known(
         state.ring, lambda key: windows.draw_uniformly(state.ring, key, batch_size, length), key, 1
@@ -76,4 +79,5 @@ def update(state: UniformState, index: Handle, priority: Array) -> UniformState:
 
 
 def size(state: UniformState, *, length: int) -> Array:
+    """How many places can be drawn, [] int32."""
     return windows.num_starts(state.ring, length)
