@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 
 from rlkit import ops
-from rlkit.ops import chunked, distributional, losses, permutation, returns, schedules, segment_tree, slice_index, statistics
+from rlkit.ops import (
+    chunked,
+    distributional,
+    losses,
+    permutation,
+    returns,
+    schedules,
+    segment_tree,
+    slice_index,
+    statistics,
+)
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
 
 ROWS = 3  # how many argument sets each function is called with

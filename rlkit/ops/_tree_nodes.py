@@ -73,15 +73,10 @@ def windows(level: Array, start: Array, size: int) -> Array:
     return lax.gather(level, start[:, None], _WINDOWS, (size,), mode="promise_in_bounds")
 
 
-def entries(level: Array, node: Array) -> Array:
-    """level [n], node [B] -> [B]; NaN where the node is not in the level. (Not level[node]: see scatter.)"""
-    return lax.gather(level, node[:, None], _WINDOWS, (1,), mode="fill", fill_value=np.nan)[:, 0]
-
-
 def scatter(kind: str, level: Array, node: Array, value: Array, mode: str = "drop") -> Array:
     """level [n], node [B], value [B] -> [n], setting the nodes or taking the min or max; drops nodes outside of it.
 
-    Not level.at[node], which counts -1 from the end, and wants int64 for a level of 2^31.
+    Not level.at[node], which counts -1 from the end and wants int64 for a level of 2^31.
     """
     return _SCATTER[kind](level, node[:, None], value, _NUMBERS, mode=mode)
 

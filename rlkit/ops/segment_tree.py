@@ -171,7 +171,8 @@ def values(tree: SegmentTree) -> Array:
 def read(tree: SegmentTree, index: ArrayLike) -> Array:
     """The values at `index` [...] int: [...] float32, NaN where it is outside [0, capacity)."""
     leaf = _inside(index, tree.capacity)
-    return jnp.abs(nodes.entries(tree.leaves, leaf.reshape(-1))).reshape(leaf.shape)
+    value = nodes.windows(tree.leaves, jnp.maximum(leaf, 0).reshape(-1), 1).reshape(leaf.shape)
+    return jnp.where(leaf < 0, jnp.nan, jnp.abs(value))
 
 
 def find(tree: SegmentTree, mass: ArrayLike) -> Array:

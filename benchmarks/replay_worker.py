@@ -1,0 +1,63 @@
+"""One library's replay buffers in a process of its own, for replay.py: `python replay_worker.py LIBRARY`.
+
+It speaks JSON, a line each, as `workers.answer` does: {"build": [name, kind, arguments]} fills a buffer, {"run": [name,
+mode, seed]} is answered with the seconds of a cycle by operation, {"check": [name]} with what the buffer holds then.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import workers
+from replay_common import Case
+
+MODULES = {"rlkit": "replay_rlkit", "flashbax": "replay_flashbax", "cpprb": "replay_cpprb", "torchrl": "replay_torchrl"}
+PACKAGES = {
+    "rlkit": ("rlkit-jax", "jax", "jaxlib"),
+    "flashbax": ("flashbax", "jax", "jaxlib"),
+    "cpprb": ("cpprb", "numpy"),
+    "torchrl": ("torchrl", "tensordict", "torch"),
+}
+
+
+class Worker:
+    """The buffers that have been built, by name."""
+
+    def __init__(self, kinds: dict[str, Callable[..., Case]]):
+        self.kinds = kinds
+        self.cases: dict[str, Case] = {}
+
+    def build(self, name: str, kind: str, arguments: dict[str, Any]) -> list[str]:
+        """The modes in which the new buffer can be run."""
+        self.cases[name] = self.kinds[kind](**arguments)
+        return list(self.cases[name].modes)
+
+    def run(self, name: str, mode: str, seed: int) -> dict[str, float]:
+        return self.cases[name].modes[mode](seed)
+
+    def check(self, name: str) -> dict[str, Any]:
+        return self.cases[name].check()
+
+    def drop(self, name: str) -> None:
+        del self.cases[name]
+
+
+def versions(library: str) -> dict[str, str]:
+    found = {}
+    for name in PACKAGES[library]:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> None:
+    library = sys.argv[1]
+    workers.answer(Worker(import_module(MODULES[library]).KINDS), versions(library))
+
+
+if __name__ == "__main__":
+    main()
