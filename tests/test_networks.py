@@ -135,3 +135,18 @@ def test_where_rows_broadcasts_one_over_many():
     result = where_rows(rows, (np.zeros(3, np.float32), np.int32(7)), (jnp.ones((2, 3)), jnp.array([1, 2])))
     np.testing.assert_array_equal(result[0], [[0, 0, 0], [1, 1, 1]])
     np.testing.assert_array_equal(result[1], [7, 2])
+
+
+@pytest.mark.parametrize(("size", "strides"), [(10, (1, 1)), (33, (2, 1))])
+def test_patches_times_a_matrix_are_a_convolution(size, strides):
+    network = Conv(channels=(4, 3), hidden_sizes=(), activation="relu")
+    x = jax.random.normal(jax.random.key(0), (2, 5, size, size, 2))
+    params = network.init(jax.random.key(1), x)
+    expected = x.reshape(-1, *x.shape[2:])
+    for layer, stride in enumerate(strides):
+        weights = params["params"][f"Dense_{layer}"]
+        kernel = weights["kernel"].reshape(3, 3, expected.shape[-1], -1)
+        numbers = ("NHWC", "HWIO", "NHWC")
+        expected = jax.lax.conv_general_dilated(expected, kernel, (stride, stride), "VALID", dimension_numbers=numbers)
+        expected = jax.nn.relu(expected + weights["bias"][None, None, None])
+    np.testing.assert_allclose(network.apply(params, x), expected.reshape(2, 5, -1), rtol=1e-4, atol=1e-5)
