@@ -3,7 +3,7 @@
 Each library has a process of its own and waits while another one works; rounds alternate over libraries and sizes. A
 cycle of a prioritized buffer, full and with distinct priorities, adds a step, samples a batch and updates its
 priorities; a cycle of a buffer of slices adds steps and samples. rlkit and flashbax are timed inside of one jitted
-scan, and all as called from Python, where a cycle is a call for each operation, waited for.
+scan, and all as called from Python, where a cycle is a call for each operation, waited for: the median of a round.
 
 The peers live in a virtual environment that is made on first use, as this would (it takes about 2 GB; torch's smaller
 CPU build does as well):
