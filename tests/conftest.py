@@ -1,12 +1,19 @@
-"""Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors."""
+"""Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors.
+
+And what makes the tests quick: most of their time is compilation, so a session's processes share a folder of compiled
+programs, and files compile without most of XLA's optimizations unless they are marked `optimized`.
+"""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import jax
 import pytest
 
 PLATFORMS = os.environ.get("JAX_PLATFORMS")
+PROGRAMS = "RLKIT_TEST_PROGRAMS"  # where the processes of a session find the folder
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -15,6 +22,21 @@ def pytest_configure(config: pytest.Config) -> None:
     # A later line takes precedence: what gymnax and the packages it drags in warn about is not ours to mend.
     config.addinivalue_line("filterwarnings", "error")
     config.addinivalue_line("filterwarnings", r"default:::gymnax(\.|$)")
+    if not hasattr(config, "workerinput"):
+        os.environ[PROGRAMS] = tempfile.mkdtemp(prefix="rlkit-tests-")
+    jax.config.update("jax_compilation_cache_dir", os.environ[PROGRAMS])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(PROGRAMS), ignore_errors=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _optimizations(request: pytest.FixtureRequest) -> None:
+    optimized = request.node.get_closest_marker("optimized") is not None
+    jax.config.update("jax_disable_most_optimizations", not optimized)
 
 
 @pytest.fixture(autouse=True, scope="session")

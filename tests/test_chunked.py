@@ -7,6 +7,8 @@ import pytest
 
 from rlkit.ops.chunked import chunked_map, num_chunks
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 10, 16])
 @pytest.mark.parametrize("chunk_size", [1, 3, 4, 10, 16, 100, None])

@@ -14,12 +14,19 @@ import pytest
 
 from rlkit import agents, envs, training
 
+REPLAY = {"hidden_sizes": (8,), "capacity": 128, "batch_size": 8, "learning_starts": 0, "replay_ratio": 0.125}
 CASES = {
     "ppo": [
         ("Probe-ObservationAction", {"hidden_sizes": (8,), "num_minibatches": 2, "normalize_obs": True}),
         ("Probe-Continuous", {"hidden_sizes": (8,), "num_minibatches": 2, "gsde": True, "normalize_reward": True}),
         ("Probe-Memory", {"hidden_sizes": (8,), "num_minibatches": 2, "recurrent": "gru", "memory_size": 4}),
-    ]
+    ],
+    "dqn": [
+        ("Probe-ObservationAction", REPLAY | {"normalize_obs": True, "target_every": 10}),
+        ("Probe-MaskedAction", REPLAY | {"replay": "prioritized", "n_step": 3, "noisy": True, "dueling": True}),
+    ],
+    "c51": [("Probe-ObservationAction", REPLAY | {"num_atoms": 11, "store_obs_once": True})],
+    "qrdqn": [("Probe-ObservationAction", REPLAY | {"num_quantiles": 5, "replay": "prioritized"})],
 }
 NUM_ENVS, NUM_STEPS = 4, 8
 

@@ -15,6 +15,8 @@ from rlkit.networks.recurrent import unroll, where_rows
 from rlkit.networks.torsos import MLP, Conv
 from rlkit.types import Box, Dict, Discrete, MultiDiscrete, Tuple
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.mark.parametrize("shape", [(4, 4), (7, 3), (3, 7), (64, 64), (3, 3, 4, 16), (1, 5), (5, 1)])
 def test_orthogonal_weights_are_orthogonal(shape):

@@ -10,6 +10,8 @@ from test_replay import ONE, steps
 
 from rlkit import replay
 
+pytestmark = pytest.mark.optimized
+
 CAPACITY = 2**20
 BUFFERS = {
     "uniform": replay.uniform(CAPACITY, 256),

@@ -13,6 +13,8 @@ from scipy.stats import chi2
 from rlkit.ops import segment_tree
 from rlkit.ops.segment_tree import check, maximum, minimum, total
 
+pytestmark = pytest.mark.optimized
+
 ALL = ("sum", "min", "max")
 # What is called often is compiled: op by op, each costs a compilation of its own.
 init = jax.jit(segment_tree.init, static_argnums=(0, 1), static_argnames="fanout")

@@ -13,6 +13,8 @@ from scipy.stats import chi2
 
 from rlkit.ops import _integers, _slice_draws, slice_index
 
+pytestmark = pytest.mark.optimized
+
 KINDS = {
     "strict": {},
     "strict, by episode": {"law": "episode"},

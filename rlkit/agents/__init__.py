@@ -6,7 +6,7 @@ from types import ModuleType
 
 from rlkit.types import ConfigError
 
-REGISTRY: dict[str, str] = {"ppo": "rlkit.agents.ppo"}
+REGISTRY: dict[str, str] = {name: f"rlkit.agents.{name}" for name in ("ppo", "dqn", "c51", "qrdqn")}
 
 
 def get(name: str) -> ModuleType:

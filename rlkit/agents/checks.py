@@ -3,7 +3,7 @@
 from typing import Any
 
 from rlkit.networks.features import image_shape
-from rlkit.types import Box, ConfigError, Space
+from rlkit.types import Box, ConfigError, Network, Space
 
 
 def divides(name: str, value: int, of: str, total: int) -> None:
@@ -30,8 +30,30 @@ def fits_network(config: Any, obs_space: Space) -> None:
     if config.torso != "mlp" and shape is not None and smallest_side(shape, len(config.channels)) < 1:
         most = max(n for n in range(len(config.channels)) if smallest_side(shape, n) >= 1)
         raise ConfigError(f"channels={config.channels} shrinks images of {shape} to nothing; use at most {most} layers")
-    if config.gsde and config.recurrent == "none" and not config.hidden_sizes:
+
+
+def gsde_has_features(config: Any) -> None:
+    """Raise a ConfigError where state-dependent exploration has no layer whose features it could depend on."""
+    if config.gsde and getattr(config, "recurrent", "none") == "none" and not config.hidden_sizes:
         raise ConfigError("gsde=True needs a hidden layer to look at, and hidden_sizes=() has none; try (64, 64)")
+
+
+def own_network(network: Any, **described: Any) -> Network:
+    """A user's network as a `Network`: one already, a pair of functions, or an object with `init` and `apply`.
+
+    Raises:
+      ConfigError: one of the `described` settings is on, which only a network made from the Config can follow.
+    """
+    for field, value in described.items():
+        if value not in (False, "none"):
+            raise ConfigError(
+                f"{field}={value!r} needs the network that Config describes; leave it out with a network of your own"
+            )
+    if isinstance(network, Network):
+        return network
+    if isinstance(network, tuple):
+        return Network(*network)
+    return Network(network.init, network.apply, getattr(network, "memory", ()))
 
 
 def smallest_side(shape: tuple[int, ...], layers: int) -> int:

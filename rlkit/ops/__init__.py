@@ -11,6 +11,7 @@ from rlkit.ops import (
     segment_tree,
     slice_index,
     statistics,
+    windows,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "segment_tree",
     "slice_index",
     "statistics",
+    "windows",
 ]

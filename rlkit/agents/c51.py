@@ -1,0 +1,72 @@
+"""Categorical deep Q-learning, C51 (Bellemare et al. 2017): DQN that learns the distribution of returns on fixed atoms.
+
+A gradient step lowers the cross-entropy of the distribution of Q(o, a) to the target's, r + γ^n Z_target(o', a*),
+projected onto the atoms (algorithm 1). Everything else is `dqn`, whose fields it has; with all of them on it is Rainbow
+(Hessel et al. 2018), whose priorities are these cross-entropies.
+"""
+
+from functools import partial
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+from annotated_types import Interval
+from pydantic import Field, model_validator
+
+from rlkit.agents import dqn
+from rlkit.agents.dqn import Head
+from rlkit.agents.replaying import Batch
+from rlkit.ops.distributional import categorical_double_q_learning
+from rlkit.types import Agent, Array, Space
+
+
+class Config(dqn.Config):
+    """What shapes the program. Static and hashable."""
+
+    num_atoms: Annotated[int, Interval(ge=2)] = Field(51, description="of the distribution of returns")
+    v_min: float = Field(-10.0, description="the return at the lowest atom")
+    v_max: float = Field(10.0, description="the return at the highest atom")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Config":
+        if not self.v_min < self.v_max:
+            raise ValueError(f"v_min={self.v_min:g} must be below v_max={self.v_max:g}; the returns lie between them")
+        return self
+
+    @property
+    def atoms(self) -> np.ndarray:
+        """The returns [num_atoms] float32 that the distributions lie on."""
+        return np.linspace(self.v_min, self.v_max, self.num_atoms, dtype=np.float32)
+
+
+Hyper = dqn.Hyper
+
+
+def values(atoms: np.ndarray, logits: Array) -> Array:
+    """The mean returns [..., A] of logits [..., A, M]."""
+    return jax.nn.softmax(logits, axis=-1) @ atoms
+
+
+def loss(
+    atoms: np.ndarray, hyper: Hyper, logits: Array, batch: Batch, next_logits: Array, next_selector: Array
+) -> tuple[Array, Array]:
+    """The cross-entropies, which are the priorities too."""
+    loss = categorical_double_q_learning(
+        logits, batch.action, batch.reward, batch.discount, next_logits, next_selector, atoms
+    )
+    return loss, jax.lax.stop_gradient(loss)
+
+
+def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
+    """C51 for these spaces.
+
+    Args:
+      config: the static settings.
+      obs_space, action_space: an environment's spaces.
+      network: as for `dqn.make`, with logits [..., A, num_atoms]; None for the one that `config` describes.
+
+    Raises:
+      ConfigError: the action space is not Discrete, or a setting does not fit.
+    """
+    head = Head(config.num_atoms, partial(values, config.atoms), partial(loss, config.atoms))
+    return dqn.with_head("c51", config, head, obs_space, action_space, network)

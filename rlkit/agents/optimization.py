@@ -1,0 +1,36 @@
+"""A step of gradient descent as every agent takes it: Adam on gradients clipped by their global norm."""
+
+from typing import NamedTuple
+
+import jax
+import optax
+from jax.flatten_util import ravel_pytree
+
+from rlkit.types import Array, PyTree, Scalar
+
+
+class Descent(NamedTuple):
+    """The traced numbers of a step; made inside the trace, so that each may be swept."""
+
+    learning_rate: Scalar
+    max_grad_norm: Scalar  # infinity does not clip
+    eps: Scalar  # of Adam
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        return optax.chain(
+            optax.clip_by_global_norm(self.max_grad_norm),
+            optax.scale_by_adam(eps=self.eps),  # type: ignore[arg-type]
+            optax.scale_by_learning_rate(self.learning_rate),
+        )
+
+    def init(self, params: PyTree) -> PyTree:
+        """The optimizer's state: moments of all parameters as one vector."""
+        return self.optimizer.init(ravel_pytree(params)[0])
+
+    def step(self, params: PyTree, opt_state: PyTree, grads: PyTree) -> tuple[PyTree, PyTree, Array]:
+        """The parameters and the optimizer's state after a step, and the gradient's global norm [] before clipping."""
+        flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
+        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
+            updates, opt_state = self.optimizer.update(flat, opt_state)
+        return optax.apply_updates(params, unravel(updates)), opt_state, optax.tree.norm(flat)

@@ -1,0 +1,215 @@
+"""Learning from a replay buffer, for every off-policy agent: what it takes in, how often it learns, what goes back.
+
+An update takes a rollout in and then makes `replay_ratio` gradient steps for each of its environment steps, all in one
+scan. Each draws a sample, learns from it, and writes the new priorities back with the handles of the sample. Nothing is
+learned before `learning_starts`, by a select of the parameters and not by a branch: a branch under `vmap` becomes a
+select of both its results, the whole buffer included.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rlkit import replay
+from rlkit.agents import normalization
+from rlkit.agents.settings import Learning, Replay
+from rlkit.ops.schedules import schedule
+from rlkit.ops.windows import n_step_window
+from rlkit.types import Agent, Array, Buffer, ConfigError, Key, PyTree, Sample, Scalar, Space, Transition
+
+# (state, sample, due, learning_rate, key) -> state, priority [B], metrics; `due` [] bool: the target network is.
+GradientStep = Callable[[Any, Sample, Array, Array, Key], tuple[Any, Array, dict[str, Array]]]
+
+
+class Memory(struct.PyTreeNode):
+    """What an off-policy agent has seen. Every agent's State holds one as `replay`."""
+
+    buffer: PyTree
+    num_steps: Array  # [] uint32, environment steps so far; it stays at 2^32 - 1
+    since_target: Array  # [] int32, environment steps since the target network was last due
+
+
+class Batch(NamedTuple):
+    """What a loss is computed from: n-step transitions, leaves [B, ...]."""
+
+    obs: PyTree
+    action: PyTree
+    reward: Array  # [B] the sum of n rewards, discounted
+    discount: Array  # [B] what the value of next_obs counts, γ^n; 0 where the world ended
+    next_obs: PyTree
+    weight: Array  # [B] importance weight, 0 where nothing was drawn
+
+
+def buffer(config: Replay) -> Buffer:
+    """The buffer of transitions, or of windows for n-step returns, that a config describes."""
+    settings = {"length": config.n_step, "store_obs_once": config.store_obs_once}
+    if config.replay == "prioritized":
+        return replay.prioritized(config.capacity, config.batch_size, alpha=config.alpha, **settings)
+    return replay.uniform(config.capacity, config.batch_size, **settings)
+
+
+def init(buffer: Buffer, example: Transition, num_envs: int) -> Memory:
+    """Nothing seen yet."""
+    return Memory(buffer.init(example, num_envs), jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.int32))
+
+
+def check(config: Learning, rows: int, num_envs: int, num_steps: int) -> None:
+    """Raise a ConfigError where a rollout of this size does not fit the buffer or the number of gradient steps.
+
+    `rows` is how many steps of one environment an item of the buffer spans.
+    """
+    gradient_steps(config, num_envs * num_steps)
+    if config.capacity % num_envs:
+        near = max(config.capacity // num_envs, 1) * num_envs
+        raise ConfigError(f"capacity={config.capacity} must be a multiple of num_envs = {num_envs}; try {near}")
+    least = max(num_steps, rows) * num_envs
+    if config.capacity < least:
+        raise ConfigError(
+            f"capacity={config.capacity} must be at least {least}, for rollouts of {num_steps} steps and items of {rows} "
+            f"steps of each of {num_envs} environments; try {least}"
+        )
+
+
+def gradient_steps(config: Learning, num_steps: int) -> int:
+    """How many gradient steps follow so many environment steps. Raises ConfigError where it is no whole number."""
+    count = Fraction(repr(config.replay_ratio)) * num_steps
+    if count.denominator != 1:
+        near = Fraction(max(1, round(count)), num_steps)
+        raise ConfigError(
+            f"replay_ratio={config.replay_ratio:g} times num_envs * num_steps = {num_steps} must be a whole number; "
+            f"try {float(near):g}, which is {near}"
+        )
+    return int(count)
+
+
+def add(buffer: Buffer, state: Any, rollout: Transition) -> Any:
+    """The state with a rollout [T, N, ...] in its buffer."""
+    return state.replace(replay=state.replay.replace(buffer=buffer.add(state.replay.buffer, rollout)))
+
+
+def update(
+    config: Learning,
+    buffer: Buffer,
+    obs_space: Space,
+    step: GradientStep,
+    state: Any,
+    rollout: Transition,
+    key: Key,
+) -> tuple[Any, dict[str, Array]]:
+    """Take a rollout [T, N, ...] in and learn; the metrics are means over the gradient steps.
+
+    Observation statistics stand still throughout, and take the rollout in at the end.
+    """
+    length, num_envs = rollout.reward.shape
+    state, metrics = learn(config, buffer, step, add(buffer, state, rollout), key, length * num_envs)
+    if hasattr(state, "normalizer"):
+        normalizer = normalization.take_in(state.normalizer, obs_space, rollout, state.hyper.gamma)
+        state = state.replace(normalizer=normalizer)
+    return state, metrics
+
+
+def learn(
+    config: Learning, buffer: Buffer, step: GradientStep, state: Any, key: Key, rollout_steps: int
+) -> tuple[Any, dict[str, Array]]:
+    """Make the gradient steps that follow `rollout_steps` environment steps, from what is in the buffer."""
+    count = gradient_steps(config, rollout_steps)
+    memory = state.replay.replace(num_steps=_saturated(state.replay.num_steps, rollout_steps))
+    seen = memory.num_steps.astype(jnp.float32)
+    progress = seen / state.hyper.schedule_steps
+    learning_rate = state.hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
+    learning = (memory.num_steps >= np.uint32(config.learning_starts)) & (buffer.size(memory.buffer) > 0)
+    if hasattr(memory.buffer, "beta"):
+        beta = state.hyper.beta + jnp.clip(progress, 0.0, 1.0) * (state.hyper.beta_end - state.hyper.beta)
+        memory = memory.replace(buffer=memory.buffer.replace(beta=beta))
+    state = state.replace(replay=memory)
+    elapsed = np.diff(np.arange(count + 1) * rollout_steps // count).astype(np.int32)  # steps that fall to each
+
+    def body(state: Any, inputs: tuple[Key, Array]) -> tuple[Any, dict[str, Array]]:
+        key, elapsed = inputs
+        sample_key, step_key = jax.random.split(key)
+        memory, stored = state.replay, state.replay.buffer
+        sample = buffer.sample(stored, sample_key)
+        since = memory.since_target + elapsed
+        due = since >= config.target_every if config.target_every else jnp.array(True)
+        state = state.replace(replay=())
+        learned, priority, metrics = step(state, sample, due, learning_rate, step_key)
+        state = jax.tree.map(lambda new, old: jnp.where(learning, new, old), learned, state)
+        memory = memory.replace(
+            buffer=buffer.update(stored, sample.index, jnp.where(learning, priority, jnp.nan)),
+            since_target=since % config.target_every if config.target_every else since,
+        )
+        return state.replace(replay=memory), jax.tree.map(lambda x: jnp.where(learning, x, 0.0), metrics)
+
+    state, metrics = jax.lax.scan(body, state, (jax.random.split(key, count), elapsed))
+    metrics = jax.tree.map(jnp.mean, metrics)
+    return state, metrics | {"learning_rate": learning_rate, "buffer_size": buffer.size(state.replay.buffer)}
+
+
+def _saturated(count: Array, more: int) -> Array:
+    """count + more, at most 2^32 - 1."""
+    return jnp.where(count > np.uint32(2**32 - 1 - more), np.uint32(2**32 - 1), count + np.uint32(more))
+
+
+def batch_of(sample: Sample, gamma: Scalar) -> Batch:
+    """The n-step transitions of a sample of single steps [B, ...] or of windows [B, L, ...]."""
+    item: Transition = sample.item
+    if sample.mask.ndim == 1:
+        discount = jnp.where(item.terminated, 0.0, gamma)
+        weight = jnp.where(sample.mask, sample.weight, 0.0)
+        return Batch(item.obs, item.action, item.reward, discount, item.next_obs, weight)
+    window = n_step_window(item.reward, item.terminated, sample.mask, gamma=gamma)
+    rows = jnp.arange(window.last.shape[0])
+    first = jax.tree.map(lambda x: x[:, 0], item)
+    next_obs = jax.tree.map(lambda x: x[rows, window.last], item.next_obs)
+    weight = jnp.where(sample.mask[:, 0], sample.weight, 0.0)
+    return Batch(first.obs, first.action, window.reward, window.discount, next_obs, weight)
+
+
+def target_update(params: PyTree, target_params: PyTree, due: Array, tau: Scalar) -> PyTree:
+    """The target's parameters, moved by a share `tau` towards the new ones where an update is due."""
+    return jax.tree.map(lambda new, old: jnp.where(due, (1.0 - tau) * old + tau * new, old), params, target_params)
+
+
+def copied(params: PyTree) -> PyTree:
+    """Parameters that share no array with the given ones, so that a state that holds both can be donated."""
+    return jax.tree.map(jnp.array, params)
+
+
+def agent(
+    parts: Any,
+    *,
+    init: Callable[..., Any],
+    actor: Callable[..., Any],
+    act: Callable[..., Any],
+    policy: Callable[..., Any],
+    gradient_step: Callable[..., tuple[Any, Array, dict[str, Array]]],
+    rows: int,
+    memory: PyTree = (),
+) -> Agent:
+    """The functions of an off-policy agent, bound to their surroundings.
+
+    Args:
+      parts: what each function takes first; it has a `config`, a `buffer` and an `obs_space`.
+      init, actor, act, policy: as `Agent` says.
+      gradient_step: (parts, state, sample, due, learning_rate, key) -> state, priority [B], metrics.
+      rows: how many steps of one environment an item of the buffer spans.
+      memory: as `Agent` says.
+    """
+    config, buffer, step = parts.config, parts.buffer, partial(gradient_step, parts)
+    return Agent(
+        init=partial(init, parts),
+        actor=partial(actor, parts),
+        act=partial(act, parts),
+        policy=partial(policy, parts),
+        update=partial(update, config, buffer, parts.obs_space, step),
+        memory=memory,
+        check=partial(check, config, rows),
+        add=partial(add, buffer),
+        learn=partial(learn, config, buffer, step),
+    )

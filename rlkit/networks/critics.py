@@ -1,0 +1,94 @@
+"""Networks of continuous control: a policy whose spread depends on the observation, and critics of actions."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit.networks import encoder
+from rlkit.networks.dense import Dense
+from rlkit.networks.encoder import Encoder
+from rlkit.types import Array, Box, Network, PyTree, Space
+
+LOG_STD = (-20.0, 2.0)  # of a policy; beyond them densities overflow
+
+
+class PolicyNetwork(nn.Module):
+    """What a distribution of raw actions is made of, from an observation.
+
+    Logits [..., size] where `spread` is "none"; where it is "observation", `(loc, log_std)`, both [..., size]; where it is
+    "features", `(loc, log_std [F, size], features [..., F])`, for state-dependent exploration.
+    """
+
+    obs_space: Space
+    size: int
+    spread: str
+    log_std_init: float
+    torso: str
+    hidden_sizes: tuple[int, ...]
+    channels: tuple[int, ...]
+    activation: str
+    layer_norm: bool
+    compute_dtype: str
+
+    @nn.compact
+    def __call__(self, obs: PyTree):
+        hidden = Encoder(self.obs_space, **{name: getattr(self, name) for name in encoder.SETTINGS})(obs)
+        loc = Dense(self.size, 0.01, name="loc")(hidden)
+        if self.spread == "none":
+            return loc
+        if self.spread == "features":
+            start = nn.initializers.constant(self.log_std_init)
+            log_std = self.param("log_std", start, (hidden.shape[-1], self.size), jnp.float32)
+            return loc, jnp.clip(log_std, *LOG_STD), jax.lax.stop_gradient(hidden)
+        log_std = Dense(self.size, 0.01, name="log_std")(hidden) + self.log_std_init
+        return loc, jnp.clip(log_std, *LOG_STD)
+
+
+class Critics(nn.Module):
+    """Several estimates, by networks of their own, of what an action is worth.
+
+    [K, ...] where actions are an input; [K, ..., size] for the `size` actions of a discrete space, whose values all come
+    from the observation.
+    """
+
+    obs_space: Space
+    count: int
+    size: int | None
+    torso: str
+    hidden_sizes: tuple[int, ...]
+    channels: tuple[int, ...]
+    activation: str
+    layer_norm: bool
+    compute_dtype: str
+
+    @nn.compact
+    def __call__(self, obs: PyTree, action: Array | None = None) -> Array:
+        values = []
+        for _ in range(self.count):  # one after another: a CPU is slower over one batched product (benchmarks/NOTES.md)
+            torso = Encoder(self.obs_space, **{name: getattr(self, name) for name in encoder.SETTINGS})
+            value = Dense(self.size or 1, 1.0)(torso(obs, action))
+            values.append(value if self.size else value[..., 0])
+        return jnp.stack(values)
+
+
+def policy_network(**settings: Any) -> Network:
+    """`PolicyNetwork(**settings)` as a `Network`."""
+    module = PolicyNetwork(**settings)
+    return Network(module.init, module.apply)
+
+
+def critics(**settings: Any) -> Network:
+    """`Critics(**settings)` as a `Network`, whose functions take the action after the observation."""
+    module = Critics(**settings)
+    return Network(module.init, module.apply)
+
+
+def unit_action(space: Box, action: Array) -> Array:
+    """Actions [..., *space.shape] of a bounded box as critics take them: [..., D] float32 in [-1, 1]."""
+    batch = action.shape[: action.ndim - len(space.shape)]
+    low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
+    unit = 2.0 * (action.astype(jnp.float32) - low) / np.maximum(high - low, np.float32(1e-8)) - 1.0
+    return unit.reshape(*batch, -1)

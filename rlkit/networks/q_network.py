@@ -1,0 +1,86 @@
+"""Networks that rate every action of a discrete space: plain or dueling, noisy, distributional, recurrent."""
+
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from rlkit.networks import encoder
+from rlkit.networks.cells import CELLS
+from rlkit.networks.dense import Dense
+from rlkit.networks.encoder import Encoder
+from rlkit.networks.noisy import STREAM, NoisyDense
+from rlkit.types import Array, Key, Network, PyTree, Space
+
+SETTINGS = (*encoder.SETTINGS, "dueling", "noisy")  # the fields that an agent's Config has under the same names
+
+
+class QNetwork(nn.Module):
+    """Numbers for each of A actions from an observation: [..., A], or [..., A, outputs].
+
+    A dueling head adds a value of the observation to each action's advantage over the mean of all (Wang et al. 2016,
+    eq. 9). Where `recurrent` names a cell, the call takes a memory and returns the next one too.
+    """
+
+    obs_space: Space
+    num_actions: int
+    outputs: int | None  # numbers for each action; None for one, without an axis of its own
+    torso: str
+    hidden_sizes: tuple[int, ...]
+    channels: tuple[int, ...]
+    activation: str
+    layer_norm: bool
+    compute_dtype: str
+    dueling: bool
+    noisy: bool
+    recurrent: str = "none"  # "none", "gru" or "lstm"
+    memory_size: int = 0
+
+    def setup(self):
+        self.encoder = Encoder(self.obs_space, **{name: getattr(self, name) for name in encoder.SETTINGS})
+        if self.recurrent != "none":
+            self.cell = CELLS[self.recurrent](self.memory_size)
+        dense = NoisyDense if self.noisy else Dense
+        self.advantage = dense(self.num_actions * (self.outputs or 1), 0.01)
+        if self.dueling:
+            self.value = dense(self.outputs or 1, 0.01)
+
+    def __call__(self, obs: PyTree, memory: PyTree = ()):
+        hidden = self.encode(obs)
+        if self.recurrent == "none":
+            return self.decode(hidden)
+        memory, hidden = self.advance(memory, hidden)
+        return self.decode(hidden), memory
+
+    def encode(self, obs: PyTree) -> Array:
+        """What the torso makes of the observations, projected for the cell where there is one."""
+        hidden = self.encoder(obs)
+        return hidden if self.recurrent == "none" else self.cell.project(hidden)
+
+    def advance(self, memory: PyTree, hidden: Array) -> tuple[PyTree, Array]:
+        """One step of the recurrent cell."""
+        return self.cell.advance(memory, hidden)
+
+    def decode(self, hidden: Array) -> Array:
+        """The numbers of each action."""
+        shape = (self.num_actions, self.outputs or 1)
+        out = self.advantage(hidden).reshape(*hidden.shape[:-1], *shape)
+        if self.dueling:
+            out = out - jnp.mean(out, axis=-2, keepdims=True) + self.value(hidden)[..., None, :]
+        return out if self.outputs else out[..., 0]
+
+
+def q_network(**settings: Any) -> Network:
+    """`QNetwork(**settings)` as a `Network`; a noisy one's apply takes a key last, None for none."""
+    module = QNetwork(**settings)
+    apply = partial(_noisy, module) if module.noisy else module.apply
+    if module.recurrent == "none":
+        return Network(module.init, apply)
+    start = CELLS[module.recurrent].start(module.memory_size)
+    encode, advance, decode = (partial(module.apply, method=name) for name in ("encode", "advance", "decode"))
+    return Network(module.init, apply, start, (encode, advance, decode))
+
+
+def _noisy(module: QNetwork, params: PyTree, obs: PyTree, key: Key | None = None) -> Array:
+    return module.apply(params, obs, rngs=None if key is None else {STREAM: key})  # type: ignore[return-value]
