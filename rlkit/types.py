@@ -84,6 +84,7 @@ class Agent(NamedTuple):
     policy: Callable[..., tuple[PyTree, PyTree, PyTree]]  # the same; what evaluation and deployment use
     update: Callable[..., tuple[PyTree, dict[str, Array]]]  # (state, rollout [T, N, ...], key) -> state, metrics
     memory: PyTree = ()  # a recurrent policy's start value, for one environment
+    memories: Callable[[int], PyTree] | None = None  # num_envs -> start values [N, ...], where environments differ
     check: Callable[..., None] = lambda num_envs, num_steps: None  # raises ConfigError where a rollout cannot fit
     # What an off-policy agent's update is made of, so that it can learn from a dataset alone: add(state, rollout) ->
     # state, and learn(state, key, num_steps) -> state, metrics: the gradient steps that follow so many steps.

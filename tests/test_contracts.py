@@ -27,6 +27,15 @@ CASES = {
     ],
     "c51": [("Probe-ObservationAction", REPLAY | {"num_atoms": 11, "store_obs_once": True})],
     "qrdqn": [("Probe-ObservationAction", REPLAY | {"num_quantiles": 5, "replay": "prioritized"})],
+    "pqn": [("Probe-MaskedAction", {"hidden_sizes": (8,), "num_minibatches": 2, "normalize_obs": True})],
+    "r2d2": [("Probe-Memory", REPLAY | {"memory_size": 4, "burn_in": 2, "unroll_len": 4, "n_step": 2})],
+    "sac": [
+        ("Probe-Continuous", REPLAY | {"gsde": True, "replay": "prioritized"}),
+        ("Probe-MaskedAction", REPLAY | {"n_step": 2, "normalize_obs": True}),
+    ],
+    "td3": [("Probe-Continuous", REPLAY | {"n_step": 2})],
+    "iql": [("Probe-Continuous", REPLAY), ("Probe-MaskedAction", REPLAY)],
+    "td3_bc": [("Probe-Continuous", REPLAY | {"replay": "prioritized"})],
 }
 NUM_ENVS, NUM_STEPS = 4, 8
 

@@ -6,7 +6,8 @@ from types import ModuleType
 
 from rlkit.types import ConfigError
 
-REGISTRY: dict[str, str] = {name: f"rlkit.agents.{name}" for name in ("ppo", "dqn", "c51", "qrdqn")}
+NAMES = ("ppo", "dqn", "c51", "qrdqn", "pqn", "r2d2", "sac", "td3", "iql", "td3_bc")
+REGISTRY: dict[str, str] = {name: f"rlkit.agents.{name}" for name in NAMES}
 
 
 def get(name: str) -> ModuleType:

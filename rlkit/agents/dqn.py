@@ -14,21 +14,19 @@ bootstrapped from the true final observation. Distributional agents (`c51`, `qrd
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from rlkit.agents import checks, exploration, normalization, replaying, settings
-from rlkit.agents.normalization import Normalizer, normalize_obs
+from rlkit.agents import checks, exploration, replaying, settings
+from rlkit.agents.normalization import normalize_obs
 from rlkit.agents.optimization import Descent
-from rlkit.agents.replaying import Batch
+from rlkit.agents.replaying import Batch, State
 from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
 from rlkit.ops import losses
-from rlkit.types import Agent, Array, Buffer, Key, Network, PyTree, Sample, Space, Transition
+from rlkit.types import Agent, Array, Buffer, Key, Network, PyTree, Space, Transition
 
 
 class Config(settings.Replay, settings.Torso):
@@ -44,17 +42,6 @@ class Hyper(settings.LearningHyper, settings.EpsilonHyper):
 
     huber_delta: settings.Positive = 1.0
     max_grad_norm: settings.Positive = 10.0
-
-
-class State(struct.PyTreeNode):
-    """Everything that learning carries from update to update."""
-
-    hyper: Any
-    params: PyTree
-    target_params: PyTree
-    opt_state: PyTree
-    normalizer: Normalizer
-    replay: replaying.Memory
 
 
 class Actor(NamedTuple):
@@ -118,21 +105,14 @@ def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> 
     return total, (priority, {"loss": total, "q": jnp.mean(head.values(output)), "priority": priority.mean()})
 
 
-def descent(hyper: Hyper, learning_rate: Array) -> Descent:
-    return Descent(learning_rate, hyper.max_grad_norm, hyper.adam_eps)
-
-
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """A state that has learned nothing; `example` is one step without batch axes."""
-    hyper = jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)  # copies, so that the state can be donated
     params = parts.network.init(key, example.obs)
     return State(
-        hyper=hyper,
+        **replaying.init(parts, hyper, example, num_envs),
         params=params,
         target_params=replaying.copied(params),
-        opt_state=descent(hyper, hyper.learning_rate).init(params),
-        normalizer=normalization.init(parts.obs_space, example, num_envs, obs=parts.config.normalize_obs, reward=False),
-        replay=replaying.init(parts.buffer, example, num_envs),
+        opt_state=Descent.of(hyper, 0.0).init(params),
     )
 
 
@@ -155,19 +135,6 @@ def policy(parts: Parts, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> 
     """One step for one observation: the action of the largest value, without noise. The key is not used."""
     q = parts.head.values(apply(parts, actor.params, actor.obs_stats, obs, None))
     return memory, jnp.argmax(exploration.legal(q, action_mask(obs)), axis=-1).astype(jnp.int32), ()
-
-
-def gradient_step(
-    parts: Parts, state: State, sample: Sample, due: Array, learning_rate: Array, key: Key
-) -> tuple[State, Array, dict[str, Array]]:
-    """Learn from one sample; the target network moves where it is `due`. Returns the state, priorities, metrics."""
-    batch = replaying.batch_of(sample, state.hyper.gamma)
-    gradient = jax.grad(partial(loss, parts), has_aux=True)
-    grads, (priority, metrics) = gradient(state.params, state, batch, key)
-    params, opt_state, norm = descent(state.hyper, learning_rate).step(state.params, state.opt_state, grads)
-    target_params = replaying.target_update(params, state.target_params, due, state.hyper.tau)
-    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
-    return state, priority, metrics | {"grad_norm": norm}
 
 
 def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
@@ -195,6 +162,4 @@ def with_head(name: str, config: Any, head: Head, obs_space: Space, action_space
     else:
         network = checks.own_network(network, noisy=config.noisy)
     parts = Parts(config, obs_space, network, head, replaying.buffer(config))
-    return replaying.agent(
-        parts, init=init, actor=actor, act=act, policy=policy, gradient_step=gradient_step, rows=config.n_step
-    )
+    return replaying.agent(parts, init=init, actor=actor, act=act, policy=policy, loss=loss, rows=config.n_step)

@@ -1,10 +1,12 @@
-"""Exploration in a discrete space: random actions with a probability that falls."""
+"""How agents explore: random actions with a probability that falls, noise that is held over steps."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from rlkit.agents import policies
 from rlkit.agents.settings import EpsilonHyper
-from rlkit.types import Array, ConfigError, Discrete, Key, Scalar, Space
+from rlkit.types import Array, Box, ConfigError, Discrete, Key, PyTree, Scalar, Space
 
 
 def discrete(space: Space, agent: str, others: str) -> Discrete:
@@ -12,6 +14,12 @@ def discrete(space: Space, agent: str, others: str) -> Discrete:
     if not isinstance(space, Discrete):
         raise ConfigError(f"agent={agent!r} needs a Discrete action space, and this one is {space}; use {others}")
     return space
+
+
+def count(num_steps: Array, more: int) -> Array:
+    """Environment steps [] uint32 after `more`; at most 2^32 - 1, where schedules have long ended."""
+    most = np.uint32(2**32 - 1)
+    return jnp.where(num_steps > most - np.uint32(more), most, num_steps + np.uint32(more))
 
 
 def epsilon(hyper: EpsilonHyper, num_steps: Array) -> Array:
@@ -34,3 +42,27 @@ def epsilon_greedy(key: Key, q: Array, mask: Array | None, epsilon: Scalar) -> A
         random = jax.random.categorical(action_key, legal(jnp.zeros_like(q), mask)).astype(jnp.int32)
     greedy = jnp.argmax(legal(q, mask), axis=-1).astype(jnp.int32)
     return jnp.where(jax.random.uniform(explore_key) < epsilon, random, greedy)
+
+
+def warm_up(space: Box, key: Key, action: Array, warming: Array) -> Array:
+    """The action, or one drawn uniformly from a bounded box while an agent is `warming` [] up."""
+    return jnp.where(warming, space.sample(key), action)
+
+
+def gsde_step(output: PyTree, noise: PyTree, redraw_every: int, key: Key) -> tuple[Array, PyTree]:
+    """A raw action [D] of state-dependent exploration, and what to hold on to (Raffin et al. 2021).
+
+    Args:
+      output: what `policies.distribution` takes for it: (loc [D], log_std [F, D], features [F]).
+      noise: (standard normal [F, D], steps since it was drawn [] int32); at 0 it is drawn anew.
+      redraw_every: steps; 0 holds it for the episode.
+    """
+    matrix, age = noise
+    matrix = jnp.where(age == 0, policies.gsde_noise(key, *matrix.shape), matrix)
+    age = age + 1
+    return policies.gsde_sample(output, matrix), (matrix, age % redraw_every if redraw_every else age)
+
+
+def gsde_start(features: int, size: int) -> PyTree:
+    """The noise of `gsde_step` before the first step of an episode."""
+    return np.zeros((features, size), np.float32), np.zeros((), np.int32)

@@ -1,6 +1,6 @@
 """A step of gradient descent as every agent takes it: Adam on gradients clipped by their global norm."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -15,6 +15,11 @@ class Descent(NamedTuple):
     learning_rate: Scalar
     max_grad_norm: Scalar  # infinity does not clip
     eps: Scalar  # of Adam
+
+    @classmethod
+    def of(cls, hyper: Any, learning_rate: Scalar) -> "Descent":
+        """As an agent's Hyper says, at a learning rate."""
+        return cls(learning_rate, hyper.max_grad_norm, hyper.adam_eps)
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
@@ -33,4 +38,4 @@ class Descent(NamedTuple):
         flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
             updates, opt_state = self.optimizer.update(flat, opt_state)
-        return optax.apply_updates(params, unravel(updates)), opt_state, optax.tree.norm(flat)
+        return optax.apply_updates(params, unravel(jax.numpy.asarray(updates))), opt_state, optax.tree.norm(flat)

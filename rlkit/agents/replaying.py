@@ -17,7 +17,9 @@ import numpy as np
 from flax import struct
 
 from rlkit import replay
-from rlkit.agents import normalization
+from rlkit.agents import exploration, normalization
+from rlkit.agents.normalization import Normalizer
+from rlkit.agents.optimization import Descent
 from rlkit.agents.settings import Learning, Replay
 from rlkit.ops.schedules import schedule
 from rlkit.ops.windows import n_step_window
@@ -33,6 +35,17 @@ class Memory(struct.PyTreeNode):
     buffer: PyTree
     num_steps: Array  # [] uint32, environment steps so far; it stays at 2^32 - 1
     since_target: Array  # [] int32, environment steps since the target network was last due
+
+
+class State(struct.PyTreeNode):
+    """Everything that learning carries from update to update."""
+
+    hyper: Any
+    params: PyTree
+    target_params: PyTree
+    opt_state: PyTree
+    normalizer: Normalizer
+    replay: Memory
 
 
 class Batch(NamedTuple):
@@ -54,9 +67,16 @@ def buffer(config: Replay) -> Buffer:
     return replay.uniform(config.capacity, config.batch_size, **settings)
 
 
-def init(buffer: Buffer, example: Transition, num_envs: int) -> Memory:
-    """Nothing seen yet."""
-    return Memory(buffer.init(example, num_envs), jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.int32))
+def init(parts: Any, hyper: Any, example: Transition, num_envs: int) -> dict[str, Any]:
+    """The parts of a State that has learned nothing which do not depend on the network."""
+    zero = jnp.zeros((), jnp.uint32)
+    return {
+        "hyper": jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper),  # copies, so that it can be donated
+        "normalizer": normalization.init(
+            parts.obs_space, example, num_envs, obs=parts.config.normalize_obs, reward=False
+        ),
+        "replay": Memory(parts.buffer.init(example, num_envs), zero, zero.astype(jnp.int32)),
+    }
 
 
 def check(config: Learning, rows: int, num_envs: int, num_steps: int) -> None:
@@ -71,8 +91,8 @@ def check(config: Learning, rows: int, num_envs: int, num_steps: int) -> None:
     least = max(num_steps, rows) * num_envs
     if config.capacity < least:
         raise ConfigError(
-            f"capacity={config.capacity} must be at least {least}, for rollouts of {num_steps} steps and items of {rows} "
-            f"steps of each of {num_envs} environments; try {least}"
+            f"capacity={config.capacity} must be at least {least}, for rollouts of {num_steps} steps, and items of "
+            f"{rows}, of {num_envs} environments; try {least}"
         )
 
 
@@ -108,10 +128,12 @@ def update(
     """
     length, num_envs = rollout.reward.shape
     state, metrics = learn(config, buffer, step, add(buffer, state, rollout), key, length * num_envs)
-    if hasattr(state, "normalizer"):
-        normalizer = normalization.take_in(state.normalizer, obs_space, rollout, state.hyper.gamma)
-        state = state.replace(normalizer=normalizer)
-    return state, metrics
+    return take_in(obs_space, state, rollout), metrics
+
+
+def take_in(obs_space: Space, state: Any, rollout: Transition) -> Any:
+    """The state with a rollout [T, N, ...] in its observation statistics."""
+    return state.replace(normalizer=normalization.take_in(state.normalizer, obs_space, rollout, state.hyper.gamma))
 
 
 def learn(
@@ -119,7 +141,7 @@ def learn(
 ) -> tuple[Any, dict[str, Array]]:
     """Make the gradient steps that follow `rollout_steps` environment steps, from what is in the buffer."""
     count = gradient_steps(config, rollout_steps)
-    memory = state.replay.replace(num_steps=_saturated(state.replay.num_steps, rollout_steps))
+    memory = state.replay.replace(num_steps=exploration.count(state.replay.num_steps, rollout_steps))
     seen = memory.num_steps.astype(jnp.float32)
     progress = seen / state.hyper.schedule_steps
     learning_rate = state.hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
@@ -146,14 +168,9 @@ def learn(
         )
         return state.replace(replay=memory), jax.tree.map(lambda x: jnp.where(learning, x, 0.0), metrics)
 
-    state, metrics = jax.lax.scan(body, state, (jax.random.split(key, count), elapsed))
+    state, metrics = jax.lax.scan(body, state, (jax.random.split(key, count), jnp.asarray(elapsed)))
     metrics = jax.tree.map(jnp.mean, metrics)
     return state, metrics | {"learning_rate": learning_rate, "buffer_size": buffer.size(state.replay.buffer)}
-
-
-def _saturated(count: Array, more: int) -> Array:
-    """count + more, at most 2^32 - 1."""
-    return jnp.where(count > np.uint32(2**32 - 1 - more), np.uint32(2**32 - 1), count + np.uint32(more))
 
 
 def batch_of(sample: Sample, gamma: Scalar) -> Batch:
@@ -181,6 +198,34 @@ def copied(params: PyTree) -> PyTree:
     return jax.tree.map(jnp.array, params)
 
 
+def gradient_step(
+    loss: Callable[..., tuple[Array, tuple[Array, dict[str, Array]]]],
+    tracked: Callable[[PyTree], PyTree],
+    batch_of: Callable[[Sample, Scalar], Any],
+    parts: Any,
+    state: Any,
+    sample: Sample,
+    due: Array,
+    learning_rate: Array,
+    key: Key,
+) -> tuple[Any, Array, dict[str, Array]]:
+    """Lower a loss (parts, params, state, batch, key) -> loss [], (priority [B], metrics) on one sample.
+
+    The batch is `batch_of(sample, gamma)`. The target network follows `tracked(params)` where it is `due`. Returns the
+    state, the priorities and the metrics.
+    """
+    batch = batch_of(sample, state.hyper.gamma)
+    grads, (priority, metrics) = jax.grad(partial(loss, parts), has_aux=True)(state.params, state, batch, key)
+    params, opt_state, norm = Descent.of(state.hyper, learning_rate).step(state.params, state.opt_state, grads)
+    target_params = target_update(tracked(params), state.target_params, due, state.hyper.tau)
+    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
+    return state, priority, metrics | {"grad_norm": norm}
+
+
+def _load(buffer: Buffer, obs_space: Space, state: Any, rollout: Transition) -> Any:
+    return take_in(obs_space, add(buffer, state, rollout), rollout)
+
+
 def agent(
     parts: Any,
     *,
@@ -188,28 +233,35 @@ def agent(
     actor: Callable[..., Any],
     act: Callable[..., Any],
     policy: Callable[..., Any],
-    gradient_step: Callable[..., tuple[Any, Array, dict[str, Array]]],
+    loss: Any = None,
+    tracked: Callable[[PyTree], PyTree] = lambda params: params,
+    step: Callable[..., tuple[Any, Array, dict[str, Array]]] | None = None,
+    batch_of: Callable[[Sample, Scalar], Any] = batch_of,
     rows: int,
     memory: PyTree = (),
+    memories: Callable[[int], PyTree] | None = None,
 ) -> Agent:
     """The functions of an off-policy agent, bound to their surroundings.
 
     Args:
       parts: what each function takes first; it has a `config`, a `buffer` and an `obs_space`.
       init, actor, act, policy: as `Agent` says.
-      gradient_step: (parts, state, sample, due, learning_rate, key) -> state, priority [B], metrics.
+      loss, tracked, batch_of: of `gradient_step`, for an agent that takes one step of descent for each sample; or else
+      step: (parts, state, sample, due, learning_rate, key) -> state, priority [B], metrics.
       rows: how many steps of one environment an item of the buffer spans.
-      memory: as `Agent` says.
+      memory, memories: as `Agent` says.
     """
-    config, buffer, step = parts.config, parts.buffer, partial(gradient_step, parts)
+    config, buffer = parts.config, parts.buffer
+    bound = partial(step, parts) if step else partial(gradient_step, loss, tracked, batch_of, parts)
     return Agent(
         init=partial(init, parts),
         actor=partial(actor, parts),
         act=partial(act, parts),
         policy=partial(policy, parts),
-        update=partial(update, config, buffer, parts.obs_space, step),
+        update=partial(update, config, buffer, parts.obs_space, bound),
         memory=memory,
+        memories=memories,
         check=partial(check, config, rows),
-        add=partial(add, buffer),
-        learn=partial(learn, config, buffer, step),
+        add=partial(_load, buffer, parts.obs_space),
+        learn=partial(learn, config, buffer, bound),
     )

@@ -56,6 +56,14 @@ class Replay(Learning):
     n_step: PositiveInt = Field(1, description="rewards in a target before it bootstraps")
 
 
+class Control(Replay, Torso):
+    """Static: an off-policy agent with a policy and critics."""
+
+    hidden_sizes: tuple[PositiveInt, ...] = Field((256, 256), description="dense layers of a torso")
+    batch_size: PositiveInt = Field(256, description="items of a gradient step")
+    num_critics: PositiveInt = Field(2, description="whose least value counts")
+
+
 class LearningHyper(struct.PyTreeNode):
     """Traced: float32 scalars of every off-policy agent. Infinity switches a term off."""
 

@@ -18,8 +18,9 @@ LOG_STD = (-20.0, 2.0)  # of a policy; beyond them densities overflow
 class PolicyNetwork(nn.Module):
     """What a distribution of raw actions is made of, from an observation.
 
-    Logits [..., size] where `spread` is "none"; where it is "observation", `(loc, log_std)`, both [..., size]; where it is
-    "features", `(loc, log_std [F, size], features [..., F])`, for state-dependent exploration.
+    Only the first of them, [..., size], where `spread` is "none". Where it is "observation" or "constant", `(loc,
+    log_std)`, both [..., size], the latter the same for all observations where "constant"; where it is "features",
+    `(loc, log_std [F, size], features [..., F])`, for state-dependent exploration.
     """
 
     obs_space: Space
@@ -43,15 +44,19 @@ class PolicyNetwork(nn.Module):
             start = nn.initializers.constant(self.log_std_init)
             log_std = self.param("log_std", start, (hidden.shape[-1], self.size), jnp.float32)
             return loc, jnp.clip(log_std, *LOG_STD), jax.lax.stop_gradient(hidden)
-        log_std = Dense(self.size, 0.01, name="log_std")(hidden) + self.log_std_init
+        if self.spread == "constant":
+            log_std = self.param("log_std", nn.initializers.constant(self.log_std_init), (self.size,), jnp.float32)
+            log_std = jnp.broadcast_to(log_std.reshape((1,) * (loc.ndim - 1) + (-1,)), loc.shape)
+        else:
+            log_std = Dense(self.size, 0.01, name="log_std")(hidden) + self.log_std_init
         return loc, jnp.clip(log_std, *LOG_STD)
 
 
 class Critics(nn.Module):
     """Several estimates, by networks of their own, of what an action is worth.
 
-    [K, ...] where actions are an input; [K, ..., size] for the `size` actions of a discrete space, whose values all come
-    from the observation.
+    [K, ...] where actions are an input (or nothing but the observation is); [K, ..., size] for the `size` actions of a
+    discrete space, all rated by one pass.
     """
 
     obs_space: Space
@@ -89,6 +94,8 @@ def critics(**settings: Any) -> Network:
 def unit_action(space: Box, action: Array) -> Array:
     """Actions [..., *space.shape] of a bounded box as critics take them: [..., D] float32 in [-1, 1]."""
     batch = action.shape[: action.ndim - len(space.shape)]
-    low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
+    low, high = (
+        np.asarray(bound, np.float32).reshape((1,) * len(batch) + space.shape) for bound in (space.low, space.high)
+    )
     unit = 2.0 * (action.astype(jnp.float32) - low) / np.maximum(high - low, np.float32(1e-8)) - 1.0
     return unit.reshape(*batch, -1)

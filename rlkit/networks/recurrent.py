@@ -1,11 +1,12 @@
 """Recurrent networks along time, with their memory put back where an episode starts."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from rlkit.types import Array, PyTree
+from rlkit.types import Array, Network, PyTree
 
 
 def unroll(
@@ -38,11 +39,36 @@ def unroll(
     return jax.lax.scan(row, memory, (inputs, start))[1]
 
 
+def along(network: Network, params: PyTree, obs: PyTree, start: Array, memory: PyTree) -> tuple[PyTree, PyTree]:
+    """A recurrent network along time, only the part of it that needs the memory step by step.
+
+    Args:
+      network, params: one with a memory, and its parameters.
+      obs: [T, B, ...].
+      start: [T, B] bool, whether an episode starts at this row.
+      memory: [B, ...] before the first row; see `unroll`.
+
+    Returns:
+      What `apply` returns but for the memory, [T, B, ...] (a tuple where that is several things), and the memory before
+      each row.
+    """
+    if network.parts is None:
+
+        def step(memory: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
+            *output, after = network.apply(params, obs, memory)
+            return after, output[0] if len(output) == 1 else tuple(output)
+
+        return unroll(step, network.memory, memory, obs, start)
+    encode, advance, decode = (partial(part, params) for part in network.parts)
+    hidden, before = unroll(advance, network.memory, memory, encode(obs), start)
+    return decode(hidden), before
+
+
 def where_rows(rows: Array, x: PyTree, y: PyTree) -> PyTree:
-    """`x` (leaves [...], the same for all rows) in the rows [B] (bool) that are true, else `y` (leaves [B, ...])."""
+    """`x` (leaves [...], the same for all rows, or [B, ...]) in the rows [B] (bool) that are true, else `y`."""
 
     def choose(a, b):
         condition = rows.reshape(rows.shape + (1,) * (b.ndim - rows.ndim))
-        return jnp.where(condition, jnp.asarray(a, b.dtype)[(None,) * rows.ndim], b)
+        return jnp.where(condition, jnp.broadcast_to(jnp.asarray(a, b.dtype), b.shape), b)
 
     return jax.tree.map(choose, x, y)

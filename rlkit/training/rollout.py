@@ -33,10 +33,17 @@ def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int) -> EnvsS
     return EnvsState(
         env_state=env_state,
         obs=obs,
-        memory=jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), agent.memory),
+        memory=memories(agent, num_envs),
         episode_return=jnp.zeros((num_envs,), jnp.float32),
         episode_length=jnp.zeros((num_envs,), jnp.int32),
     )
+
+
+def memories(agent: Agent, num_envs: int) -> PyTree:
+    """The policy's memory at the start of an episode of each environment, leaves [N, ...]."""
+    if agent.memories is not None:
+        return agent.memories(num_envs)
+    return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), agent.memory)
 
 
 def rollout(
@@ -48,6 +55,7 @@ def rollout(
       The environments after the last step, the transitions [T, N, ...], and the episodes that ended.
     """
     num_envs = state.episode_length.shape[0]
+    fresh = memories(agent, num_envs)
 
     def step(state: EnvsState, keys: Key):
         act_keys, env_keys = keys
@@ -62,7 +70,7 @@ def rollout(
         state = EnvsState(
             env_state=env_state,
             obs=obs,
-            memory=where_rows(done, agent.memory, memory),
+            memory=where_rows(done, fresh, memory),
             episode_return=jnp.where(done, 0.0, episode_return),
             episode_length=jnp.where(done, 0, episode_length),
         )
