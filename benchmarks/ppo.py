@@ -5,90 +5,44 @@ whole training, rollouts and updates, as one compiled program; compile time is a
 """
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import ppo_worker
 import report
+from workers import Worker, peer_python
 
-REJAX, REJAX_GYMNAX = "0.1.3", "0.0.9"
+PEER = {"rejax": "0.1.3", "gymnax": "0.0.9", "jax": version("jax")}  # the same compiler
 SPEED_TARGET = {4: 1.2, 64: 1.8, 2048: 1.8}  # times rejax's steps per second
 COMPILE_TARGET = 0.6  # of rejax's compile time
 STEPS = 300_000  # of a round, about: one to two seconds on two cores
 
 
-class Peer:
-    """A worker process of one library, which is compiled and run when asked."""
-
-    def __init__(self, library: str, python: Path):
-        worker = Path(__file__).with_name("ppo_worker.py")
-        environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-        environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-        self.library = library
-        self.process = subprocess.Popen(
-            [python, worker, library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def __enter__(self) -> "Peer":
-        self.versions = self._answer()["versions"]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.stdin.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-
-    def ask(self, command: str, arguments: Any) -> dict[str, Any]:
-        print(json.dumps({command: arguments}), file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the worker of {self.library} ended: exit code {self.process.wait()}; see above")
-        return json.loads(line)
+def start(library: str, python: Path) -> Worker:
+    """A process of one library, which compiles and runs when asked and takes nothing from a cache."""
+    script = Path(__file__).with_name("ppo_worker.py")
+    return Worker(library, [python, script, library], {"JAX_ENABLE_COMPILATION_CACHE": "false"})
 
 
-def peer_python(folder: Path) -> Path:
-    """The interpreter of rejax's virtual environment, which is made where it is missing or unfinished."""
-    python = folder / "bin" / "python"
-    check = f"from importlib.metadata import version; assert version('rejax') == {REJAX!r}"
-    if python.exists() and subprocess.run([python, "-c", check], stderr=subprocess.DEVNULL).returncode == 0:
-        return python
-    packages = [f"rejax=={REJAX}", f"gymnax=={REJAX_GYMNAX}", f"jax=={version('jax')}"]  # the same compiler
-    print(f"making {folder} with {', '.join(packages)}", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-    return python
-
-
-def measure(peers: list[Peer], num_envs: int, *, rounds: int, compilations: int) -> dict[str, Any]:
+def measure(peers: list[Worker], num_envs: int, *, rounds: int, compilations: int) -> dict[str, Any]:
     """Both libraries at one size."""
     batch = num_envs * ppo_worker.NUM_STEPS
     updates = max(2, STEPS // batch)
-    compiled: dict[str, list[dict[str, float]]] = {peer.library: [] for peer in peers}
+    compiled: dict[str, list[dict[str, float]]] = {peer.name: [] for peer in peers}
     for _ in range(compilations):
         for peer in peers:
-            compiled[peer.library].append(peer.ask("compile", [num_envs, updates]))
-    runs: dict[str, list[float]] = {peer.library: [] for peer in peers}
+            compiled[peer.name].append(peer.ask("compile", num_envs, updates))
+    runs: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for seed in range(rounds + 1):
         for peer in peers:
             done = peer.ask("run", seed)
-            assert done["steps"] == updates * batch, f"{peer.library} made {done['steps']} steps, not {updates * batch}"
+            assert done["steps"] == updates * batch, f"{peer.name} made {done['steps']} steps, not {updates * batch}"
             if seed:  # the first round warms up
-                runs[peer.library].append(done["seconds"])
+                runs[peer.name].append(done["seconds"])
     result = {
         library: {
             "steps_per_second": updates * batch / statistics.median(seconds),
@@ -104,7 +58,7 @@ def measure(peers: list[Peer], num_envs: int, *, rounds: int, compilations: int)
         **result,
         "speed_ratio": report.ratio(runs["rejax"], runs["rlkit"]),
         "compile_ratio": report.ratio(ours, theirs),
-        "made": report.made() | {"versions": {peer.library: peer.versions for peer in peers}},
+        "made": report.made() | {"versions": {peer.name: peer.versions for peer in peers}},
     }
 
 
@@ -149,10 +103,10 @@ def main() -> None:
     parser.add_argument("--peer-python", type=Path, help="an interpreter that has rejax; else --peer-env is used")
     parser.add_argument("--results", type=Path, default=report.HERE, help="where ppo.json and ppo.md go")
     options = parser.parse_args()
-    python = options.peer_python or peer_python(options.peer_env)
+    python = options.peer_python or peer_python(options.peer_env, PEER)
     results = report.read(options.results, "ppo")
-    with Peer("rlkit", Path(sys.executable)) as ours, Peer("rejax", python) as theirs:
-        assert theirs.versions.get("rejax") == REJAX, f"{python} has rejax {theirs.versions.get('rejax')}"
+    with start("rlkit", Path(sys.executable)) as ours, start("rejax", python) as theirs:
+        assert theirs.versions["rejax"] == PEER["rejax"], f"{python} has rejax {theirs.versions['rejax']}"
         for num_envs in options.envs:
             results[str(num_envs)] = measure(
                 [ours, theirs], num_envs, rounds=options.rounds, compilations=options.compilations

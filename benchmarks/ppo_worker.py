@@ -1,17 +1,17 @@
 """One library's PPO in a process of its own, for ppo.py: `python ppo_worker.py rlkit|rejax`.
 
-It speaks JSON, a line each: {"compile": [num_envs, updates]} and {"run": seed} are answered with the seconds they took,
-and a run with the environment steps that the program itself has counted. The libraries need different versions of
-gymnax, so this file imports each only in its own process.
+It speaks JSON, a line each, as `workers.answer` does: {"compile": [num_envs, updates]} and {"run": [seed]} are answered
+with the seconds they took, and a run with the environment steps that the program itself has counted. The libraries need
+different versions of gymnax, so this file imports each only in its own process.
 """
 
-import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from workers import answer
 
 NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDEN = 128, 4, 4, (64, 64)
 HYPER = {"learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "clip_eps": 0.2, "vf_coef": 0.5, "ent_coef": 0.0}
@@ -63,7 +63,7 @@ def rejax(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
     return lambda key: PPO.train(algorithm, key), lambda out: int(out[0].global_step)
 
 
-class Worker:
+class Trainer:
     """The program of the last size that was asked for."""
 
     def __init__(self, library: Callable[[int, int], tuple[Train, Callable[[Any], int]]]):
@@ -102,14 +102,7 @@ def _versions() -> dict[str, str]:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints must not be taken for an answer
-    worker = Worker({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]])
-    print(json.dumps({"versions": _versions()}), file=answers)
-    for line in sys.stdin:
-        ((command, arguments),) = json.loads(line).items()
-        answer = worker.compile(*arguments) if command == "compile" else worker.run(arguments)
-        print(json.dumps(answer), file=answers)
+    answer(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), _versions())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from rlkit.ops.permutation import permute
+from rlkit.ops.permutation import _walk, permutations, permute
 
 SIZES = [1, 2, 3, 5, 16, 255, 256, 257, 258, 300, 511, 512, 513, 1000, 4096, 5000]
 
@@ -106,3 +106,29 @@ def test_neighbors_are_scattered():
     for n in (960, 8192):
         steps = np.diff(draws(n, list(range(n)), 200), axis=1) % n
         assert_uniform(np.bincount(steps.reshape(-1) * 64 // n, minlength=64)[1:63])  # all but the steps of 0
+
+
+@pytest.mark.parametrize("n", [1, 5, 256, 257, 300, 512, 1000, 8192])
+def test_permutations_are_bijections_and_differ(n):
+    rows = jax.jit(lambda key: permutations(key, 3, n))(jax.random.key(n))
+    assert rows.shape == (3, n)
+    assert rows.dtype == jnp.int32
+    np.testing.assert_array_equal(np.sort(rows), np.broadcast_to(np.arange(n), (3, n)))
+    if n > 5:
+        assert all(np.mean(np.asarray(rows[i] == rows[j])) < 0.05 for i, j in [(0, 1), (0, 2), (1, 2)])
+
+
+@pytest.mark.parametrize("n", [16, 257, 272])
+def test_permutations_of_one_key_are_independent(n):
+    count = 6 * n * n
+    draw = jax.jit(lambda keys: jax.lax.map(lambda key: permutations(key, 2, n)[:, 3], keys, batch_size=1000))
+    a, b = np.asarray(draw(jax.random.split(jax.random.key(n), count))).T
+    assert_uniform(np.bincount(a * n + b, minlength=n * n))
+
+
+def test_a_table_that_holds_n_exactly_is_not_walked():
+    def loops(n):
+        text = jax.jit(lambda words: _walk(words, jnp.arange(n), n)).lower(jnp.zeros(9, jnp.uint32)).as_text("hlo")
+        return text.count(" while(")
+
+    assert [loops(n) for n in (512, 8192, 128 * 2048, 300, 8191)] == [0, 0, 0, 1, 1]

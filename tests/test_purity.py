@@ -91,6 +91,7 @@ DISCOUNT = of(lambda going: jnp.where(going, 0.9, 0.0), bools(*B))
 TABLE: dict[str, tuple] = {
     "chunked.num_chunks": (lambda x: x * chunked.num_chunks(x.shape[0], 3), floats(6, 2)),
     "chunked.chunked_map": (lambda x: chunked.chunked_map(jnp.sin, x, 3), floats(7, 2)),
+    "permutation.permutations": (lambda key: permutation.permutations(key, 2, 300), fresh_key),
     "permutation.permute": (lambda key, i: permutation.permute(key, i, 300), fresh_key, ints(300, 5)),
     "schedules.schedule": (partial(schedules.schedule, "cosine"), floats(4)),
     "segment_tree.init": (lambda x: segment_tree.init(x.size, ("sum", "max")), floats(150)),

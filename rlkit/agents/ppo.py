@@ -29,7 +29,7 @@ from rlkit.agents.normalization import Normalizer
 from rlkit.networks import actor_critic as actor_critic_network
 from rlkit.ops import losses
 from rlkit.ops.chunked import num_chunks
-from rlkit.ops.permutation import permute
+from rlkit.ops.permutation import permutations
 from rlkit.ops.returns import gae
 from rlkit.ops.schedules import Schedule, schedule
 from rlkit.ops.statistics import explained_variance
@@ -122,6 +122,9 @@ class Batch(NamedTuple):
     old_dist: PyTree  # of raw actions before the update, where the KL penalty needs it
     advantage: Array
     target: Array  # of the value
+
+
+METRICS: tuple[str, ...] = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "loss", "grad_norm")
 
 
 class Learner(NamedTuple):
@@ -298,7 +301,9 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
         target=target,
     )
 
-    def epoch(learner: Learner, key: Key):
+    names = (*METRICS, "kl") if config.kl_penalty else METRICS
+
+    def epoch(learner: Learner, orders: Array):
         data = batch
         if config.recompute_advantage:
             core = ()
@@ -309,19 +314,25 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
             data = batch._replace(advantage=advantage, target=target)
         if not policy.recurrent:
             data = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), data)
-        count = num_envs if policy.recurrent else num_envs * num_steps
 
         def minibatch(learner: Learner, rows: Array):
             taken = jax.tree.map(lambda x: x[:, rows] if policy.recurrent else x[rows], data)
             core = jax.tree.map(lambda x: x[rows], first_core)
-            return gradient_step(parts, state, learning_rate, clip, learner, taken, core)
+            learner, (metrics, counts) = gradient_step(parts, state, learning_rate, clip, learner, taken, core)
+            return learner, (jnp.stack([metrics[name] for name in names]), counts)
 
-        order = permute(key, jnp.arange(count), count).reshape(config.num_minibatches, -1)
-        return jax.lax.scan(minibatch, learner, order)
+        return jax.lax.scan(minibatch, learner, orders)
 
     learner = Learner(state.params, state.opt_state, jnp.zeros((), bool))
-    learner, (metrics, counts) = jax.lax.scan(epoch, learner, jax.random.split(key, config.num_epochs))
-    metrics = jax.tree.map(lambda x: jnp.mean(x, where=counts), metrics)
+    orders = permutations(key, config.num_epochs, num_envs if policy.recurrent else num_envs * num_steps)
+    if config.recompute_advantage:
+        orders = orders.reshape(config.num_epochs, config.num_minibatches, -1)
+        learner, (rows, counts) = jax.lax.scan(epoch, learner, orders)
+    else:  # the same in one loop, which is less to compile than one within another
+        learner, (rows, counts) = epoch(learner, orders.reshape(config.num_epochs * config.num_minibatches, -1))
+    counts = counts.reshape(-1, 1)
+    means = jnp.sum(rows.reshape(counts.size, -1), axis=0, where=counts) / counts.sum(dtype=jnp.float32)
+    metrics: dict[str, Array] = dict(zip(names, means, strict=True))
     metrics["learning_rate"] = learning_rate
     metrics["explained_variance"] = explained_variance(old.value.reshape(-1), target.reshape(-1))
     kl_coef = state.kl_coef

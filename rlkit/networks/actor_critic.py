@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from rlkit.networks.cells import CELLS, GRU, LSTM
 from rlkit.networks.dense import Dense
 from rlkit.networks.features import features, image_shape
+from rlkit.networks.initializers import together
 from rlkit.networks.torsos import MLP, Conv
 from rlkit.types import Array, Network, PyTree, Space
 
@@ -115,9 +116,10 @@ class ActorCritic(nn.Module):
 def actor_critic(**settings: Any) -> Network:
     """`ActorCritic(**settings)` as a `Network`; its memory holds one cell state for each torso."""
     module = ActorCritic(**settings)
+    init = together(module.init)
     if module.recurrent == "none":
-        return Network(module.init, module.apply)
+        return Network(init, module.apply)
     start = CELLS[module.recurrent].start(module.memory_size)
     memory = dict.fromkeys(module._names(), start)
     encode, advance, decode = (partial(module.apply, method=name) for name in ("encode", "advance", "decode"))
-    return Network(module.init, module.apply, memory, (encode, advance, decode))
+    return Network(init, module.apply, memory, (encode, advance, decode))

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.networks.dense import Dense
-from rlkit.networks.initializers import orthogonal
-from rlkit.types import Array, Key, PyTree
+from rlkit.networks.initializers import if_starting, orthogonal
+from rlkit.types import Array, PyTree
 
 
 class GRU(nn.Module):
@@ -17,7 +17,7 @@ class GRU(nn.Module):
 
     def setup(self):
         self.inputs = Dense(3 * self.size, 3**0.5)  # the scale of one orthogonal matrix for each gate
-        self.kernel = self.param("kernel", _gates(3), (self.size, 3 * self.size))
+        self.kernel = self.param("kernel", if_starting(self, orthogonal(count=3)), (self.size, 3 * self.size))
         self.bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
 
     @staticmethod
@@ -50,7 +50,7 @@ class LSTM(nn.Module):
 
     def setup(self):
         self.inputs = Dense(4 * self.size, 4**0.5)  # the scale of one orthogonal matrix for each gate
-        self.kernel = self.param("kernel", _gates(4), (self.size, 4 * self.size))
+        self.kernel = self.param("kernel", if_starting(self, orthogonal(count=4)), (self.size, 4 * self.size))
 
     @staticmethod
     def start(size: int) -> PyTree:
@@ -69,17 +69,6 @@ class LSTM(nn.Module):
         cell = jax.nn.sigmoid(forget + 1.0) * cell + jax.nn.sigmoid(write) * jnp.tanh(candidate)
         h = jax.nn.sigmoid(read) * jnp.tanh(cell)
         return (cell, h), h
-
-
-def _gates(count: int):
-    """An initializer of `count` orthogonal matrices side by side."""
-
-    def init(key: Key, shape: tuple[int, int]) -> Array:
-        rows, columns = shape
-        keys = jax.random.split(key, count)
-        return jnp.concatenate([orthogonal()(k, (rows, columns // count)) for k in keys], axis=1)
-
-    return init
 
 
 CELLS: dict[str, type[GRU] | type[LSTM]] = {"gru": GRU, "lstm": LSTM}

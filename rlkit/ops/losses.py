@@ -50,9 +50,10 @@ def ppo_clip(
     ratio = _ratio(log_prob - old_log_prob)
     # The minimum binds from above where A > 0 and from below where A < 0; the dual clip binds the other side there.
     # Clipping the ratio rather than the products keeps infinite bounds away from a zero advantage (inf * 0 is NaN).
-    bound = jnp.where(
-        advantage < 0, jnp.minimum(jnp.maximum(ratio, 1.0 - low), ceiling), jnp.minimum(ratio, 1.0 + high)
-    )
+    # Selects, here and below: the gradients of minimum and maximum share a tie by a division, a kernel for each.
+    highest = jnp.where(advantage < 0, ceiling, 1.0 + high)
+    lowest = jnp.where(advantage < 0, 1.0 - low, -jnp.inf)
+    bound = jnp.where(ratio > highest, highest, jnp.where(ratio < lowest, lowest, ratio))
     return -bound * advantage
 
 
@@ -110,13 +111,16 @@ def normalize_advantage(advantage: ArrayLike, mask: ArrayLike | None = None, *, 
       ValueError: the shapes differ.
     """
     (advantage,) = as_floats(advantage)
-    mask = jnp.ones(advantage.shape, bool) if mask is None else jnp.asarray(mask)
-    check_shapes(advantage=advantage, mask=mask)
     # Measured from one of the entries, equal ones are exactly 0: their mean alone would leave a rounding error, and the
     # division by an equally small deviation would make a signal of it.
-    origin = jax.lax.stop_gradient(jnp.max(advantage, where=mask, initial=jnp.finfo(advantage.dtype).min))
+    if mask is None:
+        origin, mask = advantage[(0,) * advantage.ndim], jnp.ones(advantage.shape, bool)
+    else:
+        check_shapes(advantage=advantage, mask=mask)
+        mask = jnp.asarray(mask)
+        origin = jnp.max(advantage, where=mask, initial=jnp.finfo(advantage.dtype).min)
     count = jnp.maximum(jnp.sum(mask, dtype=advantage.dtype), 1.0)
-    shifted = jnp.where(mask, advantage - origin, 0.0)
+    shifted = jnp.where(mask, advantage - jax.lax.stop_gradient(origin), 0.0)
     centered = jnp.where(mask, shifted - jnp.sum(shifted) / count, 0.0)
     variance = jnp.sum(centered**2) / count
     # The root's slope at 0 is infinite, so it is taken only where the variance is not 0.
@@ -145,7 +149,8 @@ def clipped_value_loss(value: ArrayLike, old_value: ArrayLike, target: ArrayLike
     value, old_value, target = as_floats(value, old_value, target)
     (clip_eps,) = scalars(value, clip_eps=clip_eps)
     clipped = jnp.clip(value, old_value - clip_eps, old_value + clip_eps)
-    return 0.5 * jnp.maximum((value - target) ** 2, (clipped - target) ** 2)
+    error, clipped_error = (value - target) ** 2, (clipped - target) ** 2
+    return 0.5 * jnp.where(clipped_error > error, clipped_error, error)
 
 
 def huber(error: ArrayLike, delta: ArrayLike = 1.0) -> Array:
@@ -277,7 +282,8 @@ def _ratio(log_ratio: Array) -> Array:
 
 def _split(log_ratio: Array) -> tuple[Array, Array]:
     """A log-ratio as the part up to MAX_LOG_RATIO and the part beyond, which add up to it."""
-    return jnp.minimum(log_ratio, MAX_LOG_RATIO), jnp.maximum(log_ratio - MAX_LOG_RATIO, 0.0)
+    beyond = log_ratio > MAX_LOG_RATIO
+    return jnp.where(beyond, MAX_LOG_RATIO, log_ratio), jnp.where(beyond, log_ratio - MAX_LOG_RATIO, 0.0)
 
 
 def _discounted(discount: Array, next_value: Array) -> Array:

@@ -27,41 +27,79 @@ def permute(key: Key, index: Array, n: int | Array) -> Array:
     """
     index = jnp.asarray(index)
     if isinstance(n, int):
-        if not 1 <= n <= 2**31:
-            raise ValueError(f"n={n} must lie in [1, 2^31]; split a longer range into blocks")
-        return _sort(key, index, n, n) if n <= _SMALL else _walk(key, index, n)
+        _check(n)
+        return _sort(key, n, n)[index] if n <= _SMALL else _walk(_words(key), index, n)
     # Only one of the two is used, so that they may share the key.
-    return jnp.where(n <= _SMALL, _sort(jax.random.clone(key), index, n, _SMALL), _walk(key, index, n))
+    small = _sort(jax.random.clone(key), n, _SMALL)[index]
+    return jnp.where(n <= _SMALL, small, _walk(_words(key), index, n))
 
 
-def _sort(key: Key, index: Array, n: int | Array, size: int) -> Array:
-    """The permutation that sorts `size` random words, the places from n on kept last."""
-    places = jnp.arange(size, dtype=jnp.int32)
-    words = jax.random.bits(key, (2, size), jnp.uint32)  # two words each: a tie of both is a matter of 2^-64
+def permutations(key: Key, count: int, n: int) -> Array:
+    """Random permutations of 0 ... n - 1, independent of each other: those of `permute`, from one key.
+
+    Args:
+      key: a key.
+      count: C, how many.
+      n: how many elements, 1 <= n <= 2^31.
+
+    Returns:
+      [C, n] int32.
+    """
+    _check(n)
+    if n <= _SMALL:
+        return _sort(key, n, n, (count,))
+    return _walk(_words(key, (count,)), jnp.arange(n), n)
+
+
+def _check(n: int) -> None:
+    if not 1 <= n <= 2**31:
+        raise ValueError(f"n={n} must lie in [1, 2^31]; split a longer range into blocks")
+
+
+def _sort(key: Key, n: int | Array, size: int, batch: tuple[int, ...] = ()) -> Array:
+    """The permutations [*batch, size] that sort random words, the places from n on kept last."""
+    places = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), (*batch, size))
+    words = jax.random.bits(key, (2, *batch, size), jnp.uint32)  # two words each: a tie of both is a matter of 2^-64
     last = (places >= n).astype(jnp.uint32)
     *_, order = jax.lax.sort((last, words[0], words[1], places), num_keys=3)
-    return order[index]
+    return order
 
 
-def _walk(key: Key, index: Array, n: int | Array) -> Array:
-    """The Feistel permutation of a domain barely larger than n, repeated on whatever lies at n or above."""
-    *round_keys, last_key = jax.random.bits(key, (_ROUNDS + 1,), jnp.uint32)
+def _words(key: Key, batch: tuple[int, ...] = ()) -> Array:
+    """What a Feistel network is keyed with, [*batch, K] uint32: one word a round, and one more."""
+    return jax.random.bits(key, (*batch, _ROUNDS + 1), jnp.uint32)
+
+
+def _walk(words: Array, index: Array, n: int | Array) -> Array:
+    """The Feistel permutations of a domain barely larger than n, repeated on whatever lies at n or above.
+
+    One for each row of `words` [*batch, K], all at the same `index`: [*batch, *index.shape].
+    """
+    # Rows times columns exceed n by less than sqrt(n), and often by nothing: then no element needs a second turn.
+    exact = isinstance(n, int) and n % (1 << (n - 1).bit_length() // 2) == 0
     n, one = jnp.asarray(n, jnp.uint32), jnp.uint32(1)
     low_bits = (jnp.uint32(32) - jax.lax.clz(n - one)) // jnp.uint32(2)
     columns = one << low_bits
-    rows = (n + (columns - one)) >> low_bits  # rows * columns exceeds n by less than sqrt(n)
+    rows = (n + (columns - one)) >> low_bits
     # XLA's CPU code runs four to ten times faster per element where the size divides by the vector width.
     flat = jnp.pad(index.reshape(-1).astype(jnp.uint32), (0, -index.size % _WIDTH))
-    x = _feistel(round_keys, flat, rows, low_bits)
-    x = jax.lax.while_loop(
-        lambda x: jnp.any(x >= n), lambda x: jnp.where(x >= n, _feistel(round_keys, x, rows, low_bits), x), x
-    )
+    x = jnp.broadcast_to(flat, (*words.shape[:-1], flat.size))
+
+    def walk(x: Array, outside: Array) -> tuple[Array, Array]:
+        x = jnp.where(outside, _feistel(words, x, rows, low_bits), x)
+        return x, x >= n
+
+    if exact:
+        x = _feistel(words, x, rows, low_bits)
+    else:  # all are outside before the first turn, so that the network is compiled once
+        everywhere = jnp.ones(x.shape, bool)
+        x, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), lambda carry: walk(*carry), (x, everywhere))
     # Rounds are even permutations of most tables; an exchange of two elements, or none, makes both parities as likely.
-    x = jnp.where(x < 2, x ^ (last_key & jnp.uint32(1)), x)
-    return x[: index.size].reshape(index.shape).astype(jnp.int32)
+    x = jnp.where(x < 2, x ^ (words[..., _ROUNDS:] & one), x)
+    return x[..., : index.size].reshape(*words.shape[:-1], *index.shape).astype(jnp.int32)
 
 
-def _feistel(round_keys: list[Array], x: Array, rows: Array, low_bits: Array) -> Array:
+def _feistel(words: Array, x: Array, rows: Array, low_bits: Array) -> Array:
     """A bijection on the table of `rows` rows and 2^low_bits columns: row and column take turns in moving the other.
 
     The word by which a row moves is scaled to [0, rows), rows <= 2^16, by the high half of a product: no division.
@@ -69,10 +107,10 @@ def _feistel(round_keys: list[Array], x: Array, rows: Array, low_bits: Array) ->
     columns_mask = (jnp.uint32(1) << low_bits) - jnp.uint32(1)
     row, column = x >> low_bits, x & columns_mask
     for i in range(0, _ROUNDS, 2):
-        word = _mix(column ^ round_keys[i])
+        word = _mix(column ^ words[..., i, None])
         row = row + (((word >> 16) * rows + (((word & jnp.uint32(0xFFFF)) * rows) >> 16)) >> 16)
         row = jnp.where(row >= rows, row - rows, row)
-        column = column ^ (_mix(row ^ round_keys[i + 1]) & columns_mask)
+        column = column ^ (_mix(row ^ words[..., i + 1, None]) & columns_mask)
     return (row << low_bits) | column
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.networks.recurrent import where_rows
+from rlkit.training.keys import straight
 from rlkit.training.rollout import reset
 from rlkit.types import Agent, Array, Env, Key, PyTree
 
@@ -45,7 +46,7 @@ def evaluate(
     Returns:
       An `Evaluation` with N * E episodes.
     """
-    reset_key, run_key = jax.random.split(key)
+    reset_key, run_key = jax.random.split(straight(key))
     start = reset(agent, env, params, reset_key, num_envs)
     nothing = Evaluation(
         jnp.zeros((num_envs, episodes_per_env), jnp.float32),

@@ -76,6 +76,7 @@ def rollout(
         )
         return state, (transition, episodes)
 
-    keys = jax.random.split(key, (num_steps, 2, num_envs))  # all at once: faster than a few in each step
+    # All at once: faster than a few in each step. A flat split is a third of the code that one of three axes is.
+    keys = jax.random.split(key, num_steps * 2 * num_envs).reshape(num_steps, 2, num_envs)
     state, (transitions, episodes) = jax.lax.scan(step, state, keys)
     return state, transitions, episodes

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit.training.keys import plain, straight
 from rlkit.training.rollout import EnvsState, reset, rollout
 from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
 
@@ -50,26 +51,28 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
     agent.check(num_envs, num_steps)
 
     def init(hyper: PyTree, key: Key) -> TrainState:
-        agent_key, env_key, run_key = jax.random.split(key, 3)
+        agent_key, env_key, run_key = jax.random.split(straight(key), 3)
         envs = reset(agent, env, params, env_key, num_envs)
         agent_state = agent.init(hyper, agent_key, _example(env, params, envs, agent_key), num_envs)
-        return TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32))
+        return plain(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)))
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
+        state = straight(state)
         rollout_key, update_key, next_key = jax.random.split(state.key, 3)
         envs, transitions, episodes = rollout(
             agent, env, params, agent.actor(state.agent), state.envs, rollout_key, num_steps
         )
         agent_state, metrics = agent.update(state.agent, transitions, update_key)
         ended = episodes.lengths > 0
+        num_episodes = ended.sum()
         metrics |= {
-            "episode_return": jnp.nanmean(episodes.returns),
-            "episode_length": episodes.lengths.sum() / ended.sum(),
-            "num_episodes": ended.sum(),
+            "episode_return": jnp.sum(episodes.returns, where=ended) / num_episodes.astype(jnp.float32),
+            "episode_length": episodes.lengths.sum() / num_episodes,
+            "num_episodes": num_episodes,
             "returns": episodes.returns,
             "lengths": episodes.lengths,
         }
-        return TrainState(agent_state, envs, next_key, state.step + 1), metrics
+        return plain(TrainState(agent_state, envs, next_key, state.step + 1)), metrics
 
     return Training(init, step)
 

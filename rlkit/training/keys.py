@@ -1,0 +1,79 @@
+"""JAX's default generator in straight-line code: the same bits, from a program that a CPU compiles and runs faster.
+
+JAX rolls the rounds of threefry into a loop, and XLA's CPU backend makes of each random number a loop of eight kernels
+that fuses with nothing (benchmarks/NOTES.md).
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.extend.random import define_prng_impl
+from jax.typing import ArrayLike
+
+from rlkit.types import Array, PyTree
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def straight(tree: PyTree) -> PyTree:
+    """`tree` with all keys of JAX's default generator as keys of the same bits in straight-line code.
+
+    Splits, folds and draws give what they give of the keys as they were. Keys of other generators stay.
+    """
+    return _converted(tree, "threefry2x32", _STRAIGHT) if jax.threefry_partitionable.value else tree
+
+
+def plain(tree: PyTree) -> PyTree:
+    """What `straight` has been taken of: the keys that callers and files know."""
+    return _converted(tree, _STRAIGHT, "threefry2x32")
+
+
+def _converted(tree: PyTree, before, after) -> PyTree:
+    def convert(x):
+        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key) or jax.random.key_impl(x) != before:
+            return x
+        return jax.random.wrap_key_data(jax.random.key_data(x), impl=after)
+
+    return jax.tree.map(convert, tree)
+
+
+def _hash(key: Array, count: Array) -> tuple[Array, Array]:
+    """Threefry 2x32 with 20 rounds (Salmon et al. 2011) of the counters (0, count) under key [2], all uint32."""
+    keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
+    x, y = jnp.broadcast_to(keys[0], count.shape), count + keys[1]
+    for block in range(5):
+        for rotation in _ROTATIONS[block % 2]:
+            x = x + y
+            y = x ^ ((y << rotation) | (y >> (32 - rotation)))
+        x, y = x + keys[(block + 1) % 3], y + keys[(block + 2) % 3] + jnp.uint32(block + 1)
+    return x, y
+
+
+def _words(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Two words for each place of an array of fewer than 2^32."""
+    return _hash(key, jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape))
+
+
+def _seed(seed: Array) -> Array:
+    raise NotImplementedError("keys of this generator are made by rlkit.training.keys.straight")
+
+
+def _split(key: Array, shape: tuple[int, ...]) -> Array:
+    return jnp.stack(_words(key, shape), axis=-1)
+
+
+def _fold_in(key: Array, data: ArrayLike) -> Array:
+    return jnp.stack(_hash(key, jnp.asarray(data, jnp.uint32)))
+
+
+def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    x, y = _words(key, shape)
+    if bit_width == 64:
+        return (x.astype(jnp.uint64) << 32) | y.astype(jnp.uint64)
+    return (x ^ y).astype(f"uint{bit_width}")
+
+
+_STRAIGHT = define_prng_impl(
+    key_shape=(2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in, name="straight", tag="str"
+)
