@@ -87,6 +87,16 @@ def _parser() -> argparse.ArgumentParser:
     render.add_argument("--out", help="the GIF (RUN/policy.gif)")
     render.add_argument("--seed", type=int, help="which seed's policy (the first)")
     render.add_argument("--max-steps", type=int, default=500, help="at most so many frames (%(default)s)")
+    collect = command(
+        _collect, "collect", "a dataset of the policy's transitions, to learn from without an environment"
+    )
+    collect.add_argument("run", metavar="RUN")
+    collect.add_argument("--steps", type=int, required=True, help="steps of all environments together")
+    collect.add_argument("--out", help="the dataset's folder (RUN/dataset)")
+    collect.add_argument("--num-envs", type=int, default=16, help="environments side by side (%(default)s)")
+    collect.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
+    collect.add_argument("--checkpoint", type=int, metavar="STEP", help="of which step (the newest)")
+    collect.add_argument("--seed", type=int, default=0, help="of the environments and the exploration (%(default)s)")
     command(_list, "list", "agents, environments, configs")
     return parser
 
@@ -191,6 +201,23 @@ def _render(options: argparse.Namespace) -> int:
     from rlkit.runs.rollout import record
 
     print(record(options.run, options.out, seed=options.seed, max_steps=options.max_steps))
+    return 0
+
+
+def _collect(options: argparse.Namespace) -> int:
+    _cache_compilations()
+    from rlkit.runs.offline import collect
+
+    folder = collect(
+        options.run,
+        options.steps,
+        options.out,
+        num_envs=options.num_envs,
+        greedy=options.greedy,
+        checkpoint=options.checkpoint,
+        seed=options.seed,
+    )
+    print(f"{folder}\nlearn from it: rlkit train CONFIG --dataset {folder}")
     return 0
 
 

@@ -1,16 +1,14 @@
 """How an actor-critic acts, and what its network says of a rollout: any action space, feed-forward or recurrent."""
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from rlkit.agents import policies
+from rlkit.agents import exploration, policies
 from rlkit.agents.normalization import normalize_obs
 from rlkit.networks.features import action_mask
-from rlkit.networks.recurrent import unroll
+from rlkit.networks.recurrent import along
 from rlkit.ops.chunked import chunked_map
 from rlkit.types import Array, Box, Key, Network, PyTree, Space, Transition
 
@@ -66,7 +64,7 @@ def start_memory(policy: Policy, gsde_features: int = 0) -> Memory:
     if not policy.gsde:
         return Memory(policy.network.memory)
     size = policies.policy_size(policy.action_space)
-    return Memory(policy.network.memory, (np.zeros((gsde_features, size), np.float32), np.zeros((), np.int32)))
+    return Memory(policy.network.memory, exploration.gsde_start(gsde_features, size))
 
 
 def distribution(policy: Policy, output: PyTree, obs: PyTree) -> policies.Distribution:
@@ -87,21 +85,11 @@ def apply_along(policy: Policy, actor: Actor, obs: PyTree, start: Array, core: P
     `start` [T, B] marks the rows at which an episode begins. A recurrent network's memory comes back as it was before
     each row.
     """
-    network = policy.network
     if not policy.recurrent:
         return apply(policy, actor, obs, ())
-    if network.parts is None:
-
-        def step(core, obs):
-            output, value, after = apply(policy, actor, obs, core)
-            return after, (output, value)
-
-        (output, value), before = unroll(step, network.memory, core, obs, start)
-        return output, value, before
-    encode, advance, decode = (partial(part, actor.params) for part in network.parts)
-    encoded = encode(normalize_obs(policy.obs_space, actor.obs_stats, obs))
-    hidden, before = unroll(advance, network.memory, core, encoded, start)
-    return *_at_least_float32(decode(hidden)), before
+    seen = normalize_obs(policy.obs_space, actor.obs_stats, obs)
+    (output, value), before = along(policy.network, actor.params, seen, start, core)
+    return *_at_least_float32((output, value)), before
 
 
 def _at_least_float32(tree: PyTree) -> PyTree:
@@ -114,11 +102,7 @@ def act(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> 
     dist = distribution(policy, output, obs)
     noise = memory.noise
     if policy.gsde:
-        matrix, age = noise
-        matrix = jnp.where(age == 0, policies.gsde_noise(key, *matrix.shape), matrix)
-        raw = policies.gsde_sample(output, matrix)
-        age = age + 1
-        noise = matrix, (age % policy.gsde_steps if policy.gsde_steps else age)
+        raw, noise = exploration.gsde_step(output, noise, policy.gsde_steps, key)
     else:
         raw = policies.sample(dist, key)
     extras = Extras(raw if isinstance(policy.action_space, Box) else (), policies.log_prob(dist, raw), memory.core)

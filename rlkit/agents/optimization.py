@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
@@ -33,9 +34,17 @@ class Descent(NamedTuple):
         """The optimizer's state: moments of all parameters as one vector."""
         return self.optimizer.init(ravel_pytree(params)[0])
 
-    def step(self, params: PyTree, opt_state: PyTree, grads: PyTree) -> tuple[PyTree, PyTree, Array]:
-        """The parameters and the optimizer's state after a step, and the gradient's global norm [] before clipping."""
+    def step(
+        self, params: PyTree, opt_state: PyTree, grads: PyTree, unless: Array | None = None
+    ) -> tuple[PyTree, PyTree, Array]:
+        """The parameters and the optimizer's state after a step, and the gradient's global norm [] before clipping.
+
+        Where `unless` [] bool is true, neither changes.
+        """
         flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
-            updates, opt_state = self.optimizer.update(flat, opt_state)
-        return optax.apply_updates(params, unravel(jax.numpy.asarray(updates))), opt_state, optax.tree.norm(flat)
+            updates, after = self.optimizer.update(flat, opt_state)
+        if unless is not None:
+            updates = jnp.where(unless, 0.0, jnp.asarray(updates))
+            after = jax.tree.map(lambda new, old: jnp.where(unless, old, new), after, opt_state)
+        return optax.apply_updates(params, unravel(jnp.asarray(updates))), after, optax.tree.norm(flat)

@@ -17,15 +17,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from annotated_types import Interval
 from flax import struct
-from jax.flatten_util import ravel_pytree
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
-from rlkit.agents import actor_critic, checks, normalization, policies
+from rlkit.agents import actor_critic, checks, normalization, policies, settings
 from rlkit.agents.actor_critic import Actor, Evaluated, Policy
 from rlkit.agents.normalization import Normalizer
+from rlkit.agents.optimization import Descent
 from rlkit.networks import actor_critic as actor_critic_network
 from rlkit.ops import losses
 from rlkit.ops.chunked import num_chunks
@@ -33,23 +32,16 @@ from rlkit.ops.permutation import permutations
 from rlkit.ops.returns import gae
 from rlkit.ops.schedules import Schedule, schedule
 from rlkit.ops.statistics import explained_variance
-from rlkit.types import Agent, Array, Box, ConfigError, Key, Network, PyTree, Scalar, Space, Transition
+from rlkit.types import Agent, Array, Box, Key, PyTree, Scalar, Space, Transition
 
 
-class Config(BaseModel):
+class Config(settings.Torso):
     """What shapes the program. Static and hashable."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    torso: Literal["auto", "mlp", "conv"] = Field("auto", description="auto takes conv for one image [H, W, C]")
-    hidden_sizes: tuple[PositiveInt, ...] = Field((64, 64), description="dense layers of a torso")
-    channels: tuple[PositiveInt, ...] = Field((16,), description="3x3 filters of each convolution")
-    activation: Literal["tanh", "relu", "silu", "gelu", "elu"] = "tanh"
-    layer_norm: bool = False
+    activation: settings.Activation = "tanh"
     shared_torso: bool = Field(False, description="one torso for policy and value instead of two")
     recurrent: Literal["none", "gru", "lstm"] = "none"
     memory_size: PositiveInt = Field(64, description="units of the recurrent core")
-    compute_dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the torsos; losses stay float32")
 
     squash: bool = Field(False, description="tanh normal instead of a clipped normal, for a Box")
     log_std_init: Annotated[float, Interval(ge=-20.0, le=2.0)] = Field(
@@ -65,7 +57,6 @@ class Config(BaseModel):
     recompute_advantage: bool = Field(False, description="estimate the advantages anew in each epoch")
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
     kl_penalty: bool = Field(False, description="add kl_coef * KL(old, new) to the loss")
-    normalize_obs: bool = False
     normalize_reward: bool = Field(False, description="divide rewards by the deviation of the discounted return")
     learning_rate_schedule: Schedule = "constant"
     clip_schedule: Schedule = "constant"
@@ -176,21 +167,12 @@ def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: in
     return State(
         hyper=hyper,
         params=params,
-        opt_state=optimizer(hyper, hyper.learning_rate).init(ravel_pytree(params)[0]),
+        opt_state=Descent.of(hyper, 0.0).init(params),
         normalizer=normalization.init(
             policy.obs_space, example, num_envs, obs=config.normalize_obs, reward=config.normalize_reward
         ),
         kl_coef=jnp.array(hyper.kl_coef),
         num_updates=jnp.zeros((), jnp.int32),
-    )
-
-
-def optimizer(hyper: Hyper, learning_rate: Scalar) -> optax.GradientTransformation:
-    """Adam on gradients clipped by their global norm, made inside the trace from traced numbers."""
-    return optax.chain(
-        optax.clip_by_global_norm(hyper.max_grad_norm),
-        optax.scale_by_adam(eps=hyper.adam_eps),
-        optax.scale_by_learning_rate(learning_rate),
     )
 
 
@@ -263,14 +245,10 @@ def gradient_step(
     if parts.config.normalize_advantage == "minibatch":
         batch = batch._replace(advantage=losses.normalize_advantage(batch.advantage))
     grads, metrics = gradient(parts, state, clip, learner.params, batch, core)
-    flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
-    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
-        updates, opt_state = optimizer(state.hyper, learning_rate).update(flat, learner.opt_state)
     stopped = learner.stopped | (metrics["approx_kl"] > 1.5 * state.hyper.target_kl)
-    updates = jax.tree.map(lambda x: jnp.where(stopped, 0.0, x), updates)
-    opt_state = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), opt_state, learner.opt_state)
-    params = optax.apply_updates(learner.params, unravel(updates))
-    return Learner(params, opt_state, stopped), (metrics | {"grad_norm": optax.tree.norm(flat)}, ~learner.stopped)
+    descent = Descent.of(state.hyper, learning_rate)
+    params, opt_state, norm = descent.step(learner.params, learner.opt_state, grads, unless=stopped)
+    return Learner(params, opt_state, stopped), (metrics | {"grad_norm": norm}, ~learner.stopped)
 
 
 def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
@@ -376,23 +354,17 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         if getattr(config, field):
             checks.needs_box(field, action_space, bounded=field == "squash")
     checks.fits_network(config, obs_space)
+    checks.gsde_has_features(config)
     if network is None:
-        settings = config.model_dump(include=set(actor_critic_network.SETTINGS))
+        described = config.model_dump(include=set(actor_critic_network.SETTINGS))
         network = actor_critic_network.actor_critic(
             obs_space=obs_space,
             policy_size=policies.policy_size(action_space),
             real_valued=isinstance(action_space, Box),
-            **settings,
+            **described,
         )
-    elif config.gsde or config.recurrent != "none":
-        field = "gsde=True" if config.gsde else f"recurrent={config.recurrent!r}"
-        raise ConfigError(f"{field} needs the network that Config describes; leave it out with a network of your own")
-    if not isinstance(network, Network):
-        network = (
-            Network(*network)
-            if isinstance(network, tuple)
-            else Network(network.init, network.apply, getattr(network, "memory", ()))
-        )
+    else:
+        network = checks.own_network(network, gsde=config.gsde, recurrent=config.recurrent)
     policy = Policy(obs_space, action_space, network, config.squash, config.gsde, config.gsde_steps)
     parts = Parts(config, policy)
     features = config.memory_size if config.recurrent != "none" else sum(config.hidden_sizes[-1:])

@@ -142,10 +142,8 @@ def gradient_step(
     critics, critics_opt, norm = rates.step(state.params["critics"], state.opt_state["critics"], grads)
     gradient = jax.grad(partial(policy_loss, parts), has_aux=True)
     grads, policy_metrics = gradient(state.params["policy"], critics, state, batch)
-    moved, moved_opt, _ = rates.step(state.params["policy"], state.opt_state["policy"], grads)
     turn = state.since_policy + 1 >= delay
-    old = state.params["policy"], state.opt_state["policy"]
-    mover, mover_opt = jax.tree.map(lambda new, old: jnp.where(turn, new, old), (moved, moved_opt), old)
+    mover, mover_opt, _ = rates.step(state.params["policy"], state.opt_state["policy"], grads, unless=~turn)
     params = {"policy": mover, "critics": critics}
     state = state.replace(
         params=params,

@@ -10,6 +10,7 @@ _NAMES = {
     "NonFiniteError": "loop",
     "Policy": "policy",
     "RunConfig": "config",
+    "collect": "offline",
     "load": "policy",
     "load_config": "config",
     "parse": "config",

@@ -3,6 +3,7 @@
 import math
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,41 @@ def read_npz(path: str | Path) -> Transition:
         return from_arrays(**arrays)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def minari(name: str) -> Transition:
+    """The transitions of a Minari dataset, e.g. "D4RL/pen/human-v2", from the machine's own or the public store.
+
+    Returns:
+      Transition of NumPy arrays [T, 1, ...].
+
+    Raises:
+      ConfigError: the package is not installed, there is no such dataset, or its observations are not one array.
+    """
+    try:
+        import minari  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ConfigError(
+            f"dataset='minari:{name}' needs the package minari; install it: pip install 'rlkit-jax[minari]'"
+        ) from None
+    try:
+        episodes = list(minari.load_dataset(name, download=True).iterate_episodes())
+    except Exception as error:  # of the network, the store, the file format
+        raise ConfigError(f"dataset='minari:{name}' cannot be loaded: {' '.join(str(error).split())}") from None
+    if not episodes or not all(isinstance(episode.observations, np.ndarray) for episode in episodes):
+        raise ConfigError(f"dataset='minari:{name}' must hold observations of one array; convert it by from_arrays")
+
+    def joined(part: Callable[[Any], Any]) -> np.ndarray:
+        return np.concatenate([part(episode) for episode in episodes])
+
+    return from_arrays(
+        observations=joined(lambda e: e.observations[:-1]),
+        next_observations=joined(lambda e: e.observations[1:]),
+        actions=joined(lambda e: e.actions),
+        rewards=joined(lambda e: e.rewards),
+        terminals=joined(lambda e: e.terminations),
+        timeouts=joined(lambda e: e.truncations & ~e.terminations),
+    )
 
 
 def from_arrays(

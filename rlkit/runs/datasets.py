@@ -18,11 +18,11 @@ import jax
 import numpy as np
 
 from rlkit.runs import dataset_files
-from rlkit.runs.archives import from_arrays, read_npz
+from rlkit.runs.archives import from_arrays, minari, read_npz
 from rlkit.runs.dataset_files import DatasetError, Writer, writer
 from rlkit.types import ConfigError, Sample, Transition
 
-__all__ = ["Dataset", "DatasetError", "Start", "Writer", "from_arrays", "load", "read_npz", "writer"]
+__all__ = ["Dataset", "DatasetError", "Start", "Writer", "find", "from_arrays", "load", "minari", "read_npz", "writer"]
 
 _BLOCK = 1 << 12  # steps of which the number of starts is kept, and whose ends are read to find one of them
 _READ = 1 << 20  # steps whose ends are read at a time to count the starts
@@ -199,6 +199,23 @@ def load(folder: str | Path, *, verify: bool = False) -> Dataset:
       DatasetError: there is none, or it is damaged; the file is named.
     """
     return Dataset(*dataset_files.read(Path(folder), verify))
+
+
+def find(source: str | Path) -> Dataset:
+    """The dataset that a config names.
+
+    Args:
+      source: a folder that `writer` made; a NumPy archive (.npz) as `read_npz` takes it; or minari:NAME.
+
+    Raises:
+      ConfigError: there is none, it is damaged, or the package for it is missing.
+    """
+    text = str(source)
+    if text.startswith("minari:"):
+        return Dataset(minari(text.removeprefix("minari:")), {"source": text})
+    if text.endswith(".npz"):
+        return Dataset(read_npz(source), {"source": text})
+    return load(source)
 
 
 def _expect(leaf: Any, first: np.ndarray, num_steps: int) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from rlkit.runs import memory
 from rlkit.runs.config import RunConfig, schema
 from rlkit.runs.loop import Schedule
 from rlkit.runs.program import Program
@@ -59,10 +60,10 @@ def describe(config: RunConfig) -> str:
     run, schedule, program = config.run, Schedule(config), Program(config)
     state = program.template
     steps, line = config.num_updates * config.steps_per_update, config.updates_per_line * config.steps_per_update
-    params = sum(x.size for x in jax.tree.leaves(program.agent.actor(state.agent).params)) // run.num_seeds
-    example = jax.eval_shape(program.training.step, _one(state, run.num_seeds))[1]
-    rollout = config.steps_per_update * (2 * _bytes(state.envs.obs) // (run.num_envs * run.num_seeds) + 32)
-    memory = 2 * _bytes(state) + run.num_seeds * (rollout + config.updates_per_line * _bytes(example))
+    actor = jax.eval_shape(program.agent.actor, state.agent)
+    params = sum(x.size for x in jax.tree.leaves(actor.params)) // run.num_seeds
+    needed, there = memory.estimate(program), memory.available()
+    memory.require(program)
     space = program.env.observation_space(program.params), program.env.action_space(program.params)
     rows = {
         "environment": f"{run.env}: observations {space[0]}, actions {space[1]}",
@@ -73,17 +74,8 @@ def describe(config: RunConfig) -> str:
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
         "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else "at the end",
         "parameters": f"{params:,} for each seed",
-        "memory": f"about {memory / 2**20:,.1f} MiB, without the update's temporaries",
+        "memory": f"about {needed / 2**20:,.1f} MiB"
+        + (f" of {there / 2**20:,.0f}" if there else "")
+        + ", without the update's temporaries",
     }
     return "\n".join(f"{name + ':':<13} {text}" for name, text in rows.items())
-
-
-def _one(state: Any, num_seeds: int) -> Any:
-    """The shapes of one seed's state."""
-    if num_seeds == 1:
-        return state
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), state)
-
-
-def _bytes(tree: Any) -> int:
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from rlkit import envs
-from rlkit.runs import checkpoint, files, scores
+from rlkit.runs import checkpoint, files, memory, scores
 from rlkit.runs.config import RunConfig, load_config, parse
 from rlkit.runs.metrics import Lines, require, summarize
 from rlkit.runs.policy import load_state
@@ -71,6 +71,7 @@ def train(
     require(config)
     program = Program(config)
     envs.check(program.env, program.params, jax.random.key(config.run.seed), name=config.run.env)
+    memory.require(program)
     taken = _taken(program, init_from) if init_from is not None else {}
     run = files.new_run(out if out is not None else files.next_run(config.name))
     try:

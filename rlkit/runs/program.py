@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit import agents, envs, training
+from rlkit.runs import datasets, offline
 from rlkit.runs.config import RunConfig
 from rlkit.types import Agent, Array, Key, PyTree
 
@@ -38,11 +39,18 @@ class Program:
         obs_space, action_space = self.env.observation_space(self.params), self.env.action_space(self.params)
         self.config = config
         self.agent: Agent = module.make(config.agent, obs_space, action_space)
-        self.agent.check(run.num_envs, run.num_steps)
-        self.training = training.make(self.agent, self.env, self.params, num_envs=run.num_envs, num_steps=run.num_steps)
+        self.dataset = datasets.find(run.dataset) if run.dataset is not None else None
+        self.training = self._training()
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.batched = run.num_seeds > 1
         self.seeds = np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32)  # [S]
+
+    def _training(self) -> training.Training:
+        run, surroundings = self.config.run, (self.agent, self.env, self.params)
+        if self.dataset is None:
+            return training.make(*surroundings, num_envs=run.num_envs, num_steps=run.num_steps)
+        offline.check(self.config, self.dataset, *surroundings)
+        return training.offline(*surroundings, num_envs=self.dataset.num_envs, num_steps=self.config.steps_per_update)
 
     def _over_seeds(self, function: Callable) -> Callable:
         return jax.vmap(function) if self.batched else function
@@ -65,7 +73,10 @@ class Program:
 
     def start(self) -> PyTree:
         """The state before the first update."""
-        return jax.jit(self._init)(self.seeds, self.hyper)  # once a run, so nothing is kept
+        state = jax.jit(self._init)(self.seeds, self.hyper)  # once a run, so nothing is kept
+        if self.dataset is None:
+            return state
+        return state.replace(agent=offline.fill(self.agent, state.agent, self.dataset, batched=self.batched))
 
     @cached_property
     def advance(self) -> Callable[[PyTree, np.int32], Chunk]:
@@ -140,7 +151,9 @@ def blame(program: Program, before: PyTree, chunk: Chunk) -> str:
         return {"obs": _floats((seen[1].obs, seen[1].next_obs)), "reward": [seen[1].reward]}
 
     last = jax.tree.map(lambda x: np.asarray(x[chunk.count - 1]), chunk.metrics)
-    rollout = jax.jit(program._over_seeds(again))(before)  # leaves [T, N, ...], or [S, T, N, ...]
+    rollout = (
+        {} if program.dataset else jax.jit(program._over_seeds(again))(before)
+    )  # leaves [T, N, ...], or [S, T, N, ...]
     for name, value in (rollout | _watched(chunk.state, last, program.agent.actor)).items():
         for leaf in jax.tree.leaves(value):
             bad = np.argwhere(~np.isfinite(np.asarray(leaf, np.float64)))

@@ -20,6 +20,9 @@ class Settings(BaseModel):
     num_envs: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="environments that step at once")
     num_steps: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="steps of each between updates")
     total_steps: _Steps = Field(description="steps in all, rounded up to whole updates")
+    dataset: str | None = Field(
+        None, description="transitions to learn from, and nothing else: a folder, a .npz, minari:NAME"
+    )
     seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(0, description="of the first run")
     num_seeds: Annotated[int, Interval(ge=1, le=2**16)] = Field(
         1, description="runs in one program, with the seeds seed, seed + 1, ..."

@@ -2,6 +2,17 @@
 
 from rlkit.training.evaluate import Evaluation, evaluate
 from rlkit.training.rollout import EnvsState, Episodes, reset, rollout
-from rlkit.training.train import Training, TrainState, make
+from rlkit.training.train import Training, TrainState, make, offline
 
-__all__ = ["EnvsState", "Episodes", "Evaluation", "TrainState", "Training", "evaluate", "make", "reset", "rollout"]
+__all__ = [
+    "EnvsState",
+    "Episodes",
+    "Evaluation",
+    "TrainState",
+    "Training",
+    "evaluate",
+    "make",
+    "offline",
+    "reset",
+    "rollout",
+]

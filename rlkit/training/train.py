@@ -1,6 +1,7 @@
 """A training run as a pair of pure functions."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ from flax import struct
 
 from rlkit.training.keys import plain, straight
 from rlkit.training.rollout import EnvsState, reset, rollout
-from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
+from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
 
 
 class TrainState(struct.PyTreeNode):
@@ -50,12 +51,6 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
     """
     agent.check(num_envs, num_steps)
 
-    def init(hyper: PyTree, key: Key) -> TrainState:
-        agent_key, env_key, run_key = jax.random.split(straight(key), 3)
-        envs = reset(agent, env, params, env_key, num_envs)
-        agent_state = agent.init(hyper, agent_key, _example(env, params, envs, agent_key), num_envs)
-        return plain(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)))
-
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         state = straight(state)
         rollout_key, update_key, next_key = jax.random.split(state.key, 3)
@@ -74,7 +69,52 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
         }
         return plain(TrainState(agent_state, envs, next_key, state.step + 1)), metrics
 
-    return Training(init, step)
+    return Training(partial(_init, agent, env, params, num_envs), step)
+
+
+def offline(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) -> Training:
+    """A training run on what is in the agent's replay buffer, and on nothing else.
+
+        state = pair.init(hyper, key)
+        state = state.replace(agent=agent.add(state.agent, transitions))  # leaves [T, num_envs, ...], extras ()
+
+    Args:
+      agent: one that learns from a replay buffer.
+      env, params: what its policy is for; no step of it is taken.
+      num_envs: N, how many streams of transitions are stored side by side.
+      num_steps: as which `replay_ratio` counts one call of `step`, in all streams together.
+
+    Returns:
+      A `Training` with the metrics of `make`; no episode ends.
+
+    Raises:
+      ConfigError: the agent has no replay buffer.
+    """
+    learn = agent.learn
+    if learn is None:
+        raise ConfigError("this agent learns from what it collects itself, not from a dataset; use iql or td3_bc")
+
+    def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
+        state = straight(state)
+        update_key, next_key = jax.random.split(state.key)
+        agent_state, metrics = learn(state.agent, update_key, num_steps)
+        metrics |= {
+            "episode_return": jnp.array(jnp.nan),
+            "episode_length": jnp.array(jnp.nan),
+            "num_episodes": jnp.array(0),
+            "returns": jnp.full((1, num_envs), jnp.nan),
+            "lengths": jnp.zeros((1, num_envs), jnp.int32),
+        }
+        return plain(TrainState(agent_state, state.envs, next_key, state.step + 1)), metrics
+
+    return Training(partial(_init, agent, env, params, num_envs), step)
+
+
+def _init(agent: Agent, env: Env, params: Any, num_envs: int, hyper: PyTree, key: Key) -> TrainState:
+    agent_key, env_key, run_key = jax.random.split(straight(key), 3)
+    envs = reset(agent, env, params, env_key, num_envs)
+    agent_state = agent.init(hyper, agent_key, _example(env, params, envs, agent_key), num_envs)
+    return plain(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)))
 
 
 def _example(env: Env, params: Any, envs: EnvsState, key: Key) -> Transition:
