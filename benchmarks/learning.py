@@ -53,24 +53,40 @@ class Row:
         return all(checks) if checks else None
 
 
-def _minatar(game: str, note: str = "") -> Row:
-    return Row(f"{game}_minatar", seeds=MINATAR_SEEDS, note=note)
+def _minatar(config: str, note: str = "") -> Row:
+    return Row(f"{config}_minatar", seeds=MINATAR_SEEDS, note=note)
 
 
 ROWS = {
-    "cartpole": Row("cartpole", mean=495, least=475, note="PureJaxRL, 4 envs, 500k steps: 497"),
-    "acrobot": Row("acrobot", mean=-90, note="PureJaxRL, 500k steps: -112"),
-    "mountain_car": Row("mountain_car", mean=-130),
-    "mountain_car_continuous": Row("mountain_car_continuous", mean=90),
-    "pendulum": Row("pendulum", mean=-250),
-    "cartpole_no_velocity": Row("cartpole_no_velocity", mean=450),
-    "cartpole_no_velocity, feed-forward": Row(
-        "cartpole_no_velocity", {"recurrent": "none"}, below=200, note="the same task without a memory"
+    "ppo/cartpole": Row("ppo/cartpole", mean=495, least=475, note="PureJaxRL, 4 envs, 500k steps: 497"),
+    "ppo/acrobot": Row("ppo/acrobot", mean=-90, note="PureJaxRL, 500k steps: -112"),
+    "ppo/mountain_car": Row("ppo/mountain_car", mean=-130),
+    "ppo/mountain_car_continuous": Row("ppo/mountain_car_continuous", mean=90),
+    "ppo/pendulum": Row("ppo/pendulum", mean=-250),
+    "ppo/cartpole_no_velocity": Row("ppo/cartpole_no_velocity", mean=450),
+    "ppo/cartpole_no_velocity, feed-forward": Row(
+        "ppo/cartpole_no_velocity", {"recurrent": "none"}, below=200, note="the same task without a memory"
     ),
-    "breakout_minatar": _minatar("breakout", note="PureJaxRL's MLP, 64 envs, 1M steps: 25.6"),
-    "asterix_minatar": _minatar("asterix"),
-    "spaceinvaders_minatar": _minatar("spaceinvaders"),
-    "freeway_minatar": _minatar("freeway"),
+    "ppo/breakout_minatar": _minatar("ppo/breakout", note="PureJaxRL's MLP, 64 envs, 1M steps: 25.6"),
+    "ppo/asterix_minatar": _minatar("ppo/asterix"),
+    "ppo/spaceinvaders_minatar": _minatar("ppo/spaceinvaders"),
+    "ppo/freeway_minatar": _minatar("ppo/freeway"),
+    "dqn/cartpole": Row("dqn/cartpole", mean=475),
+    "c51/cartpole": Row("c51/cartpole", mean=475),
+    "qrdqn/cartpole": Row("qrdqn/cartpole", mean=475),
+    "pqn/cartpole": Row("pqn/cartpole", mean=475),
+    "r2d2/cartpole_no_velocity": Row("r2d2/cartpole_no_velocity", mean=400),
+    "sac/pendulum": Row("sac/pendulum", mean=-200),
+    "td3/pendulum": Row("td3/pendulum", mean=-200),
+    "td3/ddpg_pendulum": Row("td3/ddpg_pendulum"),
+    "sac/mountain_car_continuous": Row("sac/mountain_car_continuous", mean=90),
+    "sac/cartpole": Row("sac/cartpole"),
+    "dqn/breakout_minatar": _minatar("dqn/breakout"),
+    "dqn/breakout_minatar, priorities": Row(
+        "dqn/breakout_minatar", {"replay": "prioritized"}, seeds=MINATAR_SEEDS, note="the same with priorities"
+    ),
+    "dqn/rainbow_breakout_minatar": _minatar("dqn/rainbow_breakout"),
+    "pqn/breakout_minatar": _minatar("pqn/breakout"),
 }
 
 
@@ -82,8 +98,8 @@ def scores_of(row: Row, seeds: int, out: Path, *, vmap: bool) -> dict[str, Any]:
     groups = [(0, seeds)] if vmap else [(seed, 1) for seed in range(seeds)]
     found: dict[str, Any] = {"mean_of_seed": [], "seconds": [], "unfinished": 0}
     for first, count in groups:
-        config = load_config(f"ppo/{row.config}", {**row.overrides, "seed": first, "num_seeds": count})
-        run = out / (f"{row.config}-{first}" if count == 1 else f"{row.config}-{first}-{first + count - 1}")
+        config = load_config(row.config, {**row.overrides, "seed": first, "num_seeds": count})
+        run = out / (f"{first}" if count == 1 else f"{first}-{first + count - 1}")
         begin = time.perf_counter()
         trained = train(config, out=run, show=False)
         seconds = time.perf_counter() - begin
@@ -150,7 +166,7 @@ def render(results: Mapping[str, Mapping[str, Any]]) -> str:
     header += ["seconds a seed", "note"]
     made = sorted({report.says(found["made"]) for found in results.values()})
     return (
-        "# What the PPO configs learn\n\n"
+        "# What the configs learn\n\n"
         f"Greedy evaluation of the final parameters, {EPISODES} episodes of each seed, seeds 0 and up, no seed and no "
         "checkpoint chosen. The interquartile mean is over the seeds' means, its interval a stratified bootstrap. "
         "Seconds are the median over seeds of a whole run: compilation (from a cache after the first seed), "
@@ -165,13 +181,13 @@ def render(results: Mapping[str, Mapping[str, Any]]) -> str:
 def chosen(options: argparse.Namespace) -> dict[str, Row]:
     """The rows that were asked for, by label."""
     if not options.overrides:
-        labels = [name.removeprefix("ppo/") for name in options.configs] or list(ROWS)
+        labels = options.configs or list(ROWS)
         if options.label or not set(labels) <= set(ROWS):
             raise SystemExit(f"the rows are {'; '.join(ROWS)}. For another, give --overrides and --label")
         return {label: ROWS[label] for label in labels}
     if len(options.configs) != 1 or not options.label or options.label in ROWS:
         raise SystemExit("--overrides needs one config, and a --label that no row of the table has")
-    name = options.configs[0].removeprefix("ppo/")
+    name = options.configs[0]
     pairs = (pair.partition("=") for pair in options.overrides.split())
     overrides = {key: parse(text) for key, _, text in pairs}
     seeds = ROWS[name].seeds if name in ROWS else SEEDS
@@ -180,7 +196,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("configs", nargs="*", help="rows of the table, such as cartpole (all)")
+    parser.add_argument("configs", nargs="*", help="rows of the table, such as ppo/cartpole (all)")
     parser.add_argument("--seeds", type=int, help=f"seeds of each ({SEEDS}; {MINATAR_SEEDS} for MinAtar)")
     parser.add_argument("--vmap", action="store_true", help="all seeds in one program")
     parser.add_argument("--overrides", help="keys of one config, as 'key=value key=value'")
@@ -194,7 +210,7 @@ def main() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         for index, (label, row) in enumerate(rows.items()):
-            out = (options.out or Path(temporary)) / f"{index}-{row.config}"
+            out = (options.out or Path(temporary)) / f"{index}-{row.config.replace('/', '-')}"
             out.mkdir(parents=True)
             found = measure(row, options.seeds or row.seeds, out, vmap=options.vmap)
             results = report.read(options.results, "learning") | {label: found}

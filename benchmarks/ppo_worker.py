@@ -91,7 +91,7 @@ class Trainer:
         return {"seconds": time.perf_counter() - begin, "steps": self.count(out)}
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     found = {}
     for name in ("rlkit-jax", "rejax", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy"):
         try:
@@ -102,7 +102,7 @@ def _versions() -> dict[str, str]:
 
 
 def main() -> None:
-    answer(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), _versions())
+    answer(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), versions())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from rlkit.agents import actor_critic, policies, ppo
+from rlkit.agents.optimization import Descent
 from rlkit.networks.recurrent import where_rows
 from rlkit.types import Box, ConfigError, Dict, Discrete, MultiDiscrete, Network, Transition
 
@@ -201,7 +202,7 @@ def test_gradients_are_clipped_by_their_global_norm():
     gradient = {"a": jnp.array([6.0, 0.0]), "b": jnp.array([0.0, 8.0])}
     clip = optax.clip_by_global_norm(0.5)
     clipped, _ = clip.update(gradient, clip.init(gradient))
-    transform = ppo.optimizer(ppo.Hyper(max_grad_norm=0.5), 1.0)
+    transform = Descent(1.0, 0.5, 1e-5).optimizer
     with jax.numpy_dtype_promotion("standard"):
         state = transform.update(gradient, transform.init(gradient))[1]
     (first_moment,) = [s.mu for s in state if isinstance(s, optax.ScaleByAdamState)]

@@ -53,6 +53,7 @@ def require(program: Program) -> None:
 
 
 def num_bytes(tree: Any) -> int:
+    """Bytes of all arrays, or shapes, of a tree."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
