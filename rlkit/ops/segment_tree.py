@@ -3,7 +3,7 @@
 A node covers `fanout` nodes of the level below, and the leaves hold the values. Writing sets leaves and then computes
 each touched parent from its children: nothing drifts, and duplicate indices need no counting. Sums are taken in pairs,
 as in a binary tree of which only every log2(fanout)-th level is stored, so that the same leaves give the same bits
-whatever the `fanout`. Near the root nothing is stored: a level of few nodes is folded up whenever it is needed.
+whatever the `fanout`. Near the root, what lies above a level of few nodes is computed as a whole.
 
 What is written is made fit for a sum: NaN and negative numbers become 0, numbers below 2^-126 (which hardware may flush
 to 0) become 0, and infinity and all above 2^96 become 2^96, of which 2^31 still have a finite sum.
