@@ -117,7 +117,7 @@ def test_every_integer_is_an_index(dtype):
 def test_64_bits_do_not_wrap_around():
     with jax.enable_x64(True):
         tree = write(init(10), jnp.array([2**32 + 3, 4, -(2**32)]), jnp.array([1.0, 1e300, 2.0]))
-        assert tree.leaves.dtype == tree.sums[0].dtype == jnp.float32
+        assert tree.leaves.dtype == tree.nodes[0].dtype == tree.roots.dtype == jnp.float32
         np.testing.assert_array_equal(np.flatnonzero(values(tree)), [4])
         assert find(tree, jnp.array([0.5])).dtype == sample(tree, jax.random.key(0), 2).dtype == jnp.int32
 
@@ -426,7 +426,7 @@ def test_a_statistic_that_is_not_kept_is_named(fn):
 
 
 def test_a_tree_holds_only_the_arrays_of_its_statistics():
-    leaves, levels = 8000, 1000 + 128 + 1
+    leaves, levels = 8000, 1000 + 128 + 16 + 8 + 1
     sizes = {n: sum(x.size for x in jax.tree.leaves(init(8000, ALL[:n]))) for n in (1, 2, 3)}
     assert sizes == {n: leaves + n * levels for n in (1, 2, 3)}
 
@@ -437,24 +437,25 @@ def test_no_values_to_write_change_nothing():
 
 
 BROKEN = [("leaves", 17, np.nan), ("leaves", 17, 1e30), ("leaves", 999, 1e-39)]
-BROKEN += [(field, 6, value) for field in ("sums", "minima", "maxima") for value in (0.125, np.nan)]
+BROKEN += [(field, 3, value) for field in ("sum", "min", "max") for value in (0.125, np.nan)]
 
 
 @pytest.mark.parametrize(("field", "node", "value"), BROKEN)
 def test_check_names_the_broken_node(field, node, value):
-    tree = build(jnp.ones(1000), fanout=4)  # levels of 1000, 252 and 64 nodes, and the root
+    tree = build(jnp.ones(1000), fanout=4)  # levels of 1000, 252, 64, 16 and 4 nodes, and the roots
     check(tree)
-    part = getattr(tree, field)
     if field == "leaves":
-        broken = tree.replace(leaves=part.at[node].set(value))
+        broken = tree.replace(leaves=tree.leaves.at[node].set(value))
         with pytest.raises(ValueError, match=f"level 0, node {node} of leaves"):
             check(broken)
         return
-    for height, level in enumerate(part):
-        at = node if level.ndim else 0
-        changed = level.at[at].set(value) if level.ndim else jnp.float32(value)
-        with pytest.raises(ValueError, match=f"level {height + 1}, node {at} of {field}"):
-            check(tree.replace(**{field: (*part[:height], changed, *part[height + 1 :])}))
+    (above,), statistic = tree.nodes, ALL.index(field)
+    for height, (start, size) in enumerate([(0, 252), (756, 64), (948, 16), (996, 4)], start=1):
+        broken = tree.replace(nodes=(above.at[start + statistic * size + node].set(value),))
+        with pytest.raises(ValueError, match=f"level {height}, node {node} of {field}"):
+            check(broken)
+    with pytest.raises(ValueError, match=f"level 5, node 0 of {field}"):
+        check(tree.replace(roots=tree.roots.at[statistic].set(value)))
 
 
 def test_check_sees_padding_and_shapes():
@@ -462,7 +463,9 @@ def test_check_sees_padding_and_shapes():
     assert tree.leaves.size == 1008
     with pytest.raises(ValueError, match="node 1003 of leaves"):
         check(tree.replace(leaves=tree.leaves.at[1003].set(1.0)))
-    with pytest.raises(ValueError, match=r"minima\[0\] has shape"):
-        check(tree.replace(minima=(tree.minima[0][:-1], tree.minima[1])))
+    with pytest.raises(ValueError, match=r"nodes\[0\] has shape"):
+        check(tree.replace(nodes=(tree.nodes[0][:-1],)))
+    with pytest.raises(ValueError, match="roots has shape"):
+        check(tree.replace(roots=tree.roots[:2]))
     with pytest.raises(ValueError, match="outside of jit"):
         jax.jit(check)(tree)

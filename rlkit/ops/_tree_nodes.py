@@ -1,14 +1,20 @@
 """The nodes of a segment tree: where they lie, how children make a parent, how a draw picks a child."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from rlkit.types import Array
 
+if TYPE_CHECKING:
+    from rlkit.ops.segment_tree import SegmentTree
+
 SMALLEST, LARGEST = 2.0**-126, 2.0**96  # between them lies every value but 0
-FIELD = {"sum": "sums", "min": "minima", "max": "maxima"}  # of SegmentTree
-STATISTICS = tuple(FIELD)
+STATISTICS = ("sum", "min", "max")
+IN_BOUNDS = "promise_in_bounds"
 EMPTY = {"sum": 0.0, "min": np.inf, "max": 0.0}  # of a node all of whose leaves are 0
 PAIR = {  # jnp.minimum would look for NaN too, which is not there
     "sum": jnp.add,
@@ -16,7 +22,10 @@ PAIR = {  # jnp.minimum would look for NaN too, which is not there
     "max": lambda a, b: jnp.where(a > b, a, b),
 }
 FANOUT = 8  # 4, 16 and 32 were slower on a CPU: benchmarks/NOTES.md
-TOP = 32  # times the fan-out: a level of so few nodes is folded up to the root rather than stored level by level
+TOP = 32  # times the fan-out: what lies above a level of so few nodes is computed as a whole, not where written
+# Levels of more nodes have an array of their own. XLA's CPU backend shares a gather or scatter among threads where the
+# array is above 256 kB, however little of it is read, and that takes longer than the gather.
+WIDE = 50_000
 
 _WINDOWS = lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(), start_index_map=(0,))
 _NUMBERS = lax.ScatterDimensionNumbers(
@@ -25,17 +34,50 @@ _NUMBERS = lax.ScatterDimensionNumbers(
 _SCATTER = {"set": lax.scatter, "min": lax.scatter_min, "max": lax.scatter_max}
 
 
-def level_sizes(capacity: int, fanout: int) -> list[int]:
-    """The size of each stored level, from the leaves upwards; the last is a power of two."""
+class Levels(NamedTuple):
+    """Where the nodes lie: level 0 is the leaves' parents, the last is as wide as the fan-out.
+
+    A level holds a stretch of `size` nodes for each statistic, one after another. The wide levels have an array each,
+    the others share one, in which they follow each other.
+    """
+
+    leaves: int  # the leaves, with padding
+    sizes: tuple[int, ...]  # of each level for one statistic, with padding
+    starts: tuple[int, ...]  # where each level starts in its array
+    wide: int  # how many of the levels have an array of their own
+    sparse: int  # how many of the levels are written node by node; the others, near the root, as a whole
+
+    def arrays(self, num_statistics: int) -> list[int]:
+        """The size of each array of nodes."""
+        sizes = [num_statistics * size for size in self.sizes]
+        return [*sizes[: self.wide], sum(sizes[self.wide :])]
+
+
+def levels(capacity: int, fanout: int, num_statistics: int) -> Levels:
+    """The levels of a tree. Raises ValueError where a size is out of range."""
     if not 1 <= capacity < 2**31:
         raise ValueError(f"capacity={capacity} must lie in [1, 2^31 - 1], so that int32 numbers the leaves")
     if fanout < 2 or fanout & (fanout - 1):
         raise ValueError(f"fanout={fanout} must be a power of two, 2 or more; try {FANOUT}")
-    sizes, size = [], capacity
-    while size > TOP * fanout:
-        sizes.append(-(-size // fanout) * fanout)
-        size = sizes[-1] // fanout
-    return [*sizes, 1 << (size - 1).bit_length()]
+    sizes = [_padded(capacity, fanout)]
+    while len(sizes) == 1 or sizes[-1] > fanout:
+        sizes.append(_padded(sizes[-1] // fanout, fanout))
+    sparse = sum(size > TOP * fanout for size in sizes)
+    leaves, *sizes = sizes
+    if num_statistics * sizes[0] >= 2**31:
+        raise ValueError(f"fanout={fanout} gives more nodes than int32 numbers; take {FANOUT} or more")
+    wide = sum(num_statistics * size > WIDE for size in sizes)
+    narrow = np.cumsum([0, *(num_statistics * size for size in sizes[wide:-1])]).tolist()
+    return Levels(leaves, tuple(sizes), (0,) * wide + tuple(narrow), wide, sparse)
+
+
+def levels_of(tree: "SegmentTree") -> Levels:
+    """The levels of a tree at hand."""
+    return levels(tree.capacity, tree.fanout, len(tree.statistics))
+
+
+def _padded(size: int, fanout: int) -> int:
+    return -(-size // fanout) * fanout
 
 
 def from_leaves(name: str, leaves: Array) -> Array:
@@ -53,19 +95,25 @@ def fold(name: str, row: Array) -> Array:
     return columns[0]
 
 
-def root(name: str, top: Array, fanout: int) -> Array:
-    """The topmost stored level -> []."""
-    if name != "sum":
-        return top.min() if name == "min" else top.max()  # where the order does not matter
-    return fold(name, sums_above(top, fanout)[-1])
+def fold_up(below: Array, sizes: Sequence[int], fanout: int, statistics: Sequence[str]) -> tuple[list[Array], Array]:
+    """below [S, n], statistics of a level -> the levels above it, of `sizes`, [S * size] each, and the roots [S]."""
+    levels = []
+    for size in sizes:
+        rows = below.reshape(len(statistics), -1, fanout)
+        parts = [fold(name, row) for name, row in zip(statistics, rows, strict=True)]
+        below = jnp.stack(
+            [
+                jnp.pad(part, (0, size - part.size), constant_values=EMPTY[name])
+                for name, part in zip(statistics, parts, strict=True)
+            ]
+        )
+        levels.append(below.reshape(-1))
+    return levels, jnp.stack([fold(name, row) for name, row in zip(statistics, below, strict=True)])
 
 
-def sums_above(top: Array, fanout: int) -> list[Array]:
-    """The topmost stored level of sums and those above it, up to one of at most `fanout` nodes."""
-    levels = [top]
-    while levels[-1].size > fanout:
-        levels.append(fold("sum", levels[-1].reshape(-1, fanout)))
-    return levels
+def in_arrays(levels: Sequence[Array], where: Levels) -> tuple[Array, ...]:
+    """All levels, each [S * size], in the arrays of a tree."""
+    return (*levels[: where.wide], jnp.concatenate(levels[where.wide :]))
 
 
 def windows(level: Array, start: Array, size: int) -> Array:

@@ -3,7 +3,7 @@
 A node covers `fanout` nodes of the level below, and the leaves hold the values. Writing sets leaves and then computes
 each touched parent from its children: nothing drifts, and duplicate indices need no counting. Sums are taken in pairs,
 as in a binary tree of which only every log2(fanout)-th level is stored, so that the same leaves give the same bits
-whatever the `fanout`. Near the root nothing is stored: a level of few nodes is folded up whenever it is needed.
+whatever the `fanout`. Near the root, what lies above a level of few nodes is computed as a whole.
 
 What is written is made fit for a sum: NaN and negative numbers become 0, numbers below 2^-126 (which hardware may flush
 to 0) become 0, and infinity and all above 2^96 become 2^96, of which 2^31 still have a finite sum.
@@ -12,8 +12,7 @@ In a loop, write first and sample then, or write at the indices that were sample
 a write which does not depend on what was read.
 """
 
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Sequence
 
 import flax.struct
 import jax
@@ -22,28 +21,29 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit.ops import _tree_nodes as nodes
+from rlkit.ops import _tree_walk as walk
 from rlkit.ops._arrays import check_shapes
 from rlkit.ops._tree_check import check as check
-from rlkit.ops._tree_nodes import FIELD, STATISTICS
+from rlkit.ops._tree_nodes import STATISTICS
 from rlkit.types import Array, Key
-
-_FINE = 4096  # in levels of more nodes a float32 mass has too few bits left to tell them apart
 
 
 class SegmentTree(flax.struct.PyTreeNode):
-    """A tree over `capacity` values. The three statistics share the leaves; one that is not kept is an empty tuple.
+    """A tree over `capacity` values, in few arrays, each of which would cost time whenever a program is called.
 
     Attributes:
       leaves: [capacity, rounded up] float32, the values, below 0 where `maximum` leaves them out; 0 from capacity on.
-      sums, minima, maxima: tuples of float32 arrays, from the parents of the leaves upwards, the root [] last.
+      nodes: [...] float32 each, all that is above them; `_tree_nodes.levels` tells what lies where.
+      roots: [S] float32, the total, the minimum and the maximum, as far as kept.
+      capacity, fanout, statistics: as given to `init`, static; the statistics in the order of `roots`.
     """
 
     leaves: Array  # [capacity, rounded up]
-    sums: tuple[Array, ...]  # each [a fanout-th of the level below, rounded up], the last []
-    minima: tuple[Array, ...]  # likewise, over positive values; inf where there are none
-    maxima: tuple[Array, ...]  # likewise; 0 where there are none
+    nodes: tuple[Array, ...]  # [M] each
+    roots: Array  # [S]
     capacity: int = flax.struct.field(pytree_node=False)
     fanout: int = flax.struct.field(pytree_node=False)
+    statistics: tuple[str, ...] = flax.struct.field(pytree_node=False)
 
 
 def init(capacity: int, statistics: Sequence[str] = STATISTICS, fanout: int = nodes.FANOUT) -> SegmentTree:
@@ -61,13 +61,18 @@ def init(capacity: int, statistics: Sequence[str] = STATISTICS, fanout: int = no
     Raises:
       ValueError: an argument is out of range.
     """
-    leaves, *sizes = nodes.level_sizes(capacity, fanout)
-
-    def levels(name: str) -> tuple[Array, ...]:
-        return tuple(jnp.full(shape, nodes.EMPTY[name], jnp.float32) for shape in (*sizes, ()))
-
+    kept = _ordered(statistics)
+    where = nodes.levels(capacity, fanout, len(kept))
+    empty = np.array([nodes.EMPTY[name] for name in kept], np.float32)
     return SegmentTree(
-        leaves=jnp.zeros(leaves, jnp.float32), capacity=capacity, fanout=fanout, **_fields(statistics, levels)
+        leaves=jnp.zeros(where.leaves, jnp.float32),
+        nodes=nodes.in_arrays(
+            [jnp.repeat(empty, size, total_repeat_length=len(kept) * size) for size in where.sizes], where
+        ),
+        roots=jnp.asarray(empty),
+        capacity=capacity,
+        fanout=fanout,
+        statistics=kept,
     )
 
 
@@ -87,17 +92,12 @@ def build(values: ArrayLike, statistics: Sequence[str] = STATISTICS, fanout: int
     values = _sanitize(values)
     if values.ndim != 1:
         raise ValueError(f"values has shape {values.shape}, expected [capacity]; use jax.vmap for several trees")
-    capacity, sizes = values.size, nodes.level_sizes(values.size, fanout)
-    leaves = jnp.pad(values, (0, sizes[0] - capacity))
-
-    def levels(name: str) -> tuple[Array, ...]:
-        stored = [nodes.from_leaves(name, leaves)]
-        for size in sizes[1:]:
-            level = nodes.fold(name, stored[-1].reshape(-1, fanout))
-            stored.append(jnp.pad(level, (0, size - level.size), constant_values=nodes.EMPTY[name]))
-        return (*stored[1:], nodes.root(name, stored[-1], fanout))
-
-    return SegmentTree(leaves=leaves, capacity=capacity, fanout=fanout, **_fields(statistics, levels))
+    kept = _ordered(statistics)
+    where = nodes.levels(values.size, fanout, len(kept))
+    leaves = jnp.pad(values, (0, where.leaves - values.size))
+    below = jnp.stack([nodes.from_leaves(name, leaves) for name in kept])
+    above, roots = nodes.fold_up(below, where.sizes, fanout, kept)
+    return SegmentTree(leaves, nodes.in_arrays(above, where), roots, values.size, fanout, kept)
 
 
 def write(tree: SegmentTree, index: ArrayLike, value: ArrayLike, *, in_maximum: bool = True) -> SegmentTree:
@@ -125,42 +125,28 @@ def write(tree: SegmentTree, index: ArrayLike, value: ArrayLike, *, in_maximum: 
     if leaf.size == 1:  # of one index XLA would make a slice, fuse it with what reads it, and copy levels for that
         value, leaf = jnp.repeat(value, 2), jnp.repeat(leaf, 2)
     # No root is ever below 0. But in depending on the roots, which depend on all that the write before has read, this
-    # write comes after it, so that XLA can change the levels where they lie. It would copy some of them otherwise.
-    roots = [levels[-1] for levels in (tree.sums, tree.minima, tree.maxima) if levels]
-    leaf = nodes.hold(jnp.where(reduce(jnp.logical_or, [root < 0 for root in roots]), -1, leaf))
+    # write comes after it, so that XLA can change the arrays where they lie. It would copy some of them otherwise.
+    leaf = nodes.hold(jnp.where((tree.roots < 0).any(), -1, leaf))
 
     leaves = nodes.scatter("set", tree.leaves, leaf, jnp.zeros_like(value))
     leaves = nodes.scatter(*(("max", leaves, leaf, value) if in_maximum else ("min", leaves, leaf, -value)))
     leaf = jnp.maximum(leaf, 0)  # of what is dropped: to compute a parent again does not change it
-    bits = tree.fanout.bit_length() - 1
-
-    def levels(name: str) -> tuple[Array, ...]:
-        *stored, _ = getattr(tree, FIELD[name])
-        below = leaves if stored else nodes.from_leaves(name, leaves)
-        for height, level in enumerate(stored):
-            node = leaf >> (bits * (height + 1))
-            row = nodes.windows(below, node << bits, tree.fanout)
-            row = nodes.from_leaves(name, row) if height == 0 else row
-            stored[height] = below = nodes.scatter("set", level, node, nodes.fold(name, row), "promise_in_bounds")
-        return (*stored, nodes.root(name, below, tree.fanout))
-
-    kept = [name for name in STATISTICS if getattr(tree, FIELD[name])]
-    return tree.replace(leaves=leaves, **_fields(kept, levels))
+    return walk.refreshed(tree.replace(leaves=leaves), leaf)
 
 
 def total(tree: SegmentTree) -> Array:
     """The sum of the values, [] float32. Raises ValueError where the tree does not keep "sum"."""
-    return _kept(tree, "sum", "total")[-1]
+    return _root(tree, "sum", "total")
 
 
 def minimum(tree: SegmentTree) -> Array:
     """The smallest of the positive values, [] float32; inf if there are none. Raises ValueError without "min"."""
-    return _kept(tree, "min", "minimum")[-1]
+    return _root(tree, "min", "minimum")
 
 
 def maximum(tree: SegmentTree) -> Array:
     """The largest value written `in_maximum`, [] float32; 0 if there are none. Raises ValueError without "max"."""
-    return _kept(tree, "max", "maximum")[-1]
+    return _root(tree, "max", "maximum")
 
 
 def values(tree: SegmentTree) -> Array:
@@ -191,9 +177,9 @@ def find(tree: SegmentTree, mass: ArrayLike) -> Array:
     Raises:
       ValueError: the tree does not keep "sum".
     """
-    _kept(tree, "sum", "find")
+    _root(tree, "sum", "find")
     mass = jnp.asarray(mass).astype(jnp.float32)
-    return _descend(tree, mass.reshape(-1), []).reshape(mass.shape)
+    return walk.descend(tree, mass.reshape(-1), None).reshape(mass.shape)
 
 
 def sample(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True) -> Array:
@@ -214,28 +200,29 @@ def sample(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True
     Raises:
       ValueError: the tree does not keep "sum", or `batch_size` is below 1.
     """
-    _kept(tree, "sum", "sample")
+    _root(tree, "sum", "sample")
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1; a batch of one is the smallest")
-    fine = sum(level.size > _FINE for level in (tree.leaves, *tree.sums))
+    where = nodes.levels_of(tree)
+    fine = sum(size > walk.FINE for size in (where.leaves, *where.sizes))
     words = jax.random.bits(key, (1 + fine, batch_size), jnp.uint32)
-    mass, *draws = (words >> 8).astype(jnp.float32) * 2.0**-24
+    draws = (words >> 8).astype(jnp.float32) * 2.0**-24
+    mass = draws[0]
     if stratified:
         mass = (jnp.arange(batch_size, dtype=jnp.float32) + mass) / batch_size
-    return _descend(tree, mass * total(tree), draws)
+    return walk.descend(tree, mass * total(tree), draws[1:])
 
 
-def _fields(statistics: Sequence[str], levels: Callable[[str], tuple[Array, ...]]) -> dict[str, tuple[Array, ...]]:
+def _ordered(statistics: Sequence[str]) -> tuple[str, ...]:
     if isinstance(statistics, str) or not statistics or not set(statistics) <= set(STATISTICS):
         raise ValueError(f"statistics={statistics!r} must be one or more of {STATISTICS}, such as ('sum', 'min')")
-    return {field: levels(name) if name in statistics else () for name, field in FIELD.items()}
+    return tuple(name for name in STATISTICS if name in statistics)
 
 
-def _kept(tree: SegmentTree, name: str, user: str) -> tuple[Array, ...]:
-    levels = getattr(tree, FIELD[name])
-    if not levels:
+def _root(tree: SegmentTree, name: str, user: str) -> Array:
+    if name not in tree.statistics:
         raise ValueError(f"{user} needs a tree that keeps {name!r}; name it in the statistics given to init or build")
-    return levels
+    return tree.roots[tree.statistics.index(name)]
 
 
 def _sanitize(value: ArrayLike) -> Array:
@@ -252,21 +239,3 @@ def _inside(index: ArrayLike, capacity: int) -> Array:
         index = index.astype(jnp.int32)  # the capacity may not fit in fewer bits
     inside = (index >= 0) & (index <= np.asarray(capacity - 1, index.dtype))
     return jnp.where(inside, index.astype(jnp.int32), -1)
-
-
-def _descend(tree: SegmentTree, mass: Array, draws: Sequence[Array]) -> Array:
-    """mass [B] -> leaf [B] int32. In levels of more than _FINE nodes the draws, [B] in [0, 1), replace the mass."""
-    *stored, _ = tree.sums
-    levels = [tree.leaves, *stored] if stored else [nodes.from_leaves("sum", tree.leaves)]
-    path = [*reversed(nodes.sums_above(levels.pop(), tree.fanout)), *reversed(levels)]
-    draws = list(draws)
-    bits = tree.fanout.bit_length() - 1
-    node, mass = jnp.zeros(mass.shape, jnp.int32), jnp.where(mass > 0, mass, 0.0)
-    for depth, level in enumerate(path):
-        row = nodes.hold(nodes.windows(level, node << bits, tree.fanout)) if depth else level[None]
-        row = jnp.abs(row) if level is tree.leaves else row
-        if draws and level.size > _FINE:
-            mass = draws.pop() * nodes.fold("sum", row)
-        child, mass = nodes.pick(row, mass)
-        node, mass = nodes.hold((node << bits) + child), nodes.hold(mass)
-    return node

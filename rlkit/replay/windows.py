@@ -95,7 +95,7 @@ def take(
     Returns:
       Sample: item [B, ...] or [B, L, ...], mask [B] or [B, L].
     """
-    index = Handle(rings.row_of(ring, place.slot), place.env)
+    index = Handle(_after(rings.row_of(ring, place.slot), weight), place.env)
     if window is None:
         return Sample(rings.steps_at(ring, place.slot, place.env), index, weight, drawn)
     slots, envs = _rows(ring, place, window)
@@ -107,6 +107,16 @@ def take(
     last = mask & ~jnp.pad(mask, ((0, 0), (0, 1)))[:, 1:]
     item = item._replace(truncated=item.truncated | (last & ~item.terminated))
     return Sample(item, index, weight, mask)
+
+
+def _after(row: Array, weight: Array) -> Array:
+    """row [B] itself, computed after weight [B], which is never below 0.
+
+    What `Buffer.update` writes to depends on the handle, and so comes after the weights, which read the priorities. XLA
+    may read them later otherwise, where nothing else depends on the weights, and would keep a copy of the priorities
+    for it. It could see through a condition that it can decide; it does not know that a power is not negative.
+    """
+    return row + (weight < 0).astype(row.dtype)
 
 
 def _rows(ring: Ring, place: Place, window: int) -> tuple[Array, Array]:
