@@ -98,14 +98,14 @@ def check(config: Learning, rows: int, num_envs: int, num_steps: int) -> None:
 
 def gradient_steps(config: Learning, num_steps: int) -> int:
     """How many gradient steps follow so many environment steps. Raises ConfigError where it is no whole number."""
-    count = Fraction(repr(config.replay_ratio)) * num_steps
-    if count.denominator != 1:
-        near = Fraction(max(1, round(count)), num_steps)
+    count = max(1, round(config.replay_ratio * num_steps))
+    near = count / num_steps
+    if near != config.replay_ratio:  # so 1/3 is a third: the ratio is the float that is nearest to it
         raise ConfigError(
             f"replay_ratio={config.replay_ratio:g} times num_envs * num_steps = {num_steps} must be a whole number; "
-            f"try {float(near):g}, which is {near}"
+            f"try {near!r}, which is {Fraction(count, num_steps)}"
         )
-    return int(count)
+    return count
 
 
 def add(buffer: Buffer, state: Any, rollout: Transition) -> Any:
