@@ -162,8 +162,11 @@ def learn(
         state = state.replace(replay=())
         learned, priority, metrics = step(state, sample, due, learning_rate, step_key)
         state = jax.tree.map(lambda new, old: jnp.where(learning, new, old), learned, state)
+        # The weights are asked for so that they are read before the priorities are written: where nothing says so, XLA
+        # copies what both touch, a tree over the whole buffer, at every step.
+        priority = jnp.where(learning & (sample.weight >= 0), priority, jnp.nan)
         memory = memory.replace(
-            buffer=buffer.update(stored, sample.index, jnp.where(learning, priority, jnp.nan)),
+            buffer=buffer.update(stored, sample.index, priority),
             since_target=since % config.target_every if config.target_every else since,
         )
         return state.replace(replay=memory), jax.tree.map(lambda x: jnp.where(learning, x, 0.0), metrics)
