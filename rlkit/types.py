@@ -163,7 +163,7 @@ class Box:
     def sample(self, key: Key) -> Array:
         if not self.bounded:
             return jax.random.normal(key, self.shape).clip(self.low, self.high).astype(self.dtype)
-        if np.issubdtype(self.dtype, np.integer):
+        if not np.issubdtype(self.dtype, np.floating):
             low, high = self.low.astype(np.int64), self.high.astype(np.int64)
             return jax.random.randint(key, self.shape, low, high + 1).astype(self.dtype)
         return jax.random.uniform(key, self.shape, self.dtype, self.low, self.high)

@@ -98,14 +98,14 @@ def check(config: Learning, rows: int, num_envs: int, num_steps: int) -> None:
 
 def gradient_steps(config: Learning, num_steps: int) -> int:
     """How many gradient steps follow so many environment steps. Raises ConfigError where it is no whole number."""
-    count = Fraction(repr(config.replay_ratio)) * num_steps
-    if count.denominator != 1:
-        near = Fraction(max(1, round(count)), num_steps)
+    count = max(1, round(config.replay_ratio * num_steps))
+    near = count / num_steps
+    if near != config.replay_ratio:  # so 1/3 is a third: the ratio is the float that is nearest to it
         raise ConfigError(
             f"replay_ratio={config.replay_ratio:g} times num_envs * num_steps = {num_steps} must be a whole number; "
-            f"try {float(near):g}, which is {near}"
+            f"try {near!r}, which is {Fraction(count, num_steps)}"
         )
-    return int(count)
+    return count
 
 
 def add(buffer: Buffer, state: Any, rollout: Transition) -> Any:
@@ -162,8 +162,11 @@ def learn(
         state = state.replace(replay=())
         learned, priority, metrics = step(state, sample, due, learning_rate, step_key)
         state = jax.tree.map(lambda new, old: jnp.where(learning, new, old), learned, state)
+        # The weights are asked for so that they are read before the priorities are written: where nothing says so, XLA
+        # copies what both touch, a tree over the whole buffer, at every step.
+        priority = jnp.where(learning & (sample.weight >= 0), priority, jnp.nan)
         memory = memory.replace(
-            buffer=buffer.update(stored, sample.index, jnp.where(learning, priority, jnp.nan)),
+            buffer=buffer.update(stored, sample.index, priority),
             since_target=since % config.target_every if config.target_every else since,
         )
         return state.replace(replay=memory), jax.tree.map(lambda x: jnp.where(learning, x, 0.0), metrics)

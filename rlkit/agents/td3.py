@@ -49,6 +49,7 @@ class State(replaying.State):
     """Everything that learning carries from update to update. `params` are of the policy and the critics."""
 
     since_policy: Array  # [] int32, gradient steps since the policy's last
+    target_due: Array  # [] bool, whether the targets were due between two steps of the policy, and still are
 
 
 class Actor(NamedTuple):
@@ -103,6 +104,7 @@ def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: in
         target_params=replaying.copied(params),
         opt_state={name: Descent.of(hyper, 0.0).init(part) for name, part in params.items()},
         since_policy=jnp.zeros((), jnp.int32),
+        target_due=jnp.zeros((), bool),
     )
 
 
@@ -133,7 +135,7 @@ def policy(parts: Parts, actor: Actor, memory: Array, obs: PyTree, key: Key) -> 
 def gradient_step(
     parts: Parts, state: State, sample: Sample, due: Array, learning_rate: Array, key: Key
 ) -> tuple[State, Array, dict[str, Array]]:
-    """Learn from one sample; the policy, and where they are `due` the targets, move at every `policy_delay`-th call."""
+    """Learn from one sample; the policy moves at every `policy_delay`-th call, and the targets with it once `due`."""
     batch = replaying.batch_of(sample, state.hyper.gamma)
     rates, delay = Descent.of(state.hyper, learning_rate), parts.config.policy_delay
     grads, (priority, metrics) = jax.grad(partial(critic_loss, parts), has_aux=True)(
@@ -142,7 +144,7 @@ def gradient_step(
     critics, critics_opt, norm = rates.step(state.params["critics"], state.opt_state["critics"], grads)
     gradient = jax.grad(partial(policy_loss, parts), has_aux=True)
     grads, policy_metrics = gradient(state.params["policy"], critics, state, batch)
-    turn = state.since_policy + 1 >= delay
+    turn, due = state.since_policy + 1 >= delay, due | state.target_due
     mover, mover_opt, _ = rates.step(state.params["policy"], state.opt_state["policy"], grads, unless=~turn)
     params = {"policy": mover, "critics": critics}
     state = state.replace(
@@ -150,6 +152,7 @@ def gradient_step(
         opt_state={"policy": mover_opt, "critics": critics_opt},
         target_params=replaying.target_update(params, state.target_params, due & turn, state.hyper.tau),
         since_policy=jnp.where(turn, 0, state.since_policy + 1),
+        target_due=due & ~turn,
     )
     return state, priority, metrics | policy_metrics | {"grad_norm": norm}
 

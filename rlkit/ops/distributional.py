@@ -76,7 +76,9 @@ def categorical_double_q_learning(
     check_shape("atoms", atoms, (num_atoms,))
     logits, reward, discount, next_logits, atoms = as_floats(logits, reward, discount, next_logits, atoms)
     next_action = jnp.argmax(jnp.asarray(next_q_selector), axis=-1)
-    next_probs = jax.nn.softmax(_take_row(next_logits, next_action, axis=-2), axis=-1)
+    next_row = _take_row(next_logits, next_action, axis=-2)
+    ended = jnp.broadcast_to(discount[..., None] == 0, next_row.shape)  # then all mass moves to the reward
+    next_probs = jax.nn.softmax(jnp.where(ended, 0.0, next_row), axis=-1)
     target = categorical_projection(next_probs, _shifted(reward, discount, atoms), atoms)
     log_probs = jax.nn.log_softmax(_take_row(logits, action, axis=-2), axis=-1)
     return -jnp.sum(jax.lax.stop_gradient(target) * log_probs, axis=-1)
