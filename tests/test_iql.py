@@ -71,9 +71,7 @@ def test_the_losses_by_hand(box):
         return np.asarray(networks.value.apply(state.params["value"], obs))[0]
 
     advantage = rated(state.target_params).min(0) - rate_obs(state, batch.obs)
-    middle = np.float32(
-        np.median(advantage)
-    )  # moved there, values are too high for some
+    middle = np.float32(np.median(advantage))  # moved there, values are too high for some
     shifted = jax.tree.map(lambda x: x + middle if x.shape == (1,) else x, state.params["value"])
     state = state.replace(params=state.params | {"value": shifted})
     found, priority = jax.jit(partial(losses, parts))(state.params, state, batch)
