@@ -241,7 +241,7 @@ def test_noisy_agents_explore_by_noise_alone():
 @pytest.mark.parametrize("outputs", [None, 3])
 def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
     described = dqn.Config(**SMALL, dueling=True).model_dump(include=set(q_network.SETTINGS))
-    module = q_network.QNetwork(obs_space=OBS, num_actions=4, outputs=outputs, **described)
+    module = q_network.q_network(obs_space=OBS, num_actions=4, outputs=outputs, **described).apply.__self__
     params = module.init(jax.random.key(0), jnp.zeros(3))
     obs = jax.random.normal(jax.random.key(1), (5, 3))
     both = jax.jit(lambda p: (module.apply(p, obs), module.apply(p, obs, method="encode"), p["params"]))(params)

@@ -1,6 +1,5 @@
 """rlkit.networks: weights that may be vmapped, features of every space, recurrence along time."""
 
-import dataclasses
 import itertools
 import re
 from functools import partial
@@ -64,16 +63,19 @@ def test_orthogonal_weights_have_no_preferred_direction(shape):
         assert abs(np.linalg.det(w).mean()) < 0.1
 
 
-def small_network(**settings):
-    return actor_critic.ActorCritic(**{
+def small_settings(**settings):
+    return {
         "obs_space": Box(-1, 1, (3,)), "policy_size": 2, "real_valued": False, "torso": "mlp", "hidden_sizes": (8, 8),
         "channels": (4,), "activation": "tanh", "layer_norm": False, "shared_torso": False, "recurrent": "none",
         "memory_size": 4, "log_std_init": -1.0, "gsde": False, "compute_dtype": "float32", **settings,
-    })  # fmt: skip
+    }  # fmt: skip
 
 
-def settings_of(module):
-    return {f.name: getattr(module, f.name) for f in dataclasses.fields(module) if f.name not in ("parent", "name")}
+def small_network(**settings):
+    """-> the module, and as a network."""
+    network = actor_critic.actor_critic(**small_settings(**settings))
+    parts = network.parts[0] if network.parts else network.apply
+    return (parts.func if network.parts else parts).__self__, network
 
 
 @pytest.mark.parametrize(
@@ -87,9 +89,8 @@ def settings_of(module):
     ],
 )
 def test_weights_drawn_together_have_the_structure_and_laws_of_weights_drawn_apart(settings):
-    module = small_network(**settings)
-    network = actor_critic.actor_critic(**settings_of(module))
-    obs = module.obs_space.sample(jax.random.key(5))
+    module, network = small_network(**settings)
+    obs = small_settings(**settings)["obs_space"].sample(jax.random.key(5))
     arguments = (obs, network.memory) if jax.tree.leaves(network.memory) else (obs,)
     with jax.debug_key_reuse(True):
         params = network.init(jax.random.key(0), *arguments)
@@ -202,7 +203,7 @@ def test_torsos_take_any_leading_axes():
 
 
 def test_bfloat16_torsos_keep_float32_weights_and_heads():
-    network = small_network(compute_dtype="bfloat16")
+    network, _ = small_network(compute_dtype="bfloat16")
     params = network.init(jax.random.key(0), jnp.zeros(3))
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
     assert {x.dtype for x in network.apply(params, jnp.zeros((5, 3)))} == {jnp.dtype(jnp.float32)}

@@ -24,6 +24,7 @@ from rlkit.ops import (
     segment_tree,
     slice_index,
     statistics,
+    windows,
 )
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
 
@@ -121,6 +122,7 @@ TABLE: dict[str, tuple] = {
     "returns.n_step_returns": (partial(returns.n_step_returns, gamma=0.9, n=3), *[floats(*T)] * 2, *ENDS),
     "returns.vtrace": (partial(returns.vtrace, gamma=0.9), *[floats(*T)] * 3, *ENDS, *[floats(*T)] * 2),
     "returns.retrace": (partial(returns.retrace, gamma=0.9, lambda_=0.8), *[floats(*T)] * 3, *ENDS, *[floats(*T)] * 2),
+    "windows.n_step_window": (partial(windows.n_step_window, gamma=0.9), floats(*B, 3), *[bools(*B, 3)] * 2),
     "losses.ppo_clip": (partial(losses.ppo_clip, clip_eps=(0.2, 0.3), dual_clip=2.0), *[floats(*B)] * 3),
     "losses.kl_approx": (losses.kl_approx, *[floats(*B)] * 2),
     "losses.adaptive_kl_coef": (partial(losses.adaptive_kl_coef, target_kl=0.3), *[positive()] * 2),

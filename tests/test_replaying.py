@@ -39,8 +39,7 @@ def stand_in(look, settings=None, hyper=None, num_envs=8):
         priority = 10.0 + sample.item.reward.reshape(sample.weight.shape[0], -1)[:, 0]
         return state.replace(params=params), priority, {"loss": jnp.ones(())}
 
-    common = replaying.init(parts, dqn.Hyper(**(hyper or {})), EXAMPLE, num_envs)
-    state = replaying.State(**common, params=None, target_params=(), opt_state=())
+    state = replaying.init(parts, dqn.Hyper(**(hyper or {})), EXAMPLE, num_envs, (), (), opt_state=())
     sample = jax.eval_shape(parts.buffer.sample, state.replay.buffer, jax.random.key(0))
     shapes = jax.eval_shape(look, state, sample, jax.ShapeDtypeStruct((), bool))
     state = state.replace(params=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))

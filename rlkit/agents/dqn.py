@@ -21,7 +21,6 @@ import jax.numpy as jnp
 
 from rlkit.agents import checks, exploration, replaying, settings
 from rlkit.agents.normalization import normalize_obs
-from rlkit.agents.optimization import Descent
 from rlkit.agents.replaying import Batch, State
 from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
@@ -108,12 +107,7 @@ def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> 
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """A state that has learned nothing; `example` is one step without batch axes."""
     params = parts.network.init(key, example.obs)
-    return State(
-        **replaying.init(parts, hyper, example, num_envs),
-        params=params,
-        target_params=replaying.copied(params),
-        opt_state=Descent.of(hyper, 0.0).init(params),
-    )
+    return replaying.init(parts, hyper, example, num_envs, params, params)
 
 
 def actor(parts: Parts, state: State) -> Actor:
@@ -162,4 +156,4 @@ def with_head(name: str, config: Any, head: Head, obs_space: Space, action_space
     else:
         network = checks.own_network(network, noisy=config.noisy)
     parts = Parts(config, obs_space, network, head, replaying.buffer(config))
-    return replaying.agent(parts, init=init, actor=actor, act=act, policy=policy, loss=loss, rows=config.n_step)
+    return replaying.agent(parts, init, actor, act, policy, loss=loss, rows=config.n_step)

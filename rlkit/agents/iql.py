@@ -21,7 +21,6 @@ from pydantic import Field
 from rlkit.agents import control, policies, replaying, settings
 from rlkit.agents.control import Parts
 from rlkit.agents.normalization import normalize_obs
-from rlkit.agents.optimization import Descent
 from rlkit.agents.replaying import Batch, State
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import DiagNormal
@@ -98,12 +97,7 @@ def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: in
     params = control.init(parts.networks, key, example.obs) | {
         "value": parts.networks.value.init(value_key, example.obs)
     }
-    return State(
-        **replaying.init(parts, hyper, example, num_envs),
-        params=params,
-        target_params=replaying.copied(params["critics"]),
-        opt_state=Descent.of(hyper, 0.0).init(params),
-    )
+    return replaying.init(parts, hyper, example, num_envs, params, params["critics"])
 
 
 def actor(parts: Parts, state: State) -> Actor:
@@ -137,10 +131,10 @@ def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
     parts = Parts(config, networks, replaying.buffer(config))
     return replaying.agent(
         parts,
-        init=init,
-        actor=actor,
-        act=act,
-        policy=policy,
+        init,
+        actor,
+        act,
+        policy,
         loss=loss,
         tracked=lambda params: params["critics"],
         rows=config.n_step,

@@ -25,7 +25,6 @@ from pydantic import Field, PositiveInt
 from rlkit import replay
 from rlkit.agents import checks, exploration, replaying, settings
 from rlkit.agents.normalization import normalize_obs
-from rlkit.agents.optimization import Descent
 from rlkit.agents.replaying import State
 from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
@@ -181,12 +180,7 @@ def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: in
     """A state that has learned nothing; `example` is one step without batch axes."""
     core = jax.tree.map(jnp.asarray, parts.network.memory)
     params = parts.network.init(key, example.obs, core)
-    return State(
-        **replaying.init(parts, hyper, example._replace(extras=core), num_envs),
-        params=params,
-        target_params=replaying.copied(params),
-        opt_state=Descent.of(hyper, 0.0).init(params),
-    )
+    return replaying.init(parts, hyper, example._replace(extras=core), num_envs, params, params)
 
 
 def actor(parts: Parts, state: State) -> Actor:
@@ -247,10 +241,10 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
     parts = Parts(config, obs_space, checks.own_network(network), buffer)
     return replaying.agent(
         parts,
-        init=init,
-        actor=actor,
-        act=act,
-        policy=policy,
+        init,
+        actor,
+        act,
+        policy,
         loss=loss,
         batch_of=lambda sample, gamma: sample,
         rows=config.slice_len,

@@ -67,16 +67,35 @@ def buffer(config: Replay) -> Buffer:
     return replay.uniform(config.capacity, config.batch_size, **settings)
 
 
-def init(parts: Any, hyper: Any, example: Transition, num_envs: int) -> dict[str, Any]:
-    """The parts of a State that has learned nothing which do not depend on the network."""
-    zero = jnp.zeros((), jnp.uint32)
-    return {
-        "hyper": jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper),  # copies, so that it can be donated
-        "normalizer": normalization.init(
-            parts.obs_space, example, num_envs, obs=parts.config.normalize_obs, reward=False
-        ),
+def init(
+    parts: Any,
+    hyper: Any,
+    example: Transition,
+    num_envs: int,
+    params: PyTree,
+    tracked: PyTree,
+    kind: type[State] = State,
+    **others: Any,
+) -> Any:
+    """A state that has learned nothing.
+
+    Args:
+      parts, hyper, example, num_envs: as for an agent's `init`.
+      params: the network's parameters.
+      tracked: those of them that the target network follows.
+      kind: which State, and `others` its fields beyond the common ones, or in their place.
+    """
+    hyper = jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)  # copies, so that the state can be donated
+    obs, zero = parts.config.normalize_obs, jnp.zeros((), jnp.uint32)
+    common = {
+        "hyper": hyper,
+        "params": params,
+        "target_params": jax.tree.map(jnp.array, tracked),  # an array in two places cannot be donated
+        "opt_state": Descent.of(hyper, 0.0).init(params),
+        "normalizer": normalization.init(parts.obs_space, example, num_envs, obs=obs, reward=False),
         "replay": Memory(parts.buffer.init(example, num_envs), zero, zero.astype(jnp.int32)),
     }
+    return kind(**common | others)
 
 
 def check(config: Learning, rows: int, num_envs: int, num_steps: int) -> None:
@@ -196,11 +215,6 @@ def target_update(params: PyTree, target_params: PyTree, due: Array, tau: Scalar
     return jax.tree.map(lambda new, old: jnp.where(due, (1.0 - tau) * old + tau * new, old), params, target_params)
 
 
-def copied(params: PyTree) -> PyTree:
-    """Parameters that share no array with the given ones, so that a state that holds both can be donated."""
-    return jax.tree.map(jnp.array, params)
-
-
 def gradient_step(
     loss: Callable[..., tuple[Array, tuple[Array, dict[str, Array]]]],
     tracked: Callable[[PyTree], PyTree],
@@ -231,11 +245,11 @@ def _load(buffer: Buffer, obs_space: Space, state: Any, rollout: Transition) -> 
 
 def agent(
     parts: Any,
-    *,
     init: Callable[..., Any],
     actor: Callable[..., Any],
     act: Callable[..., Any],
     policy: Callable[..., Any],
+    *,
     loss: Any = None,
     tracked: Callable[[PyTree], PyTree] = lambda params: params,
     step: Callable[..., tuple[Any, Array, dict[str, Array]]] | None = None,

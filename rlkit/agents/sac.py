@@ -22,7 +22,6 @@ from pydantic import Field
 from rlkit.agents import checks, control, exploration, policies, replaying, settings
 from rlkit.agents.control import Parts
 from rlkit.agents.normalization import normalize_obs
-from rlkit.agents.optimization import Descent
 from rlkit.agents.replaying import Batch, State
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import Categorical, TanhNormal
@@ -121,12 +120,7 @@ def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: in
     params = control.init(parts.networks, key, example.obs) | {
         "log_temperature": jnp.log(jnp.float32(hyper.temperature))
     }
-    return State(
-        **replaying.init(parts, hyper, example, num_envs),
-        params=params,
-        target_params=replaying.copied(params["critics"]),
-        opt_state=Descent.of(hyper, 0.0).init(params),
-    )
+    return replaying.init(parts, hyper, example, num_envs, params, params["critics"])
 
 
 def actor(parts: Parts, state: State) -> Actor:
@@ -175,10 +169,10 @@ def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
     parts = Parts(config, networks, replaying.buffer(config))
     return replaying.agent(
         parts,
-        init=init,
-        actor=actor,
-        act=act,
-        policy=policy,
+        init,
+        actor,
+        act,
+        policy,
         loss=loss,
         tracked=lambda params: params["critics"],
         rows=config.n_step,

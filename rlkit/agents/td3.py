@@ -98,10 +98,14 @@ def policy_loss(parts: Parts, params: PyTree, critics: PyTree, state: State, bat
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """A state that has learned nothing; `example` is one step without batch axes."""
     params = control.init(parts.networks, key, example.obs)
-    return State(
-        **replaying.init(parts, hyper, example, num_envs),
-        params=params,
-        target_params=replaying.copied(params),
+    return replaying.init(
+        parts,
+        hyper,
+        example,
+        num_envs,
+        params,
+        params,
+        State,
         opt_state={name: Descent.of(hyper, 0.0).init(part) for name, part in params.items()},
         since_policy=jnp.zeros((), jnp.int32),
         target_due=jnp.zeros((), bool),
@@ -172,10 +176,10 @@ def make(config: Config, obs_space: Space, action_space: Space, *, name: str = "
     parts = Parts(config, networks, replaying.buffer(config))
     return replaying.agent(
         parts,
-        init=init,
-        actor=actor,
-        act=act,
-        policy=policy,
+        init,
+        actor,
+        act,
+        policy,
         step=gradient_step,
         rows=config.n_step,
         memory=np.zeros((networks.size,), np.float32),

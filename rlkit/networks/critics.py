@@ -9,7 +9,8 @@ import numpy as np
 
 from rlkit.networks import encoder
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import Encoder
+from rlkit.networks.encoder import Make
+from rlkit.networks.initializers import together
 from rlkit.types import Array, Box, Network, PyTree, Space
 
 LOG_STD = (-20.0, 2.0)  # of a policy; beyond them densities overflow
@@ -23,20 +24,14 @@ class PolicyNetwork(nn.Module):
     `(loc, log_std [F, size], features [..., F])`, for state-dependent exploration.
     """
 
-    obs_space: Space
+    make_encoder: Make
     size: int
     spread: str
     log_std_init: float
-    torso: str
-    hidden_sizes: tuple[int, ...]
-    channels: tuple[int, ...]
-    activation: str
-    layer_norm: bool
-    compute_dtype: str
 
     @nn.compact
     def __call__(self, obs: PyTree):
-        hidden = Encoder(self.obs_space, **{name: getattr(self, name) for name in encoder.SETTINGS})(obs)
+        hidden = self.make_encoder()(obs)
         loc = Dense(self.size, 0.01, name="loc")(hidden)
         if self.spread == "none":
             return loc
@@ -59,36 +54,31 @@ class Critics(nn.Module):
     discrete space, all rated by one pass.
     """
 
-    obs_space: Space
+    make_encoder: Make
     count: int
     size: int | None
-    torso: str
-    hidden_sizes: tuple[int, ...]
-    channels: tuple[int, ...]
-    activation: str
-    layer_norm: bool
-    compute_dtype: str
 
     @nn.compact
     def __call__(self, obs: PyTree, action: Array | None = None) -> Array:
         values = []
         for _ in range(self.count):  # one after another: a CPU is slower over one batched product (benchmarks/NOTES.md)
-            torso = Encoder(self.obs_space, **{name: getattr(self, name) for name in encoder.SETTINGS})
-            value = Dense(self.size or 1, 1.0)(torso(obs, action))
+            value = Dense(self.size or 1, 1.0)(self.make_encoder()(obs, action))
             values.append(value if self.size else value[..., 0])
         return jnp.stack(values)
 
 
-def policy_network(**settings: Any) -> Network:
-    """`PolicyNetwork(**settings)` as a `Network`."""
-    module = PolicyNetwork(**settings)
-    return Network(module.init, module.apply)
+def policy_network(*, obs_space: Space, **settings: Any) -> Network:
+    """A `PolicyNetwork` as a `Network`; `settings` are its fields and those of `Encoder`."""
+    make_encoder, others = encoder.described(obs_space, settings)
+    module = PolicyNetwork(make_encoder, **others)
+    return Network(together(module.init), module.apply)
 
 
-def critics(**settings: Any) -> Network:
-    """`Critics(**settings)` as a `Network`, whose functions take the action after the observation."""
-    module = Critics(**settings)
-    return Network(module.init, module.apply)
+def critics(*, obs_space: Space, **settings: Any) -> Network:
+    """`Critics` as a `Network`, whose functions take the action after the observation."""
+    make_encoder, others = encoder.described(obs_space, settings)
+    module = Critics(make_encoder, **others)
+    return Network(together(module.init), module.apply)
 
 
 def unit_action(space: Box, action: Array) -> Array:

@@ -1,5 +1,9 @@
 """From an observation of any space to features: the torso that a config describes."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -15,6 +19,9 @@ SETTINGS = (
     "layer_norm",
     "compute_dtype",
 )  # the fields of Encoder that an agent's Config has under the same names
+
+
+Make = Callable[[], "Encoder"]  # a network's torsos are made where they are used
 
 
 class Encoder(nn.Module):
@@ -45,3 +52,9 @@ class Encoder(nn.Module):
         if beside is not None or not image:
             x = MLP(self.hidden_sizes, **settings)(x)
         return x.astype(jnp.float32)
+
+
+def described(obs_space: Space, settings: Mapping[str, Any]) -> tuple[Make, dict[str, Any]]:
+    """The torsos that `settings` describe, and the settings that are for others."""
+    own = {name: value for name, value in settings.items() if name in SETTINGS}
+    return partial(Encoder, obs_space, **own), {n: value for n, value in settings.items() if n not in SETTINGS}

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from rlkit.networks import encoder
 from rlkit.networks.cells import CELLS
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import Encoder
+from rlkit.networks.encoder import Make
+from rlkit.networks.initializers import together
 from rlkit.networks.noisy import STREAM, NoisyDense
 from rlkit.types import Array, Key, Network, PyTree, Space
 
@@ -23,22 +24,16 @@ class QNetwork(nn.Module):
     eq. 9). Where `recurrent` names a cell, the call takes a memory and returns the next one too.
     """
 
-    obs_space: Space
+    make_encoder: Make
     num_actions: int
     outputs: int | None  # numbers for each action; None for one, without an axis of its own
-    torso: str
-    hidden_sizes: tuple[int, ...]
-    channels: tuple[int, ...]
-    activation: str
-    layer_norm: bool
-    compute_dtype: str
     dueling: bool
     noisy: bool
     recurrent: str = "none"  # "none", "gru" or "lstm"
     memory_size: int = 0
 
     def setup(self):
-        self.encoder = Encoder(self.obs_space, **{name: getattr(self, name) for name in encoder.SETTINGS})
+        self.encoder = self.make_encoder()
         if self.recurrent != "none":
             self.cell = CELLS[self.recurrent](self.memory_size)
         dense = NoisyDense if self.noisy else Dense
@@ -71,15 +66,22 @@ class QNetwork(nn.Module):
         return out if self.outputs else out[..., 0]
 
 
-def q_network(**settings: Any) -> Network:
-    """`QNetwork(**settings)` as a `Network`; a noisy one's apply takes a key last, None for none."""
-    module = QNetwork(**settings)
+def q_network(*, obs_space: Space, **settings: Any) -> Network:
+    """A `QNetwork` as a `Network`; a noisy one's apply takes a key last, None for none.
+
+    Args:
+      obs_space: of the observations.
+      settings: the fields of `Encoder`, and those of `QNetwork` but for the encoder.
+    """
+    make_encoder, others = encoder.described(obs_space, settings)
+    module = QNetwork(make_encoder, **others)
+    init = together(module.init)
     apply = partial(_noisy, module) if module.noisy else module.apply
     if module.recurrent == "none":
-        return Network(module.init, apply)
+        return Network(init, apply)
     start = CELLS[module.recurrent].start(module.memory_size)
     encode, advance, decode = (partial(module.apply, method=name) for name in ("encode", "advance", "decode"))
-    return Network(module.init, apply, start, (encode, advance, decode))
+    return Network(init, apply, start, (encode, advance, decode))
 
 
 def _noisy(module: QNetwork, params: PyTree, obs: PyTree, key: Key | None = None) -> Array:
