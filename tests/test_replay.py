@@ -11,6 +11,19 @@ from rlkit.ops import segment_tree
 from rlkit.types import ConfigError, Transition
 
 
+def compiled(make):
+    """The buffers that `make` makes, with compiled functions: one by one, their operations take seconds to compile."""
+
+    def made(*args, **kwargs):
+        buffer = make(*args, **kwargs)
+        return buffer._replace(**{name: jax.jit(getattr(buffer, name)) for name in ("add", "sample", "update", "size")})
+
+    return made
+
+
+uniform, prioritized, slices = map(compiled, (replay.uniform, replay.prioritized, replay.slices))
+
+
 def steps(num_steps: int, num_envs: int = 1, **fields: object) -> Transition:
     """Rows of one endless episode, obs counting from 0; a field may be given."""
     obs = jnp.broadcast_to(jnp.arange(num_steps, dtype=jnp.float32)[:, None], (num_steps, num_envs))
@@ -100,7 +113,7 @@ def test_numbers_survive_many_rows():
 
 
 def test_a_ring_whose_chunks_do_not_divide_it_gets_full():
-    buffer = replay.uniform(10, 1000)
+    buffer = uniform(10, 1000)
     add = jax.jit(buffer.add)
     state = buffer.init(ONE, 1)
     for i in range(5):
@@ -111,7 +124,7 @@ def test_a_ring_whose_chunks_do_not_divide_it_gets_full():
 
 
 def test_a_chunk_may_be_as_long_as_the_ring_and_no_longer():
-    buffer = replay.uniform(10, 4)
+    buffer = uniform(10, 4)
     assert buffer.size(fill(buffer, 10)) == 10
     with pytest.raises(ValueError, match=r"reward has shape \(11, 1\), expected \[T, 1\] with 1 <= T <= 10"):
         buffer.add(buffer.init(ONE, 1), steps(11))
@@ -133,7 +146,7 @@ def test_an_empty_buffer(make):
 
 def test_the_power_is_applied_once():
     """A new item next to a measured priority of 4, with alpha 0.6: 4^0.6, and not its power again."""
-    buffer = replay.prioritized(8, 1, alpha=0.6, eps=0.0)
+    buffer = prioritized(8, 1, alpha=0.6, eps=0.0)
     state = fill(buffer, 1)
     state = buffer.update(state, buffer.sample(state, jax.random.key(0)).index, jnp.array([4.0]))
     state = buffer.add(state, steps(1))
@@ -142,7 +155,7 @@ def test_the_power_is_applied_once():
 
 def test_weights_are_of_what_is_in_the_buffer():
     """Priorities 1, 2, 4, 8 of six places: (N P)^-beta over its maximum; and again without the least of them."""
-    buffer = replay.prioritized(6, 256, alpha=0.6, beta=0.4, eps=0.0)
+    buffer = prioritized(6, 256, alpha=0.6, beta=0.4, eps=0.0)
     state = fill(buffer, 4)
     handle = type(buffer.sample(state, jax.random.key(0)).index)(
         jnp.arange(4, dtype=jnp.uint32), jnp.zeros(4, jnp.int32)
@@ -164,7 +177,7 @@ def test_weights_are_of_what_is_in_the_buffer():
 
 
 def test_beta_is_an_array_of_the_state():
-    buffer = replay.prioritized(8, 16, beta=0.4)
+    buffer = prioritized(8, 16, beta=0.4)
     state = fill(buffer, 8)
     state = buffer.update(state, buffer.sample(state, jax.random.key(0)).index, jnp.arange(16.0))
     weights = [buffer.sample(state.replace(beta=jnp.float32(b)), jax.random.key(1)).weight for b in (0.0, 0.4, 1.0)]
@@ -177,7 +190,7 @@ def test_beta_is_an_array_of_the_state():
 
 
 def test_an_evicted_outlier_is_forgotten():
-    buffer = replay.prioritized(4, 1, alpha=0.6, eps=0.0)
+    buffer = prioritized(4, 1, alpha=0.6, eps=0.0)
     state = fill(buffer, 4)
     handle = type(buffer.sample(state, jax.random.key(0)).index)(
         jnp.arange(2, dtype=jnp.uint32), jnp.zeros(2, jnp.int32)
@@ -189,7 +202,7 @@ def test_an_evicted_outlier_is_forgotten():
 
 def test_new_items_follow_what_was_measured_lately():
     """As many adds as draws, all TD errors 1e-4: the first guess of 1 must not hand itself on for ever."""
-    buffer = replay.prioritized(2**12, 256, eps=0.0, start_priority=1.0)
+    buffer = prioritized(2**12, 256, eps=0.0, start_priority=1.0)
 
     def round_of(state, key):
         state = buffer.add(state, steps(256))
@@ -216,7 +229,7 @@ def test_a_late_update_changes_nothing(kind):
 
 def test_windows_never_cross_the_write_head():
     """One env, a step counter as obs: along each window it rises by one, at every head position for three laps."""
-    for buffer in (replay.uniform(16, 512, length=4), replay.slices(16, 512, 4), replay.prioritized(16, 512, length=4)):
+    for buffer in (uniform(16, 512, length=4), slices(16, 512, 4), prioritized(16, 512, length=4)):
         add, sample = jax.jit(buffer.add), jax.jit(buffer.sample)
         state = buffer.init(ONE, 1)
         for t in range(48):
@@ -230,7 +243,7 @@ def test_windows_never_cross_the_write_head():
 def test_a_cut_is_truncated_and_never_terminated():
     """A slice that ends while its episode goes on bootstraps; the flags of the episode's own end stay as they are."""
     ended = jnp.zeros((8, 1), bool).at[5].set(True)
-    buffer = replay.slices(8, 256, 3)
+    buffer = slices(8, 256, 3)
     state = jax.jit(buffer.add)(buffer.init(ONE, 1), steps(8, terminated=ended))
     sample = buffer.sample(state, jax.random.key(0))
     rows = np.asarray(sample.index.row)
@@ -268,9 +281,9 @@ ERRORS = {
     "rollout has the structure": lambda: replay.uniform(8, 4).add(
         replay.uniform(8, 4).init(ONE, 1), steps(2, extras=(jnp.zeros((2, 1)),))
     ),
-    "priority has shape": lambda: replay.prioritized(8, 4).update(
-        fill(replay.prioritized(8, 4), 8),
-        replay.prioritized(8, 4).sample(fill(replay.prioritized(8, 4), 8), jax.random.key(0)).index,
+    "priority has shape": lambda: prioritized(8, 4).update(
+        fill(prioritized(8, 4), 8),
+        prioritized(8, 4).sample(fill(prioritized(8, 4), 8), jax.random.key(0)).index,
         jnp.zeros((4, 1)),
     ),
 }

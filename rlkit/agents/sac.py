@@ -130,7 +130,10 @@ def actor(parts: Parts, state: State) -> Actor:
 
 
 def act(parts: Parts, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> tuple[PyTree, Array, tuple]:
-    """One exploring step for one observation: a sample of the policy; in a Box uniform until learning starts."""
+    """One exploring step for one observation: a sample of the policy; in a Box uniform until learning starts.
+
+    With gSDE it is the policy's from the beginning: its noise, held over steps, reaches what independent draws do not.
+    """
     sample_key, warm_key = jax.random.split(key)
     space = parts.networks.action_space
     if parts.config.gsde:
@@ -140,7 +143,7 @@ def act(parts: Parts, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> tu
         dist = control.distribution(parts.networks, actor.params, actor.obs_stats, obs)
         raw = policies.sample(dist, sample_key)
     action = policies.action(space, raw, squash=True)
-    if isinstance(space, Box):
+    if isinstance(space, Box) and not parts.config.gsde:
         action = exploration.warm_up(space, warm_key, action, actor.warming)
     return memory, action, ()
 
