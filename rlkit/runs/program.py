@@ -11,6 +11,7 @@ import numpy as np
 from rlkit import agents, envs, training
 from rlkit.runs import datasets, offline
 from rlkit.runs.config import RunConfig
+from rlkit.training.train import step_keys
 from rlkit.types import Agent, Array, Key, PyTree
 
 
@@ -143,10 +144,10 @@ def blame(program: Program, before: PyTree, chunk: Chunk) -> str:
     """
 
     def again(state: PyTree) -> dict[str, PyTree]:
-        rollout_key = jax.random.split(state.key, 3)[0]  # as in Training.step
         actor, run = program.agent.actor(state.agent), program.config.run
+        *_, rollout_keys = step_keys(state.key, run.num_steps, run.num_envs)
         seen = training.rollout(
-            program.agent, program.env, program.params, actor, state.envs, rollout_key, run.num_steps
+            program.agent, program.env, program.params, actor, state.envs, rollout_keys, run.num_steps
         )
         return {"obs": _floats((seen[1].obs, seen[1].next_obs)), "reward": [seen[1].reward]}
 

@@ -28,8 +28,9 @@ class Episodes(struct.PyTreeNode):
 
 
 def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int) -> EnvsState:
-    """N environments at the start of their first episodes."""
-    obs, env_state = jax.vmap(env.reset, (0, None))(jax.random.split(key, num_envs), params)
+    """N environments at the start of their first episodes; `key` is one, or one for each of them, [N]."""
+    keys = key if key.ndim else jax.random.split(key, num_envs)
+    obs, env_state = jax.vmap(env.reset, (0, None))(keys, params)
     return EnvsState(
         env_state=env_state,
         obs=obs,
@@ -50,6 +51,11 @@ def rollout(
     agent: Agent, env: Env, params: Any, actor: PyTree, state: EnvsState, key: Key, num_steps: int
 ) -> tuple[EnvsState, Transition, Episodes]:
     """Let a fixed actor explore for `num_steps` in each of N environments.
+
+    Args:
+      agent, env, params, actor, state: as in `training.make`, and `agent.actor(...)` and what `reset` gave.
+      key: one, or the keys [T, 2, N] of the actions and of the environments.
+      num_steps: T.
 
     Returns:
       The environments after the last step, the transitions [T, N, ...], and the episodes that ended.
@@ -77,6 +83,6 @@ def rollout(
         return state, (transition, episodes)
 
     # All at once: faster than a few in each step. A flat split is a third of the code that one of three axes is.
-    keys = jax.random.split(key, num_steps * 2 * num_envs).reshape(num_steps, 2, num_envs)
+    keys = key if key.ndim else jax.random.split(key, num_steps * 2 * num_envs).reshape(num_steps, 2, num_envs)
     state, (transitions, episodes) = jax.lax.scan(step, state, keys)
     return state, transitions, episodes

@@ -53,9 +53,9 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         state = straight(state)
-        rollout_key, update_key, next_key = jax.random.split(state.key, 3)
+        next_key, update_key, rollout_keys = step_keys(state.key, num_steps, num_envs)
         envs, transitions, episodes = rollout(
-            agent, env, params, agent.actor(state.agent), state.envs, rollout_key, num_steps
+            agent, env, params, agent.actor(state.agent), state.envs, rollout_keys, num_steps
         )
         agent_state, metrics = agent.update(state.agent, transitions, update_key)
         ended = episodes.lengths > 0
@@ -70,6 +70,15 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
         return plain(TrainState(agent_state, envs, next_key, state.step + 1)), metrics
 
     return Training(partial(_init, agent, env, params, num_envs), step)
+
+
+def step_keys(key: Key, num_steps: int, num_envs: int) -> tuple[Key, Key, Key]:
+    """What `Training.step` makes of a state's key: that of the next state, the update's, and a rollout's [T, 2, N].
+
+    One split and not two in turn: each costs the program its rounds of random bits again, wherever they are used.
+    """
+    keys = jax.random.split(key, 2 + num_steps * 2 * num_envs)
+    return keys[0], keys[1], keys[2:].reshape(num_steps, 2, num_envs)
 
 
 def offline(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) -> Training:
@@ -111,8 +120,9 @@ def offline(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: in
 
 
 def _init(agent: Agent, env: Env, params: Any, num_envs: int, hyper: PyTree, key: Key) -> TrainState:
-    agent_key, env_key, run_key = jax.random.split(straight(key), 3)
-    envs = reset(agent, env, params, env_key, num_envs)
+    keys = jax.random.split(straight(key), 2 + num_envs)
+    agent_key, run_key = keys[0], keys[1]
+    envs = reset(agent, env, params, keys[2:], num_envs)
     agent_state = agent.init(hyper, agent_key, _example(env, params, envs, agent_key), num_envs)
     return plain(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)))
 
