@@ -79,10 +79,10 @@ def test_state_keeps_its_structure_dtypes_and_strong_types(setup):
     assert not any(np.isnan(x).any() for name, x in metrics.items() if name not in ("returns", "episode_return"))
 
 
-def test_each_function_compiles_once(setup):
+def test_each_function_compiles_once_and_a_state_can_be_donated(setup):
     module, _, pair, *_ = setup
     chex.clear_trace_counter()
-    step = jax.jit(chex.assert_max_traces(pair.step, 1))
+    step = jax.jit(chex.assert_max_traces(pair.step, 1), donate_argnums=0)
     init = jax.jit(chex.assert_max_traces(lambda *args: pair.init(*args), 1))  # chex asks for a function with source
     state = init(module.Hyper(), jax.random.key(0))
     for _ in range(5):
@@ -91,10 +91,11 @@ def test_each_function_compiles_once(setup):
         hyper = jax.tree.map(jnp.float32, module.Hyper(learning_rate=rate))
         state = init(module.Hyper(learning_rate=rate), jax.random.key(1))
         state = state.replace(agent=state.agent.replace(hyper=hyper))
-        restored = jax.tree.map(jnp.asarray, jax.device_get(state.replace(key=jax.random.key_data(state.key))))
+        restored = jax.tree.map(jnp.array, jax.device_get(state.replace(key=jax.random.key_data(state.key))))
         state = restored.replace(key=jax.random.wrap_key_data(restored.key))
         for _ in range(5):
             state, _ = step(state)
+    assert all(not x.is_deleted() for x in jax.tree.leaves(state))
 
 
 def test_the_key_decides(setup):
@@ -115,11 +116,25 @@ def test_no_key_is_used_twice(setup):
         jax.jit(pair.step)(state)
 
 
-def test_a_vmap_over_seeds_equals_a_loop(setup):
+@pytest.fixture(scope="module")
+def mapped(setup):
+    """(rates [3], keys [3]) -> the states before and after an update, compiled once for the whole file."""
+    module, _, pair, *_ = setup
+    init = jax.jit(jax.vmap(lambda rate, key: pair.init(module.Hyper(learning_rate=rate), key)))
+    step = jax.jit(jax.vmap(pair.step))
+
+    def run(rates, keys):
+        before = init(jnp.asarray(rates, jnp.float32), keys)
+        return before, step(before)[0]
+
+    return run
+
+
+def test_a_vmap_over_seeds_equals_a_loop(setup, mapped):
     """Integers exactly, real numbers to rounding, after one update."""
-    module, _, pair, init, step = setup
+    module, _, _, init, step = setup
     keys = jax.random.split(jax.random.key(5), 3)
-    together = jax.jit(jax.vmap(pair.step))(jax.jit(jax.vmap(pair.init, (None, 0)))(module.Hyper(), keys))[0]
+    _, together = mapped([module.Hyper().learning_rate] * 3, keys)
     for i, key in enumerate(keys):
         alone = as_numbers(step(init(module.Hyper(), key))[0])
         one = as_numbers(jax.tree.map(lambda x, i=i: x[i], together))
@@ -128,13 +143,10 @@ def test_a_vmap_over_seeds_equals_a_loop(setup):
             np.testing.assert_allclose(a, b, rtol=1e-5 if real else 0, atol=1e-5 if real else 0)
 
 
-def test_a_vmap_over_learning_rates_sweeps_them(setup):
-    module, _, pair, *_ = setup
-    rates = jnp.array([0.0, 1e-3, 1e-2])
-    states = jax.vmap(lambda rate: pair.init(module.Hyper(learning_rate=rate), jax.random.key(0)))(rates)
-    after, _ = jax.jit(jax.vmap(pair.step))(states)
+def test_a_vmap_over_learning_rates_sweeps_them(mapped):
+    before, after = mapped([0.0, 1e-3, 1e-2], jnp.stack([jax.random.key(0)] * 3))
     moved = jax.tree.map(
-        lambda a, b: np.abs(np.asarray(a - b)).reshape(3, -1).sum(1), after.agent.params, states.agent.params
+        lambda a, b: np.abs(np.asarray(a - b)).reshape(3, -1).sum(1), after.agent.params, before.agent.params
     )
     distances = np.sum(jax.tree.leaves(moved), axis=0)
     assert distances[0] == 0
@@ -150,15 +162,6 @@ def test_saved_loaded_and_continued_is_bit_equal(setup):
     loaded = treedef.unflatten([jnp.asarray(np.array(x)) for x in leaves])
     loaded = loaded.replace(key=jax.random.wrap_key_data(loaded.key))
     assert_equal(step(loaded), step(state))
-
-
-def test_a_fresh_state_can_be_donated(setup):
-    module, _, pair, init, _ = setup
-    state = init(module.Hyper(), jax.random.key(0))
-    donating = jax.jit(pair.step, donate_argnums=0)
-    for _ in range(2):
-        state, _ = donating(state)
-    assert all(not x.is_deleted() for x in jax.tree.leaves(state))
 
 
 def test_the_program_does_not_grow_with_the_updates(setup):
