@@ -129,7 +129,8 @@ def library(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         top = module.partition(".")[0]
-        why = "is not installed" if error.name == top else f"cannot be imported ({first_line(error)})"
+        missing = str(error.name).partition(".")[0] == top
+        why = "is not installed" if missing else f"cannot be imported ({first_line(error)})"
         raise ConfigError(f"env={extra}:... needs {top}, which {why}; pip install 'rlkit-jax[{extra}]'") from error
 
 

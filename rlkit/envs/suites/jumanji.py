@@ -18,6 +18,8 @@ CANNOT_RUN = {"Sokoban-v0": "it downloads its data when it is made, and rlkit do
 class JumanjiEnv(Adapter):
     """An environment of Jumanji. An episode that ends with a discount above 0 is truncated, any other one terminated.
 
+    Most of Jumanji's own time limits end with a discount of 0: the clock is part of the task, and of the observation.
+
     Where the mask marks combinations of several choices, such as the row and column of a cell, the action is one number
     for the combination, counted in row-major order; where it marks each choice by itself, the action stays a vector.
     Several agents of an environment act as one: their rewards are summed.
@@ -26,7 +28,7 @@ class JumanjiEnv(Adapter):
     def __init__(self, name: str, env: Any):
         self.name = name
         self.env = env
-        self._obs_space = _space(env.observation_spec)
+        self._obs_space = _corrected(name, _space(env.observation_spec))
         self._action_space, self._action = _actions(env)
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
@@ -89,6 +91,15 @@ def _space(spec: Any, name: str = "") -> Space:
     if name == MASK or kind == "Array":
         return unbounded(shape, spec.dtype)
     return types.Box(spec.minimum, spec.maximum, shape, spec.dtype)
+
+
+def _corrected(name: str, space: Space) -> Space:
+    """The observation space, with the right bounds where random play leaves Jumanji's own."""
+    if name == "jumanji:TSP-v1" and isinstance(space, types.Dict):  # before the first city the position is -1
+        position = space.spaces["position"]
+        assert isinstance(position, types.Discrete)
+        return types.Dict({**space.spaces, "position": types.Box(-1, position.n - 1, (), position.dtype)})
+    return space
 
 
 def _values(spec: Any, obs: Any) -> PyTree:
