@@ -606,7 +606,7 @@ def test_tic_tac_toe_is_played_to_its_end():
 @pytest.mark.optimized
 @pytest.mark.timeout(3600)
 def test_ant_learns_to_run():
-    """A return of -205 in the first 40,000 steps, 240 after half a million: about three minutes of one core."""
+    """A return of -205 in the first 40,000 steps, 240 after half a million; some minutes of one core."""
     pytest.importorskip("brax", reason="pip install 'rlkit-jax[brax]' runs this")
     env, params = envs.make("brax:ant", backend="spring")
     config = ppo.Config(activation="silu", num_minibatches=8, normalize_obs=True, normalize_reward=True)
