@@ -210,7 +210,7 @@ class Dig:
 
     def __init__(self, together=True):
         self.mask = (2, 3) if together else (2, 4)
-        size = np.array([1, 2]) if together else np.array([3, 3])
+        size = np.array([1, 2]) if together else np.array([4, 4])  # one too wide, as MultiCVRP's
         self.action_spec = BoundedArray((2,), np.int16, 0, size)
         number = BoundedArray((), np.int32, 0, 2)
         self.observation_spec = Spec(
