@@ -278,7 +278,7 @@ def test_each_environment_of_a_batch_is_the_one_alone(suite):
 def test_five_values_tell_a_limit_from_an_end():
     env, params = five_values()
     _, (obs, state, action, reward, terminated, truncated, final) = played(env, params, 200)
-    x, time = state["x"] + action, state["time"] + 1
+    x, time = state["x"] + action.astype(np.float32), state["time"] + 1
     np.testing.assert_array_equal(final[:, 0], x)
     np.testing.assert_array_equal(terminated, x >= 3)
     np.testing.assert_array_equal(truncated, (time >= 6) & (x < 3))
