@@ -16,7 +16,7 @@ def names() -> list[str]:
 def make(task: str, **kwargs: Any) -> tuple[legacy.FiveValues, Any]:
     """A Craftax environment and its parameters.
 
-    A new world is generated in every step, since any step may be an episode's last; that is most of a step's time.
+    A new world is generated in every step, since any step may be an episode's last.
 
     Args:
       task: Craftax's name for it.
