@@ -31,7 +31,15 @@ APART = {"agents": {"envs", "training"}}  # an agent sees transitions, never an 
 
 # Below the rim: the libraries that compute, and the parts of the standard library that touch nothing outside.
 LIBRARIES = {"jax", "jaxlib", "numpy", "flax", "optax", "chex", "pydantic", "annotated_types"}
-ADAPTERS = {"rlkit/envs/gymnax.py": {"gymnax"}}
+ADAPTERS = {
+    "rlkit/envs/gymnax.py": {"gymnax"},
+    "rlkit/envs/suites/brax.py": {"brax"},
+    "rlkit/envs/suites/craftax.py": {"craftax"},
+    "rlkit/envs/suites/jumanji.py": {"jumanji"},
+    "rlkit/envs/suites/pgx.py": {"pgx"},
+    "rlkit/envs/suites/playground.py": {"mujoco_playground"},
+    "rlkit/envs/suites/xland.py": {"xminigrid"},
+}
 IMPURE = (
     {"asyncio", "concurrent", "multiprocessing", "selectors", "signal", "socket", "subprocess", "threading"}
     | {"glob", "io", "logging", "mmap", "os", "pathlib", "pickle", "shutil", "sqlite3", "tempfile", "http", "urllib"}
@@ -72,7 +80,11 @@ def imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
             )
             # `from rlkit import ops` names a module behind the dot; deeper ones belong to the same floor either way.
             yield from ((node.lineno, f"{base}.{name.name}" if base == "rlkit" else str(base)) for name in node.names)
-        elif isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+        elif isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in (
+            "import_module",
+            "__import__",
+            "library",
+        ):
             yield from ((node.lineno, arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant))
 
 
@@ -138,6 +150,7 @@ def test_floors(path):
         ("rlkit/training/rollout.py", "def f():\n    import matplotlib.pyplot as plt"),
         ("rlkit/envs/__init__.py", "import gymnax"),
         ("rlkit/envs/gymnax.py", "import pandas"),
+        ("rlkit/envs/suites/brax.py", "library('pgx', 'pgx')"),  # rlkit.envs.adapter imports it
         ("rlkit/agents/ppo.py", "print(1)"),
         ("rlkit/agents/ppo.py", "with open('x') as file:\n    pass"),
         ("rlkit/agents/ppo.py", "import jax\njax.debug.print('x')"),
@@ -159,6 +172,7 @@ def test_the_checker_sees_a_planted_violation(path, source):
         ),
         ("rlkit/agents/ppo.py", "from rlkit.replay import uniform\nfrom rlkit import networks, ops\nimport optax"),
         ("rlkit/envs/gymnax.py", "def f():\n    import gymnax"),
+        ("rlkit/envs/suites/pgx.py", "library('pgx', 'pgx')"),
         ("rlkit/runs/train.py", "import time\nimport rich\nfrom rlkit import __version__, training\nprint(open('x'))"),
         ("rlkit/__main__.py", "from rlkit.cli import main"),
     ],

@@ -101,13 +101,15 @@ def third_party(tree: ast.Module, everywhere: bool) -> set[str]:
             names |= {name.name.split(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add(str(node.module).split(".")[0])
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "library":  # of rlkit.envs.adapter
+            names.add(ast.literal_eval(node.args[0]).split(".")[0])
     return names - set(sys.stdlib_module_names) - {"rlkit"}
 
 
 def test_every_import_is_a_declared_dependency():
     """What is imported at the top of a module must always be there; what is imported in a function may be an extra."""
     trees = [ast.parse(path.read_text()) for path in (ROOT / "rlkit").rglob("*.py")]
-    providers = importlib.metadata.packages_distributions()
+    providers = {"mujoco_playground": ["playground"]} | importlib.metadata.packages_distributions()
     for everywhere, requirements in ((False, DEPENDENCIES), (True, DEPENDENCIES + EXTRAS)):
         declared = {canonicalize_name(requirement.name) for requirement in requirements}
         for name in set().union(*(third_party(tree, everywhere) for tree in trees)):

@@ -5,7 +5,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlkit.envs import gymnax, probes, wrappers
+from rlkit.envs.adapter import nearest
+from rlkit.envs.suites import brax, craftax, jumanji, pgx, playground, xland
 from rlkit.types import ConfigError, Env
+
+# By the word before the colon of a name; each library is an extra of the same name.
+SUITES: dict[str, Any] = {
+    "brax": brax,
+    "craftax": craftax,
+    "jumanji": jumanji,
+    "pgx": pgx,
+    "playground": playground,
+    "xland": xland,
+}
 
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
 # By name: the wrapper, how its argument is read (None: it has none), and how it is written.
@@ -20,33 +32,48 @@ _WRAPPERS: dict[str, tuple[Callable[..., Env], Callable[[str], Any] | None, str]
 }
 
 
-def names() -> list[str]:
-    """Every name that `make` accepts."""
-    return [*gymnax.names(), *probes.PROBES]
+def names(suite: str | None = None) -> list[str]:
+    """Every name that `make` accepts, of gymnax and the probes, or of one of the other suites: `names("brax")`.
+
+    Raises:
+      ConfigError: there is no such suite, or it is not installed.
+    """
+    if suite is None:
+        return [*gymnax.names(), *probes.PROBES]
+    return [f"{suite}:{task}" for task in _suite(suite, suite).names()]
 
 
 def make(name: str, **kwargs: Any) -> tuple[Env, Any]:
     """An environment and its parameters, by name.
 
     Args:
-      name: a gymnax id (CartPole-v1, Breakout-MinAtar, ...) or a probe (Probe-Memory, ...); `names()` lists them.
+      name: a gymnax id (CartPole-v1, Breakout-MinAtar, ...), a probe (Probe-Memory, ...) or a task of another suite
+        (brax:ant, craftax:Craftax-Symbolic-v1, ...); `names()` and `names("brax")` list them.
       kwargs: fields of the environment's parameters (max_steps_in_episode=5), or arguments of its constructor.
 
     Returns:
       env, params: `env.reset(key, params)`, `env.step(key, state, action, params)`; see `rlkit.types.Env`.
 
     Raises:
-      ConfigError: for an unknown name or keyword, naming the nearest, and for a task that cannot run.
+      ConfigError: for an unknown name or keyword, naming the nearest, for a suite that is not installed, and for a task
+        that cannot run.
     """
+    suite, colon, task = str(name).partition(":")
+    if colon:
+        return _suite(suite, name).make(task, **kwargs)
     if name in probes.PROBES:  # without importing gymnax
         return probes.make(name, **kwargs)
     known = names()
     if name not in known and name not in gymnax.CANNOT_RUN:
-        lower = {other.lower(): other for other in known}
-        near = [lower[match] for match in difflib.get_close_matches(str(name).lower(), lower, 3, 0.4)]
-        hint = f"try {', '.join(near)}" if near else "see rlkit.envs.names()"
-        raise ConfigError(f"env={name!r} is not known; {hint}")
+        raise ConfigError(f"env={name!r} is not known; {nearest(name, known)}")
     return gymnax.make(name, **kwargs)
+
+
+def _suite(suite: str, name: str) -> Any:
+    if suite not in SUITES:
+        near = difflib.get_close_matches(suite, SUITES, 1, 0.5) or SUITES
+        raise ConfigError(f"env={name!r} is of no suite that rlkit knows; try {', '.join(s + ':' for s in near)}")
+    return SUITES[suite]
 
 
 def wrap(env: Env, specs: Sequence[str]) -> Env:

@@ -1,0 +1,126 @@
+"""Jumanji in rlkit's protocol: observations as dictionaries, masks in the shape that rlkit's agents read."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit import types
+from rlkit.envs._spaces import MASK
+from rlkit.envs.adapter import Adapter, construct, find, library, unbounded
+from rlkit.types import Array, ConfigError, Key, PyTree, Space
+
+CANNOT_RUN = {"Sokoban-v0": "it downloads its data when it is made, and rlkit downloads nothing"}
+
+
+class JumanjiEnv(Adapter):
+    """An environment of Jumanji. An episode that ends with a discount above 0 is truncated, any other one terminated.
+
+    Most of Jumanji's own time limits end with a discount of 0: the clock is part of the task, and of the observation.
+
+    Where the mask marks combinations of several choices, such as the row and column of a cell, the action is one number
+    for the combination, counted in row-major order; where it marks each choice by itself, the action stays a vector.
+    Several agents of an environment act as one: their rewards are summed.
+    """
+
+    def __init__(self, name: str, env: Any):
+        self.name = name
+        self.env = env
+        self._obs_space = _corrected(name, _space(env.observation_spec))
+        self._action_space, self._action = _actions(env)
+
+    def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
+        state, timestep = self.env.reset(key)
+        return self._observe(timestep.observation), state
+
+    def _advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
+        del key  # what is random in a step draws from the state's own key
+        state, timestep = self.env.step(state, self._action(action))
+        last, world = timestep.last(), jnp.all(timestep.discount == 0)
+        return self._observe(timestep.observation), state, jnp.sum(timestep.reward), last & world, last & ~world
+
+    def _observe(self, obs: Any) -> PyTree:
+        values = _values(self.env.observation_spec, obs)
+        if isinstance(self._obs_space, types.Dict) and MASK in self._obs_space.spaces:
+            values[MASK] = jnp.ravel(values[MASK])
+        return values
+
+    def observation_space(self, params: Any) -> Space:
+        return self._obs_space
+
+    def action_space(self, params: Any) -> Space:
+        return self._action_space
+
+
+def names() -> list[str]:
+    """Jumanji's names: Game2048-v1, Snake-v1, Maze-v0, ..."""
+    return [name for name in library("jumanji", "jumanji").registered_environments() if name not in CANNOT_RUN]
+
+
+def make(task: str, **kwargs: Any) -> tuple[JumanjiEnv, tuple[()]]:
+    """An environment of Jumanji and its (empty) parameters.
+
+    Args:
+      task: Jumanji's name for it.
+      kwargs: arguments of its class, such as time_limit.
+
+    Raises:
+      ConfigError: Jumanji is not installed, the name is unknown, the task cannot run, or an argument does not fit.
+    """
+    if task in CANNOT_RUN:
+        raise ConfigError(f"env='jumanji:{task}' cannot run: {CANNOT_RUN[task]}")
+    name, jumanji = f"jumanji:{find(task, names(), 'jumanji:')}", library("jumanji", "jumanji")
+    registration = library("jumanji.registration", "jumanji")
+    entry = registration.load(registration._REGISTRY[task].entry_point)
+    own = entry.__init__.__code__.co_varnames[1 : entry.__init__.__code__.co_argcount]
+    return JumanjiEnv(name, construct(name, lambda **kwargs: jumanji.make(task, **kwargs), kwargs, own)), ()
+
+
+def _space(spec: Any, name: str = "") -> Space:
+    """A spec as a space; an action mask becomes a vector."""
+    kind = type(spec).__name__
+    if kind == "Spec":
+        return types.Dict({child: _space(sub, child) for child, sub in spec._specs.items()})
+    if name == "step_count" and kind == "DiscreteArray":  # a clock, which a one-hot vector would blow up
+        return types.Box(0, spec.num_values, (), spec.dtype)  # the last observation counts one step further
+    if kind == "DiscreteArray":
+        return types.Discrete(int(spec.num_values), np.dtype(spec.dtype))
+    shape = (math.prod(spec.shape),) if name == MASK else spec.shape
+    if name == MASK or kind == "Array":
+        return unbounded(shape, spec.dtype)
+    return types.Box(spec.minimum, spec.maximum, shape, spec.dtype)
+
+
+def _corrected(name: str, space: Space) -> Space:
+    """The observation space, with the right bounds where random play leaves Jumanji's own."""
+    if name == "jumanji:TSP-v1" and isinstance(space, types.Dict):  # before the first city the position is -1
+        position = space.spaces["position"]
+        assert isinstance(position, types.Discrete)
+        return types.Dict({**space.spaces, "position": types.Box(-1, position.n - 1, (), position.dtype)})
+    return space
+
+
+def _values(spec: Any, obs: Any) -> PyTree:
+    """An observation as dictionaries, in the structure of its spec."""
+    if type(spec).__name__ != "Spec":
+        return obs
+    return {name: _values(sub, getattr(obs, name)) for name, sub in spec._specs.items()}
+
+
+def _actions(env: Any) -> tuple[Space, Callable[[Array], Array]]:
+    """The action space, and how one of its actions is made one of Jumanji's."""
+    spec = env.action_spec
+    if type(spec).__name__ == "DiscreteArray":
+        return types.Discrete(int(spec.num_values)), lambda action: action.astype(spec.dtype)
+    if jnp.issubdtype(spec.dtype, jnp.floating):
+        return types.Box(spec.minimum, spec.maximum, spec.shape, np.float32), lambda action: action
+    sizes = np.broadcast_to(np.asarray(spec.maximum) + 1, spec.shape)
+    nvec, mask = tuple(int(n) for n in sizes.ravel()), getattr(env.observation_spec, MASK, None)
+    if mask is not None and tuple(mask.shape) != nvec:  # [choices, n], and MultiCVRP's bounds are one too wide
+        nvec = (int(mask.shape[-1]),) * len(nvec)
+    elif mask is not None:
+        combination = lambda action: jnp.stack(jnp.unravel_index(action, nvec)).astype(spec.dtype)  # noqa: E731
+        return types.Discrete(math.prod(nvec)), combination
+    return types.MultiDiscrete(nvec), lambda action: jnp.reshape(action, spec.shape).astype(spec.dtype)

@@ -1,0 +1,105 @@
+"""pgx's games in rlkit's protocol, as player 0 sees them; opponents make random legal moves."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rlkit import types
+from rlkit.envs._spaces import MASK
+from rlkit.envs.adapter import Adapter, find, lenient, library, refuse_others, unbounded
+from rlkit.types import Array, Key, PyTree, Space
+
+
+class PgxEnv(Adapter):
+    """A game of pgx. Observations are {"action_mask": [A] bool, "obs": what player 0 sees}.
+
+    A step is player 0's move and all moves of others up to its next turn, and the reward what player 0 gets in them. An
+    illegal move ends the game with pgx's penalty. Who opens is as pgx draws it.
+    """
+
+    def __init__(self, name: str, env: Any):
+        self.name = name
+        self.env = env
+        with lenient():
+            state = jax.eval_shape(env.init, jax.eval_shape(jax.random.key, 0))
+        (size,), seen = state.legal_action_mask.shape, state.observation
+        self._action_space = types.Discrete(size)
+        self._obs_space = types.Dict({MASK: unbounded((size,), bool), "obs": unbounded(seen.shape, seen.dtype)})
+
+    def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
+        init_key, loop_key = jax.random.split(key)
+        if self.env.num_players == 1:
+            return self._observe(state := self.env.init(init_key)), state
+
+        def waits(carry: tuple[Any, Key]) -> Array:
+            return (carry[0].current_player != 0) | _over(carry[0])
+
+        def move(carry: tuple[Any, Key]) -> tuple[Any, Key]:
+            state, key = carry
+            again_key, move_key, next_key = jax.random.split(key, 3)
+            moved, again = self._random_move(state, move_key), self.env.init(again_key)
+            return jax.tree.map(lambda a, b: jnp.where(_over(state), a, b), again, moved), next_key
+
+        # A game that others end before player 0's first turn is no episode; another one begins.
+        state, _ = jax.lax.while_loop(waits, move, (self.env.init(init_key), loop_key))
+        return self._observe(state), state
+
+    def _advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
+        step_key, loop_key = jax.random.split(key)
+        state = self.env.step(state, action, step_key)
+
+        def waits(carry: tuple[Any, Array, Key]) -> Array:
+            return (carry[0].current_player != 0) & ~_over(carry[0])
+
+        def move(carry: tuple[Any, Array, Key]) -> tuple[Any, Array, Key]:
+            state, total, key = carry
+            move_key, next_key = jax.random.split(key)
+            state = self._random_move(state, move_key)
+            return state, total + state.rewards[0], next_key
+
+        carry = state, state.rewards[0], loop_key
+        if self.env.num_players > 1:
+            carry = jax.lax.while_loop(waits, move, carry)
+        state, reward, _ = carry
+        return self._observe(state), state, reward, state.terminated, state.truncated
+
+    def _random_move(self, state: Any, key: Key) -> Any:
+        action_key, step_key = jax.random.split(key)
+        action = jax.random.categorical(action_key, jnp.where(state.legal_action_mask, 0.0, -jnp.inf))
+        return self.env.step(state, action, step_key)
+
+    def _observe(self, state: Any) -> PyTree:
+        # Not state.observation: at a game's end that may be what another player sees.
+        return {MASK: state.legal_action_mask, "obs": self.env._observe(state, jnp.int32(0))}
+
+    def observation_space(self, params: Any) -> Space:
+        return self._obs_space
+
+    def action_space(self, params: Any) -> Space:
+        return self._action_space
+
+
+def names() -> list[str]:
+    """pgx's names: tic_tac_toe, connect_four, go_9x9, 2048, minatar-breakout, ..."""
+    return list(library("pgx", "pgx").available_envs())
+
+
+def make(task: str, **kwargs: Any) -> tuple[PgxEnv, tuple[()]]:
+    """A game of pgx and its (empty) parameters.
+
+    Args:
+      task: pgx's name for it.
+      kwargs: none; pgx has no settings, and no time limit: the wrapper time_limit gives one.
+
+    Raises:
+      ConfigError: pgx is not installed, the name is unknown, or there is a keyword.
+    """
+    name = f"pgx:{find(task, names(), 'pgx:')}"
+    refuse_others(name, kwargs, ())
+    with lenient():
+        return PgxEnv(name, library("pgx", "pgx").make(task)), ()
+
+
+def _over(state: Any) -> Array:
+    return state.terminated | state.truncated
