@@ -57,4 +57,5 @@ def views(plan: Layout, memory: Any) -> Views:
 
 
 def rows(arrays: Sequence[np.ndarray], first: int, count: int) -> list[np.ndarray]:
+    """The part of each array that belongs to `count` environments."""
     return [array[first : first + count] for array in arrays]

@@ -80,6 +80,7 @@ def _leaf(path: str, discrete: bool, shape: Any, dtype: Any, low: Any, high: Any
 
 
 def leaves(tree: Tree) -> list[Leaf]:
+    """The leaves in the order of `build`, which is that of JAX."""
     return [leaf for leaf, _ in _walk(tree)]
 
 
@@ -93,6 +94,7 @@ def same(one: Tree, other: Tree) -> bool:
 
 
 def says(tree: Tree) -> str:
+    """Shapes and dtypes in words."""
     return ", ".join(f"{leaf.path} {leaf.says()}".strip() for leaf in leaves(tree))
 
 

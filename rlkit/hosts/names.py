@@ -28,6 +28,15 @@ def is_host(name: str) -> bool:
     return bool(colon and prefix in PREFIXES) or is_own(name)
 
 
+def checked_name(env: str) -> str:
+    """A name of which `is_host` is true. Raises ConfigError where it names no single environment; imports nothing."""
+    prefix, _, task = env.partition(":")
+    if prefix in PREFIXES and not _ID.fullmatch(task):
+        example = {"gymnasium": "CartPole-v1", "atari": "Breakout"}[prefix]
+        raise ConfigError(f"env={env!r} must name one environment after the colon; try {prefix}:{example}")
+    return env
+
+
 def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
     """How to make an environment of this name.
 
@@ -46,8 +55,7 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
         near = difflib.get_close_matches(prefix, PREFIXES, 1, 0.5)
         hint = f"{near[0]}:{task or prefix}" if near else "gymnasium:CartPole-v1 or module:Class"
         raise ConfigError(f"env={env!r} is no environment of a host; try {hint}")
-    if not _ID.fullmatch(task):
-        raise ConfigError(f"env={env!r} must name one environment after the colon; try {prefix}:CartPole-v1")
+    checked_name(env)
     _needs("gymnasium", "host", f"env={env!r}")
     if prefix == "atari":
         _needs("ale_py", "atari", f"env={env!r}")

@@ -71,6 +71,8 @@ class Pool:
     Closing it, leaving its `with` block, or the end of this process in whatever way, ends all workers.
     """
 
+    lockstep = True  # each step is one of every environment, but for restarts
+
     def __init__(
         self,
         recipe: Recipe,

@@ -32,6 +32,7 @@ def receive(fd: int) -> tuple[int, int, Any]:
 
 
 def answer(fd: int, sequence: int, value: Any = None) -> None:
+    """The answer to the command of that number."""
     payload = pickle.dumps(value) if value is not None else b""
     _write(fd, _ANSWER.pack(sequence, len(payload)) + payload)
 
