@@ -10,9 +10,11 @@ _NAMES = {
     "HostError": "pool",
     "Pool": "pool",
     "Step": "pool",
+    "VectorPool": "vector",
     "is_host": "names",
     "is_own": "names",
     "make": "names",
+    "from_vector": "names",
 }
 
 __all__ = [*_NAMES]

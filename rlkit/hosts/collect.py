@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.hosts.pool import Step
+from rlkit.hosts.processes import Interrupted
 from rlkit.networks.recurrent import where_rows
 from rlkit.training.keys import straight
 from rlkit.training.rollout import memories
@@ -108,6 +109,8 @@ class Collector:
         actor, key = self.place((actor, key))
         needed, seconds, act_number = self.num_steps + self.hold, 0.0, 0
         while self.counts.min() < needed:
+            if self.pool.interrupted():
+                raise Interrupted
             self.memory, action, extras = self.act(actor, self.memory, self.ended, self.obs, key, np.uint32(act_number))
             action, extras = jax.tree.map(np.asarray, (action, extras))
             obs = jax.tree.map(np.copy, self.obs)

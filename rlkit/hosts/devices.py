@@ -1,7 +1,7 @@
 """Where to act: on a CPU device of its own, because what is asked of one device waits for all that was asked before."""
 
 import os
-from typing import Any, cast
+from typing import Any
 
 import jax
 

@@ -3,15 +3,19 @@
 import difflib
 import importlib.util
 import re
+import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rlkit.envs import registry
 from rlkit.hosts.making import Recipe
-from rlkit.hosts.pool import Pool
+from rlkit.hosts.pool import Pool, derive
+from rlkit.hosts.vector import VectorPool
 from rlkit.types import ConfigError
 
-PREFIXES = ("gymnasium", "atari")
+PREFIXES = ("gymnasium", "atari", "envpool")
+BUILT = ("envpool",)  # whose environments come as one, and are not made one by one
 _OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _ID = re.compile(r"[\w./-]+")  # no colon: what stands before one, gymnasium would import
 
@@ -32,7 +36,7 @@ def checked_name(env: str) -> str:
     """A name of which `is_host` is true. Raises ConfigError where it names no single environment; imports nothing."""
     prefix, _, task = env.partition(":")
     if prefix in PREFIXES and not _ID.fullmatch(task):
-        example = {"gymnasium": "CartPole-v1", "atari": "Breakout"}[prefix]
+        example = {"atari": "Breakout"}.get(prefix, "CartPole-v1")
         raise ConfigError(f"env={env!r} must name one environment after the colon; try {prefix}:{example}")
     return env
 
@@ -57,9 +61,71 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
         raise ConfigError(f"env={env!r} is no environment of a host; try {hint}")
     checked_name(env)
     _needs("gymnasium", "host", f"env={env!r}")
-    if prefix == "atari":
-        _needs("ale_py", "atari", f"env={env!r}")
+    for other, package in (("atari", "ale_py"), ("envpool", "envpool")):
+        if prefix == other:
+            _needs(package, other, f"env={env!r}")
     return Recipe(prefix, task, kwargs)
+
+
+def pool(
+    env: str | Callable[..., Any],
+    kwargs: dict[str, Any],
+    *,
+    num_envs: int,
+    backend: str = "process",
+    seed: int = 0,
+    num_workers: int | None = None,
+    timeout: float = 5.0,
+    restarts: int = 10,
+) -> Pool | VectorPool:
+    """What `make` does, with the environment's arguments apart."""
+    name, found = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), recipe(env, kwargs)
+    if found.kind in BUILT:
+        return VectorPool(partial(_envpool, found, num_envs, num_workers), name=name, seed=seed)
+    return Pool(
+        found,
+        name=name,
+        num_envs=num_envs,
+        backend=backend,
+        seed=seed,
+        num_workers=num_workers,
+        timeout=timeout,
+        restarts=restarts,
+    )
+
+
+def _envpool(recipe: Recipe, num_envs: int, threads: int | None, seed: int) -> Any:
+    import envpool  # pyright: ignore[reportMissingImports]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the precision of its spaces' bounds
+        try:
+            return _Envpool(
+                envpool.make(
+                    recipe.name,
+                    env_type="gymnasium",
+                    num_envs=num_envs,
+                    seed=derive(seed, 0),
+                    num_threads=threads or 0,
+                    **recipe.kwargs,
+                )
+            )
+        except (AssertionError, TypeError, ValueError) as error:
+            said = " ".join(str(error).split())[:200]
+            raise ConfigError(f"env='envpool:{recipe.name}' cannot be made: {said}") from None
+
+
+class _Envpool:
+    """envpool's environments: they take no seed later, and no options."""
+
+    def __init__(self, envs: Any):
+        self.envs, self.num_envs = envs, envs.config["num_envs"]
+        self.metadata = {}
+        self.single_observation_space, self.single_action_space = envs.observation_space, envs.action_space
+        self.step, self.close = envs.step, envs.close
+
+    def reset(self, seed: int) -> Any:
+        return self.envs.reset()
 
 
 def make(
@@ -72,7 +138,7 @@ def make(
     timeout: float = 5.0,
     restarts: int = 10,
     **kwargs: Any,
-) -> Pool:
+) -> Pool | VectorPool:
     """A pool of environments that speak Gymnasium's interface.
 
         with hosts.make("gymnasium:CartPole-v1", num_envs=16) as pool:
@@ -80,8 +146,8 @@ def make(
             step = pool.step(actions)
 
     Args:
-      env: "gymnasium:ID", "atari:Breakout" (with the usual preprocessing), "module:Class", or a function or class that
-        makes one environment.
+      env: "gymnasium:ID", "atari:Breakout" (with the usual preprocessing), "envpool:ID" (in its own threads), or
+        "module:Class", or a function or class that makes one environment.
       num_envs: N.
       backend: "process": worker processes; "thread": threads of this process, for environments that wait or let go of
         Python's lock; "serial": one after the other. The transitions are the same.
@@ -95,10 +161,9 @@ def make(
       ConfigError: the environment cannot be made, or breaks its contract when it is.
       HostError: it fails when it is made.
     """
-    name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
-    return Pool(
-        recipe(env, kwargs),
-        name=name,
+    return pool(
+        env,
+        kwargs,
         num_envs=num_envs,
         backend=backend,
         seed=seed,
@@ -106,6 +171,18 @@ def make(
         timeout=timeout,
         restarts=restarts,
     )
+
+
+def from_vector(envs: Callable[[], Any], *, seed: int = 0) -> VectorPool:
+    """A pool around a vector environment of Gymnasium's interface, in whichever autoreset mode.
+
+        pool = hosts.from_vector(lambda: gymnasium.make_vec("CartPole-v1", num_envs=8))
+
+    Args:
+      envs: makes it; called again where the pool is reset.
+      seed: of its first reset.
+    """
+    return VectorPool(lambda seed: envs(), name=getattr(envs, "__name__", "vector"), seed=seed)
 
 
 def _needs(package: str, extra: str, what: str) -> None:

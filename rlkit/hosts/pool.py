@@ -90,6 +90,7 @@ class Pool:
             raise ConfigError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}; try {BACKENDS[0]}")
         self.name, self.num_envs, self.seed = name, num_envs, seed
         self.restarts, self.restarted = restarts, 0
+        self.interrupted: Callable[[], bool] = lambda: False
         self.attempts = np.zeros(num_envs, np.int64)  # [N] how often the worker of each has been started anew
         count = 1 if backend == "serial" else min(num_envs, num_workers or cores())
         self.shares = _shares(num_envs, count)
@@ -137,7 +138,7 @@ class Pool:
 
     def watch(self, interrupted: Callable[[], bool]) -> None:
         """Let `interrupted` be asked while workers are waited for; where it says true, `Interrupted` is raised."""
-        self.workers.interrupted = interrupted
+        self.workers.interrupted = self.interrupted = interrupted
 
     def reset(self, seed: int | None = None) -> PyTree:
         """Begin new episodes, seeded by `seed`, or else by the pool's: the same seed, the same episodes again.

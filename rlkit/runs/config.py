@@ -112,9 +112,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     values = read(path)
     named = values.get("env")
     if isinstance(named, str) and is_own(named) and "env" not in (overrides or {}):
-        raise ConfigError(
-            f"env={_show(named)} in a file is not run, since it is code; name it again: --env {named[:80]}"
-        )
+        raise ConfigError(f"env={_show(named)} is code, and no file may name code to run; add --env {named[:80]}")
     for key, value in (overrides or {}).items():
         outer, dot, inner = key.partition(".")
         if dot and isinstance(values.get(outer, {}), dict):

@@ -17,11 +17,10 @@ import numpy as np
 from flax import struct
 
 from rlkit import agents, hosts
-from rlkit.hosts import checks, devices
+from rlkit.hosts import checks, devices, names
 from rlkit.hosts.collect import Collected, Collector, NotFinite, act_shapes
-from rlkit.hosts.names import recipe
 from rlkit.hosts.play import play
-from rlkit.hosts.pool import Pool, derive
+from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config import RunConfig
 from rlkit.runs.program import Chunk, Program
@@ -93,7 +92,6 @@ class HostProgram:
         self.config, self.params, self.dataset = config, None, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
         self.stop: Callable[[], bool] = lambda: False
-        self.recipe = recipe(run.env, {name: _thaw(value) for name, value in run.env_kwargs.items()})
         self.pool = self._pool(run.num_envs)
         try:
             spaces = self.pool.observation_space, self.pool.action_space
@@ -105,17 +103,17 @@ class HostProgram:
             raise
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.hold = self.agent.add is not None
-        self.eval_pool: Pool | None = None
+        self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         self.background = ThreadPoolExecutor(1, "rlkit-update")
         self.begun = False
         self.ahead: Collected | Exception | None = None
         self.reason, self.before = "a quantity", None
 
-    def _pool(self, num_envs: int) -> Pool:
+    def _pool(self, num_envs: int) -> hosts.Pool | hosts.VectorPool:
         run = self.config.run
-        made = Pool(
-            self.recipe,
-            name=run.env,
+        made = names.pool(
+            run.env,
+            {name: list(value) if isinstance(value, tuple) else value for name, value in run.env_kwargs.items()},
             num_envs=num_envs,
             backend=run.backend,
             seed=run.seed,
@@ -136,6 +134,7 @@ class HostProgram:
     def check(self) -> None:
         """Take a few steps and look at their values. Raises ConfigError where the contract is broken."""
         checks.check(self.pool, self.config.run.seed)
+        self.pool.restarted = 0  # the budget is for the run
 
     def _init(self, seed: Array, hyper: PyTree) -> TrainState:
         agent_key, run_key = jax.random.split(straight(jax.random.split(jax.random.key(seed))[0]))
@@ -182,7 +181,8 @@ class HostProgram:
         steps, (rest, replay) = self.collector.shapes(), _split(self.template.agent)
         update = jax.jit(self._update, donate_argnums=0).lower(replay, rest, steps, self.template.key).compile()
         self._compiled = update
-        self._actor, self._keys = jax.jit(self.agent.actor), jax.jit(lambda key: jax.random.split(key, 3))
+        self._actor = jax.jit(self.agent.actor).lower(self.template.agent).compile()
+        self._keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(self.template.key).compile()
         return self._advance
 
     def _update(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
@@ -211,7 +211,9 @@ class HostProgram:
                 break  # what was learned is handed over first; the next call raises
             rows.append(row)
         metrics: Any = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in (rows or [{}])[0]}
-        return Chunk(state, jnp.int32(len(rows)), jnp.bool_(finite), metrics)
+        done: Any = np.int32(len(rows))
+        well: Any = np.bool_(finite)
+        return Chunk(state, done, well, metrics)
 
     def _begin(self, state: PyTree) -> None:
         self.begun = True
@@ -254,8 +256,9 @@ class HostProgram:
             "learner_idle": max(0.0, 1.0 - updating / wall),
             "env_restarts": self.pool.restarted,
         }
-        held = Held(rollout.held, jnp.bool_(self.hold))
-        return TrainState(agent, held, next_key, jnp.int32(int(state.step) + 1)), row, finite
+        count: Any = np.int32(int(state.step) + 1)
+        there: Any = np.bool_(self.hold)
+        return TrainState(agent, Held(rollout.held, there), next_key, count), row, finite
 
     def _learn(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, bool, float]:
         begin = time.perf_counter()
@@ -308,7 +311,3 @@ def _blame(metrics: dict[str, Any], state: PyTree, agent: Agent) -> str:
         if ("loss" in name or "grad" in name) and not np.isfinite(value).all():
             return name
     return "params"
-
-
-def _thaw(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
