@@ -13,7 +13,7 @@ from typing import Any
 import report
 from workers import Worker, peer_python
 
-PEER = {"stable-baselines3": "2.9.2", "sbx-rl": "0.28.0", "torch": "2.13.0", "gymnasium": "1.3.0", "mujoco": "3.3.7"}
+PEER = {"stable-baselines3": "2.9.2", "sbx-rl": "0.28.0", "torch": "2.13.0", "gymnasium": "1.3.0", "mujoco": "4.0.0"}
 CARTPOLE = {"env": "gymnasium:CartPole-v1", "num_epochs": 4, "num_minibatches": 4, "num_envs": 64, "num_steps": 128}
 LONG = CARTPOLE | {"num_envs": 8, "num_steps": 2048, "num_epochs": 10, "num_minibatches": 256}  # minibatches of 64
 WAYS = {  # of stepping with rlkit
@@ -36,18 +36,13 @@ PARTS = ("speed", "update", "bridge", "overlap", "cheetah", "learning")
 
 def start(library: str, python: Path) -> Worker:
     here = Path(__file__).parent
-    return Worker(
-        library, [python, here / "host_worker.py", library], {"PYTHONPATH": _path(here), "JAX_PLATFORMS": "cpu"}
-    )
-
-
-def _path(here: Path) -> str:
-    return f"{here}:{here.parent}"
+    environment = {"PYTHONPATH": f"{here}:{here.parent}", "JAX_PLATFORMS": "cpu"}
+    return Worker(library, [python, here / "host_worker.py", library], environment)
 
 
 def against(
     workers: Mapping[str, Worker], settings: dict[str, Any], ways: list[str], rounds: int, iterations: int
-) -> dict:
+) -> dict[str, Any]:
     """Seconds of an iteration and of its update, of rlkit in several ways and of its peers."""
     found: dict[str, list[dict[str, float]]] = {}
     for turn in range(rounds + 1):
@@ -127,15 +122,11 @@ def render(results: Mapping[str, Any]) -> str:
             text += _overlap(title, results[part], part == "overlap")
     if "learning" in results:
         runs = results["learning"]["runs"]
-        rows = [
-            [
-                name,
-                ", ".join(f"{one['return']:.0f}" for one in found),
-                f"{statistics.mean(_column(found, 'return')):.0f}",
-            ]
-            + [f"{statistics.mean(_column(found, 'seconds')):.0f}"]
-            for name, found in runs.items()
-        ]
+        rows = []
+        for name, found in runs.items():
+            returns, seconds = _column(found, "return"), _column(found, "seconds")
+            said = ", ".join(f"{one:.0f}" for one in returns)
+            rows.append([name, said, f"{statistics.mean(returns):.0f}", f"{statistics.mean(seconds):.0f}"])
         title = f"## SAC on HalfCheetah-v5 after {results['learning']['steps']:,} steps\n\n"
         text += title + report.table(["library", "returns", "mean", "seconds a run"], rows) + "\n"
     last = list(results.values())[-1]
@@ -195,16 +186,8 @@ def _overlap(title: str, found: Mapping[str, Any], judged: bool) -> str:
     row += [f"{statistics.median(_column(rounds['overlap'], name)):.0%}" for name in ("envs_idle", "learner_idle")]
     batch = settings["num_envs"] * settings["num_steps"]
     row.append(f"{batch / statistics.median(wall):,.0f}")
-    header = [
-        "collection s",
-        "update s",
-        "both s",
-        "over the longer",
-        "target",
-        "environments idle",
-        "learner idle",
-        "steps/s",
-    ]
+    header = ["collection s", "update s", "both s", "over the longer", "target", "environments idle"]
+    header += ["learner idle", "steps/s"]
     return f"## {title}\n\n" + report.table(header, [row]) + "\n"
 
 
@@ -237,9 +220,7 @@ def main() -> None:
                 found = overlap(ours, SLEEPER, options.rounds, options.iterations)
             elif part == "cheetah":
                 if "mujoco" not in ours.versions:
-                    print(
-                        "cheetah needs the package mujoco; install it: pip install 'rlkit-jax[mujoco]'", file=sys.stderr
-                    )
+                    print("cheetah needs mujoco; install it: pip install 'rlkit-jax[mujoco]'", file=sys.stderr)
                     continue
                 found = overlap(ours, CHEETAH, options.rounds, options.iterations)
             elif part == "learning":
