@@ -182,6 +182,7 @@ class Peer:
             import torch
             from stable_baselines3 import PPO
 
+            torch.set_num_threads(1)  # two took longer here: its operations are too small to be shared out
             networks = {"pi": [64, 64], "vf": [64, 64]}
             shared["policy_kwargs"] = {"net_arch": networks, "activation_fn": torch.nn.Tanh}
         self.model = PPO("MlpPolicy", env, **shared)
@@ -209,9 +210,11 @@ class Peer:
         return {"seconds": seconds / iterations, "update_seconds": self.updating / iterations}
 
     def returns(self, env: str, steps: int, seed: int) -> dict[str, Any]:
+        import torch
         from stable_baselines3 import SAC as Model
         from stable_baselines3.common.evaluation import evaluate_policy
 
+        torch.set_num_threads(1)
         model = Model(
             "MlpPolicy",
             env,
