@@ -22,7 +22,7 @@ WAYS = {  # of stepping with rlkit
     "process": {"backend": "process", "overlap": True},
 }
 SLEEPER = {"env": "host_worker:Sleeper", "num_envs": 8, "num_workers": 8, "num_steps": 128, "num_minibatches": 8}
-SLEEPER |= {"hidden_sizes": [256, 256], "num_epochs": 10}
+SLEEPER |= {"hidden_sizes": [256, 256], "num_epochs": 25}
 CHEETAH = {"env": "gymnasium:HalfCheetah-v5", "num_envs": 8, "num_workers": 8, "num_steps": 256, "num_epochs": 10}
 CHEETAH |= {"num_minibatches": 32, "normalize_obs": True}
 BRIDGES = {  # ours, and Gymnasium's that does the same

@@ -24,7 +24,7 @@ class Sleeper(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (32,), np.float32)
     action_space = gymnasium.spaces.Discrete(4)
 
-    def __init__(self, seconds: float = 0.001):
+    def __init__(self, seconds: float = 0.004):
         self.seconds = seconds
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

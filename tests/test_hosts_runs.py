@@ -102,7 +102,7 @@ def test_a_replaying_agent_holds_the_last_step_back(tmp_path):
 
 def test_the_same_seed_gives_the_same_run(tmp_path):
     """Without overlap, everything but the seconds is equal, whatever the backend."""
-    values = PPO | {"total_steps": 512, "overlap": False}
+    values = PPO | {"total_steps": 256, "overlap": False, "eval_episodes": 1}
     ends = [
         runs.train(values | change, out=tmp_path / str(index), show=False).state
         for index, change in enumerate(({}, {"backend": "thread"}, {"seed": 1}))
@@ -197,7 +197,7 @@ def test_values_are_checked_before_training(tmp_path, how, said):
 
 def config(tmp_path, **values):
     path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({**PPO, **values}))
+    path.write_text(yaml.safe_dump(PPO | values))
     return path
 
 
@@ -223,7 +223,7 @@ def test_names_that_are_none():
             runs.parse(PPO | {"env": name})
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_with_overlap_ends_soon_and_saved(tmp_path, number):
     """In a process of its own, where JAX gets its second device: a slow environment, the signal in mid-rollout."""
     path = config(tmp_path, total_steps=10**6, num_steps=64, env_kwargs={"sleep": 0.005}, log_every=64 * 4)

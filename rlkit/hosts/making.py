@@ -31,6 +31,10 @@ def maker(recipe: Recipe) -> Callable[[], Any]:
         return _atari(recipe)
     from gymnasium.envs.registration import load_env_creator
 
+    if recipe.name.startswith("ALE/"):
+        import ale_py  # pyright: ignore[reportMissingImports]
+
+        gymnasium.register_envs(ale_py)
     entry_point = gymnasium.spec(recipe.name).entry_point
     if isinstance(entry_point, str):  # imported now: it may take long, making the environment should not
         load_env_creator(entry_point)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from rlkit.envs import registry
 from rlkit.hosts.making import Recipe
 from rlkit.hosts.pool import Pool, derive
@@ -61,9 +63,10 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
         raise ConfigError(f"env={env!r} is no environment of a host; try {hint}")
     checked_name(env)
     _needs("gymnasium", "host", f"env={env!r}")
-    for other, package in (("atari", "ale_py"), ("envpool", "envpool")):
-        if prefix == other:
-            _needs(package, other, f"env={env!r}")
+    if prefix == "atari" or task.startswith("ALE/"):
+        _needs("ale_py", "atari", f"env={env!r}")
+    if prefix == "envpool":
+        _needs("envpool", "envpool", f"env={env!r}")
     return Recipe(prefix, task, kwargs)
 
 
@@ -119,13 +122,26 @@ class _Envpool:
     """envpool's environments: they take no seed later, and no options."""
 
     def __init__(self, envs: Any):
-        self.envs, self.num_envs = envs, envs.config["num_envs"]
-        self.metadata = {}
-        self.single_observation_space, self.single_action_space = envs.observation_space, envs.action_space
-        self.step, self.close = envs.step, envs.close
+        self.envs, self.num_envs, self.close = envs, envs.config["num_envs"], envs.close
+        self.metadata = {}  # it resets in the next step
+        self.single_observation_space: Any = envs.observation_space
+        self.single_action_space = envs.action_space
+        space = self.single_observation_space
+        self.images = len(space.shape or ()) == 3 and space.dtype == np.uint8
+        if self.images:  # its channels come first, and XLA's last
+            low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))
+            self.single_observation_space = type(space)(low, high, dtype=np.uint8)
 
     def reset(self, seed: int) -> Any:
-        return self.envs.reset()
+        obs, infos = self.envs.reset()
+        return self._seen(obs), infos
+
+    def step(self, actions: Any) -> Any:
+        obs, *rest = self.envs.step(actions)
+        return self._seen(obs), *rest
+
+    def _seen(self, obs: Any) -> Any:
+        return np.moveaxis(obs, 1, -1) if self.images else obs
 
 
 def make(

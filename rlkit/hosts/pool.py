@@ -242,7 +242,7 @@ class Pool:
             return
         worker, fault = faults[0]
         if fault.kind in ("missing", "unknown"):
-            raise ConfigError(f"env={self.name!r} cannot be made: {fault.text}{_remedy(fault, self.name)}")
+            raise ConfigError(f"env={self.name!r} cannot be made: {fault.text}{_remedy(fault)}")
         seed = derive(self.seed, fault.env, int(self.attempts[fault.env]))
         where = f"env={self.name!r}: environment {fault.env} of worker {worker}, seed {seed}"
         if fault.kind == "contract":
@@ -304,9 +304,8 @@ def _positive(**values: Any) -> None:
             raise ConfigError(f"{name}={value!r} must be above 0; try 1")
 
 
-def _remedy(fault: Fault, name: str) -> str:
-    text = fault.text.lower()
-    for word, extra in (("mujoco", "mujoco"), ("ale", "atari"), ("box2d", "box2d"), ("atari", "atari")):
-        if word in text or (fault.kind == "unknown" and f"{word}/" in text):
-            return f"; install it: pip install 'rlkit-jax[{extra}]'" if extra != "box2d" else ""
-    return ""
+def _remedy(fault: Fault) -> str:
+    """The install command, where an extra of rlkit has what is missing."""
+    extra = "mujoco" if "mujoco" in fault.text.lower() else "atari" if "ALE" in fault.text else ""
+    known = extra and (fault.kind == "missing" or "NamespaceNotFound" in fault.text)
+    return f"; install it: pip install 'rlkit-jax[{extra}]'" if known else ""
