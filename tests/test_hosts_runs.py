@@ -240,7 +240,7 @@ def test_ctrl_c_with_overlap_ends_soon_and_saved(tmp_path, number):
     begin = time.monotonic()
     process.send_signal(number)
     assert process.wait(20) == 128 + number
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 10  # a second where the machine is idle
     said = process.stderr.read()
     process.stderr.close()
     assert "stopped at step" in said

@@ -1,5 +1,6 @@
 """Where to act: on a CPU device of its own, because what is asked of one device waits for all that was asked before."""
 
+import contextlib
 import os
 from typing import Any
 
@@ -8,14 +9,10 @@ import jax
 
 def prepare() -> None:
     """Ask JAX for a second CPU device, where it has not started yet and nobody has said how many there are to be."""
-    told = (
-        "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices > 0
-    )
-    if not told:
-        try:
+    told = getattr(jax.config, "jax_num_cpu_devices", -1) > 0
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "") and not told:
+        with contextlib.suppress(RuntimeError):  # it has started
             jax.config.update("jax_num_cpu_devices", 2)
-        except RuntimeError:  # it has started
-            return
 
 
 def acting() -> tuple[Any, str | None]:

@@ -8,7 +8,7 @@ DISABLED: when told; here at once.
 import atexit
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -153,7 +153,7 @@ class VectorPool:
             values.append(kept)
         return contract.build(self.obs_tree, iter(values))
 
-    def _fail(self, violation: Violation) -> None:
+    def _fail(self, violation: Violation) -> NoReturn:
         raise ConfigError(f"env={self.name!r}: {violation}")
 
     def _open(self) -> None:
