@@ -11,12 +11,12 @@ import jax
 import numpy as np
 
 from rlkit.hosts import block, contract, group, wire
-from rlkit.hosts.contract import Leaf, Tree
 from rlkit.hosts.group import Fault
 from rlkit.hosts.local import Local
 from rlkit.hosts.making import Recipe
 from rlkit.hosts.processes import Processes
-from rlkit.types import Box, ConfigError, Dict, Discrete, MultiDiscrete, PyTree, Space, Tuple
+from rlkit.hosts.spaces import space
+from rlkit.types import ConfigError, PyTree
 
 BACKENDS = ("process", "thread", "serial")
 _FOREVER = ("raised", "silent", "died")  # what another try may mend
@@ -261,26 +261,6 @@ class Pool:
 def derive(seed: int, env: int, attempt: int = 0) -> int:
     """The seed of environment `env`'s first reset, and after `attempt` restarts of its worker."""
     return int(np.random.SeedSequence((seed, env, attempt)).generate_state(1)[0] >> 1)
-
-
-def space(tree: Tree) -> Space:
-    """The space of rlkit that holds the values of a tree of leaves."""
-    if isinstance(tree, dict):
-        return Dict({name: space(child) for name, child in tree.items()})
-    if isinstance(tree, tuple):
-        return Tuple(tuple(space(child) for child in tree))
-    assert isinstance(tree, Leaf)
-    if tree.discrete:
-        sizes = (tree.high.astype(np.int64) - tree.low + 1).tolist()
-        return MultiDiscrete(tuple(sizes)) if tree.shape else Discrete(sizes)
-    low, high = tree.low, tree.high
-    if tree.native != tree.stored:
-        limits = np.iinfo if tree.stored.kind in "iu" else np.finfo if tree.stored.kind == "f" else None
-        if limits is not None:
-            info = limits(tree.stored)
-            inside = (np.where(np.isinf(x), x, np.clip(x, info.min, info.max)) for x in (low, high))
-            low, high = inside
-    return Box(low, high, tree.shape, tree.stored)
 
 
 def cores() -> int:

@@ -15,7 +15,8 @@ import numpy as np
 
 from rlkit.hosts import contract
 from rlkit.hosts.contract import Leaf, Tree, Violation
-from rlkit.hosts.pool import Episodes, HostError, Step, space
+from rlkit.hosts.pool import Episodes, HostError, Step
+from rlkit.hosts.spaces import space
 from rlkit.types import ConfigError, PyTree
 
 
