@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def _exit_code(error: Exception) -> int | None:
     if isinstance(error, ConfigError):
         return 2
     loop = sys.modules.get("rlkit.runs.loop")
-    return 1 if isinstance(error, OSError) or (loop and isinstance(error, loop.NonFiniteError)) else None
+    failed = (OSError, loop.NonFiniteError, loop.HostError) if loop else OSError
+    return 1 if isinstance(error, failed) else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,8 +78,11 @@ def _parser() -> argparse.ArgumentParser:
 
     resume = command(_resume, "resume", "go on from the newest checkpoint")
     resume.add_argument("run", metavar="RUN")
+    env_help = "the run's environment once more, where it is code of your own (module:Class)"
+    resume.add_argument("--env", help=env_help)
     evaluate = command(_eval, "eval", "greedy episodes of the newest checkpoint: mean, IQM and interval")
     evaluate.add_argument("run", metavar="RUN")
+    evaluate.add_argument("--env", help=env_help)
     plot = command(_plot, "plot", "learning curves with intervals, PNG and SVG")
     plot.add_argument("runs", metavar="RUN", nargs="+")
     plot.add_argument("--out", default="curves", help="the pictures' name, without ending (%(default)s)")
@@ -153,7 +158,7 @@ def _resume(options: argparse.Namespace) -> int:
     _cache_compilations()
     from rlkit.runs.loop import resume
 
-    return _report(resume(options.run))
+    return _report(resume(options.run, env=options.env))
 
 
 def _report(trained: Any) -> int:
@@ -182,8 +187,9 @@ def _eval(options: argparse.Namespace) -> int:
     from rlkit.runs.policy import load_state
 
     run = files.open_run(options.run)
-    program, state, step = load_state(run)
-    found = evaluate(program, program.evaluate, state, step)
+    program, state, step = load_state(run, env=options.env)
+    with closing(program):
+        found = evaluate(program, program.evaluate, state, step)
     files.replace(run / "eval.json", json.dumps(found, indent=1).encode() + b"\n")
     print(_evaluated(found))
     return 0

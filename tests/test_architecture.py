@@ -21,10 +21,10 @@ FLOORS = {
     "envs": 2,
     "agents": 3,
     "training": 4,
-    "runs": 5,
     "hosts": 5,
-    "cli": 6,
-    "__main__": 7,
+    "runs": 6,
+    "cli": 7,
+    "__main__": 8,
 }
 RIM = 5  # from here up files, clocks, printing and heavy imports are allowed
 APART = {"agents": {"envs", "training"}}  # an agent sees transitions, never an environment

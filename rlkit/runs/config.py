@@ -20,6 +20,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rlkit import agents, envs
+from rlkit.hosts.names import checked_name, is_host, is_own
 from rlkit.runs import files, strict_yaml
 from rlkit.runs.settings import Settings
 from rlkit.types import ConfigError
@@ -109,6 +110,9 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     """
     path = find(source)
     values = read(path)
+    named = values.get("env")
+    if isinstance(named, str) and is_own(named) and "env" not in (overrides or {}):
+        raise ConfigError(f"env={_show(named)} is code, and no file may name code to run; add --env {named[:80]}")
     for key, value in (overrides or {}).items():
         outer, dot, inner = key.partition(".")
         if dot and isinstance(values.get(outer, {}), dict):
@@ -170,7 +174,9 @@ def _check(config: RunConfig) -> None:
         raise ConfigError(f"total_steps={run.total_steps} must be below {2**31} updates; try {batch * (2**31 - 1)}")
     if run.seed + run.num_seeds > 2**31:
         raise ConfigError(f"seed={run.seed} must leave room for num_seeds={run.num_seeds}; try {2**31 - run.num_seeds}")
-    if run.env not in envs.names():
+    if is_host(run.env[:200]):
+        checked_name(run.env[:200])
+    elif run.env not in envs.names():
         envs.make(run.env[:80])  # raises, saying why not
     for key, value in run.env_kwargs.items():
         if not isinstance(value, bool | int | float | str | tuple):

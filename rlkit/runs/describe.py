@@ -1,12 +1,15 @@
 """What a config means, in words: its keys, and what it would run."""
 
 import typing
+from contextlib import closing
 from typing import Any
 
 import jax
 
 from rlkit.runs import memory
 from rlkit.runs.config import RunConfig, schema
+from rlkit.runs.hosted import HostProgram
+from rlkit.runs.hosted import program as make_program
 from rlkit.runs.loop import Schedule
 from rlkit.runs.program import Program
 
@@ -57,7 +60,12 @@ def describe(config: RunConfig) -> str:
     Raises:
       ConfigError: what `train` would raise before it starts.
     """
-    run, schedule, program = config.run, Schedule(config), Program(config)
+    with closing(make_program(config)) as program:
+        return _describe(config, program)
+
+
+def _describe(config: RunConfig, program: Program | HostProgram) -> str:
+    run, schedule = config.run, Schedule(config)
     state = program.template
     steps, line = config.num_updates * config.steps_per_update, config.updates_per_line * config.steps_per_update
     actor = jax.eval_shape(program.agent.actor, state.agent)

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import numpy as np
 
-from rlkit import envs
+from rlkit.hosts.pool import HostError
 from rlkit.runs import checkpoint, files, memory, scores
 from rlkit.runs.config import RunConfig, load_config, parse
+from rlkit.runs.hosted import HostProgram
+from rlkit.runs.hosted import program as make_program
 from rlkit.runs.metrics import Lines, require, summarize
-from rlkit.runs.policy import load_state
-from rlkit.runs.program import Chunk, Program, blame
+from rlkit.runs.policy import load_state, stored
+from rlkit.runs.program import Chunk, Program
 from rlkit.runs.progress import progress
 from rlkit.runs.signals import Signals
 from rlkit.types import ConfigError, PyTree
@@ -69,46 +71,51 @@ def train(
     elif not isinstance(config, RunConfig):
         config = parse(config)
     require(config)
-    program = Program(config)
-    envs.check(program.env, program.params, jax.random.key(config.run.seed), name=config.run.env)
-    memory.require(program)
-    taken = _taken(program, init_from) if init_from is not None else {}
-    run = files.new_run(out if out is not None else files.next_run(config.name))
-    try:
-        files.replace(run / "versions.json", json.dumps(versions(), indent=1).encode() + b"\n")
-        files.replace(run / files.CONFIG, config.resolved().encode())
-    except OSError as error:
-        raise ConfigError(f"out={str(run)!r} must be writable: {error.strerror}; choose another") from None
-    with Run(program, run, on_chunk, show) as session:
-        return session.start(taken)
+    with closing(make_program(config)) as program:
+        program.check()
+        memory.require(program)
+        taken = _taken(program, init_from) if init_from is not None else {}
+        run = files.new_run(out if out is not None else files.next_run(config.name))
+        try:
+            files.replace(run / "versions.json", json.dumps(versions(), indent=1).encode() + b"\n")
+            files.replace(run / files.CONFIG, config.resolved().encode())
+        except OSError as error:
+            raise ConfigError(f"out={str(run)!r} must be writable: {error.strerror}; choose another") from None
+        with Run(program, run, on_chunk, show) as session:
+            return session.start(taken)
 
 
-def resume(run: str | Path, on_chunk: OnChunk | None = None, *, show: bool = True) -> Trained:
+def resume(run: str | Path, on_chunk: OnChunk | None = None, *, env: str | None = None, show: bool = True) -> Trained:
     """Go on with a run from its newest whole checkpoint, as if it had never stopped.
+
+    An environment outside of JAX cannot be stored: there, new episodes begin. Where it is code of one's own
+    (`module:Class`), `env` has to name it again, since no code is run that only a file names.
 
     Raises:
       ConfigError: there is no such run, or no checkpoint that its config fits.
     """
     path = files.open_run(run)
-    config = load_config(path / files.CONFIG)
+    config = stored(path, env)
     require(config)
-    program = Program(config)
-    if not checkpoint.steps(path) and not (path / files.METRICS).exists():
-        with Run(program, path, on_chunk, show) as session:  # it was stopped before its first step
-            return session.start({})
-    state, step, extra = checkpoint.restore(path, program.template)
-    length, seconds = extra.get("metrics_length"), extra.get("seconds")
-    if not isinstance(length, int) or not isinstance(seconds, int | float) or not 0 <= length < 2**62:
-        raise ConfigError(f"run={str(run)!r} must hold a checkpoint of a run, and step {step} is none; train it anew")
-    checkpoint.clean(path)
-    with Run(program, path, on_chunk, show) as session:
-        return session.go_on(state, step, length, seconds)
+    with closing(make_program(config)) as program:
+        if not checkpoint.steps(path) and not (path / files.METRICS).exists():
+            with Run(program, path, on_chunk, show) as session:  # it was stopped before its first step
+                return session.start({})
+        state, step, extra = checkpoint.restore(path, program.template)
+        length, seconds = extra.get("metrics_length"), extra.get("seconds")
+        if not isinstance(length, int) or not isinstance(seconds, int | float) or not 0 <= length < 2**62:
+            raise ConfigError(
+                f"run={str(run)!r} must hold a checkpoint of a run, and step {step} is none; train it anew"
+            )
+        checkpoint.clean(path)
+        with Run(program, path, on_chunk, show) as session:
+            return session.go_on(state, step, length, seconds)
 
 
 class Run:
     """A run in progress: the compiled program, the display and the files around it."""
 
-    def __init__(self, program: Program, path: Path, on_chunk: OnChunk | None, show: bool):
+    def __init__(self, program: Program | HostProgram, path: Path, on_chunk: OnChunk | None, show: bool):
         config = program.config
         self.program, self.path, self.config, self.on_chunk = program, path, config, on_chunk
         self.batch, self.schedule = config.steps_per_update, Schedule(config)
@@ -117,6 +124,8 @@ class Run:
 
     def __enter__(self) -> "Run":
         self.display.__enter__()
+        if self.program.note:
+            self.display.say(self.program.note)
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -140,13 +149,21 @@ class Run:
         prepared = self.background.submit(self._prepare)
         lines = Lines(self.path, self.config, length=metrics_length, step=step)
         with closing(lines), Signals() as signals:
+            self.program.stop = lambda: signals.received is not None
             while update < self.config.num_updates and not stop and signals.received is None:
                 begin = time.perf_counter()
-                chunk = self.program.advance(state, np.int32(self.schedule.next_line(update) - update))
+                try:
+                    chunk = self.program.advance(state, np.int32(self.schedule.next_line(update) - update))
+                except HostError:
+                    self._save(state, step, lines, seconds)
+                    raise
                 count = int(chunk.count)  # waits for the device
                 elapsed = time.perf_counter() - begin
                 if not chunk.finite:
                     self._fail(state, chunk, update, lines, seconds)
+                if not count:  # a signal came before the first of these updates
+                    self._save(state, step, lines, seconds)
+                    break
                 state, update, seconds = chunk.state, update + count, seconds + elapsed
                 step = update * self.batch
                 line = {
@@ -185,10 +202,9 @@ class Run:
     def _fail(self, state: PyTree, chunk: Chunk, update: int, lines: Lines, seconds: float) -> NoReturn:
         """Save the last finite state of a chunk that began with `state`, and say what was not finite."""
         bad = update + int(chunk.count)
-        # The same compiled program from the same state gives the same numbers; one update less, and all are finite.
-        state = self.program.advance(state, np.int32(bad - 1 - update)).state
+        state = self.program.before_last(state, chunk)
         self._save(state, (bad - 1) * self.batch, lines, seconds)
-        reason = blame(self.program, state, chunk)
+        reason = self.program.blame(state, chunk)
         raise NonFiniteError(
             f"{reason} is not finite after step {bad * self.batch}; the state of step {(bad - 1) * self.batch} was "
             "kept; a smaller learning_rate or max_grad_norm may help"
@@ -214,7 +230,9 @@ class Schedule:
         return update == self.total or update % (self.line * self.save_lines) == 0
 
 
-def evaluate(program: Program, evaluation: Callable[[PyTree], Any], state: PyTree, step: int) -> dict[str, Any]:
+def evaluate(
+    program: Program | HostProgram, evaluation: Callable[[PyTree], Any], state: PyTree, step: int
+) -> dict[str, Any]:
     """Greedy episodes of a state, and what is needed to read their numbers."""
     run = program.config.run
     return {
@@ -240,13 +258,14 @@ def _draw(run: Path, config: RunConfig) -> None:
     curves.save(curves.figure({config.run.agent: curve}, title=config.run.env), run / "curve.png")
 
 
-def _taken(program: Program, other: str | Path) -> dict[str, PyTree]:
+def _taken(program: Program | HostProgram, other: str | Path) -> dict[str, PyTree]:
     """The agent parameters and statistics of another run.
 
     Raises:
       ConfigError: they are not like the program's; it names the first leaf.
     """
     source, found, _ = load_state(files.open_run(other))
+    source.close()
     theirs = {name: getattr(found.agent, name) for name in ("params", "normalizer") if hasattr(found.agent, name)}
     ours = {name: getattr(program.template.agent, name, None) for name in theirs}
     want, have = (
@@ -268,7 +287,7 @@ def _taken(program: Program, other: str | Path) -> dict[str, PyTree]:
 def versions() -> dict[str, Any]:
     """What the numbers of a run depend on besides its config."""
     found = {}
-    for name in ("rlkit-jax", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy"):
+    for name in ("rlkit-jax", "jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "numpy"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

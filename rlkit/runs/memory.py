@@ -5,19 +5,24 @@ from typing import Any
 
 import jax
 
+from rlkit.runs.hosted import HostProgram
 from rlkit.runs.program import Program
 from rlkit.types import ConfigError
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def estimate(program: Program) -> int:
+def estimate(program: Program | HostProgram) -> int:
     """Bytes of a run: the state twice (a chunk keeps the one that it began with), a rollout, metric lines.
 
     The temporaries of an update come on top.
     """
     config, state = program.config, program.template
     run = config.run
+    if isinstance(program, HostProgram):  # two rollouts on the host; the update takes the buffer over
+        obs = num_bytes(jax.eval_shape(program.env.obs.sample, jax.eval_shape(lambda: jax.random.key(0))))
+        replay = num_bytes(getattr(state.agent, "replay", ()))
+        return 2 * num_bytes(state) - replay + 3 * config.steps_per_update * (2 * obs + 32)
     metrics = jax.eval_shape(program._over_seeds(program.training.step), state)[1]
     obs = num_bytes(state.envs.obs) // (run.num_seeds * run.num_envs)
     rollout = config.steps_per_update * (2 * obs + 32) if program.dataset is None else 0
@@ -39,7 +44,7 @@ def available() -> int | None:
     return min(found, default=None)
 
 
-def require(program: Program) -> None:
+def require(program: Program | HostProgram) -> None:
     """Raise a ConfigError where a run cannot fit the device's memory."""
     needed, there = estimate(program), available()
     if there is None or needed <= there:

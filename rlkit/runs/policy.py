@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import jax
 
 from rlkit.runs import checkpoint, files
-from rlkit.runs.config import RunConfig, load_config
+from rlkit.runs.config import RunConfig, load_config, read
+from rlkit.runs.hosted import HostEnv, HostProgram
+from rlkit.runs.hosted import program as make_program
 from rlkit.runs.program import Program
 from rlkit.types import ConfigError, Env, Key, PyTree
 
@@ -17,7 +19,7 @@ class Policy(NamedTuple):
     policy: Any  # (actor, memory, obs, key) -> memory, action, extras; pure, for one observation
     actor: PyTree  # parameters and statistics
     memory: PyTree  # the policy's memory at the start of an episode
-    env: Env
+    env: Env | HostEnv  # the latter only knows its spaces
     params: Any  # of the environment
     config: RunConfig
     step: int  # environment steps learned from
@@ -28,7 +30,7 @@ class Policy(NamedTuple):
         return action, memory
 
 
-def load(run: str | Path, *, seed: int | None = None, step: int | None = None) -> Policy:
+def load(run: str | Path, *, seed: int | None = None, step: int | None = None, env: str | None = None) -> Policy:
     """The policy of a run, ready to act.
 
         agent = rlkit.load("runs/ppo-cartpole")
@@ -39,11 +41,13 @@ def load(run: str | Path, *, seed: int | None = None, step: int | None = None) -
       run: a run directory.
       seed: which seed's policy, where the run has several; None for the first.
       step: of the checkpoint; None for the newest whole one.
+      env: the run's environment once more, where it is code of one's own, `module:Class`.
 
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
     """
-    program, state, step = load_state(files.open_run(run), step)
+    program, state, step = load_state(files.open_run(run), step, env)
+    program.close()
     settings = program.config.run
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
     if seed is not None and seed not in seeds:
@@ -62,8 +66,21 @@ def load(run: str | Path, *, seed: int | None = None, step: int | None = None) -
     )
 
 
-def load_state(run: Path, step: int | None = None) -> tuple[Program, PyTree, int]:
-    """The program of a run, the state of a checkpoint of it, and its step."""
-    program = Program(load_config(run / files.CONFIG))
+def stored(run: Path, env: str | None = None) -> RunConfig:
+    """The config of a run. `env` names its environment again, where that is code of one's own.
+
+    Raises:
+      ConfigError: it is needed and not given, or it is another one than the run was made with.
+    """
+    path = run / files.CONFIG
+    named = read(path).get("env")
+    if env is not None and env != named:
+        raise ConfigError(f"env={env!r} must be that of run={str(run)!r}, {named!r}; leave it out or give that one")
+    return load_config(path, {} if env is None else {"env": env})
+
+
+def load_state(run: Path, step: int | None = None, env: str | None = None) -> tuple[Program | HostProgram, PyTree, int]:
+    """The program of a run, the state of a checkpoint of it, and its step. `env` as in `stored`."""
+    program = make_program(stored(run, env))
     state, step, _ = checkpoint.restore(run, program.template, step)
     return program, state, step

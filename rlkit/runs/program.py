@@ -45,6 +45,8 @@ class Program:
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.batched = run.num_seeds > 1
         self.seeds = np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32)  # [S]
+        self.stop: Callable[[], bool] = lambda: False  # a chunk of compiled updates ends by itself
+        self.note = None
 
     def _training(self) -> training.Training:
         run, surroundings = self.config.run, (self.agent, self.env, self.params)
@@ -52,6 +54,23 @@ class Program:
             return training.make(*surroundings, num_envs=run.num_envs, num_steps=run.num_steps)
         offline.check(self.config, self.dataset, *surroundings)
         return training.offline(*surroundings, num_envs=self.dataset.num_envs, num_steps=self.config.steps_per_update)
+
+    def check(self) -> None:
+        """Raise ConfigError where the environment breaks its contract."""
+        run = self.config.run
+        envs.check(self.env, self.params, jax.random.key(run.seed), name=run.env)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
+        """The state before the last update of a chunk that began with `state`."""
+        # The same compiled program from the same state gives the same numbers; one update less, and all are finite.
+        return self.advance(state, np.int32(int(chunk.count) - 1)).state
+
+    def blame(self, before: PyTree, chunk: Chunk) -> str:
+        """What was not finite in the last update of a chunk, which began with `before`."""
+        return blame(self, before, chunk)
 
     def _over_seeds(self, function: Callable) -> Callable:
         return jax.vmap(function) if self.batched else function

@@ -1,6 +1,6 @@
 """The keys of a config that belong to the run rather than to the agent."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -20,6 +20,19 @@ class Settings(BaseModel):
     num_envs: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="environments that step at once")
     num_steps: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="steps of each between updates")
     total_steps: _Steps = Field(description="steps in all, rounded up to whole updates")
+    backend: Literal["process", "thread", "serial"] = Field(
+        "process", description="where environments outside of JAX are stepped"
+    )
+    num_workers: PositiveInt | None = Field(None, description="their processes or threads; null for one a core")
+    overlap: bool = Field(
+        True, description="they step while the agent learns, one update late, with old_log_prob: collected"
+    )
+    env_timeout: Annotated[float, Interval(gt=0.0, le=86400.0)] = Field(
+        5.0, description="seconds that a call of one may take before its worker is given up"
+    )
+    env_restarts: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(
+        10, description="workers that may be started anew in a run"
+    )
     dataset: str | None = Field(
         None, description="transitions to learn from, and nothing else: a folder, a .npz, minari:NAME"
     )

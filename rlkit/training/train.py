@@ -17,7 +17,7 @@ class TrainState(struct.PyTreeNode):
     """Everything a run is made of; saved and restored, it goes on as if nothing had happened."""
 
     agent: PyTree
-    envs: EnvsState
+    envs: EnvsState | Any  # another one where the environments are outside of JAX
     key: Key
     step: Array  # [] int32, calls of Training.step so far
 

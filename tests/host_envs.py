@@ -1,0 +1,176 @@
+"""Tiny environments for the tests of rlkit.hosts. Worker processes import this file, so it imports no JAX."""
+
+import os
+import signal
+import sys
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Counter(gymnasium.Env):
+    """Counts: obs [episode, step, seed of the first reset]; episode k has `length + k * later` steps."""
+
+    def __init__(self, length=3, ends="truncated", later=0):
+        self.observation_space = spaces.Box(0, np.inf, (3,), np.float64)
+        self.action_space = spaces.Discrete(3, start=1)
+        self.length, self.ends, self.later = length, ends, later
+        self.episode, self.seeded = -1, 0
+
+    def _obs(self):
+        return np.array([self.episode, self.time, self.seeded], np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.seeded, self.episode = seed % 1000, -1
+        self.episode, self.time = self.episode + 1, 0
+        return self._obs(), {}
+
+    def step(self, action):
+        assert action in (1, 2, 3), action
+        self.time += 1
+        done = self.time >= self.length + self.later * self.episode
+        flags = (done, False) if self.ends == "terminated" else (False, done)
+        return self._obs(), float(self.time), *flags, {}
+
+
+class Noise(gymnasium.Env):
+    """Random observations, rewards and ends, from the seed alone."""
+
+    observation_space = spaces.Dict({"x": spaces.Box(-10, 10, (2,), np.float32), "kind": spaces.Discrete(5, start=-2)})
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def _obs(self):
+        return {"kind": int(self.np_random.integers(-2, 3)), "x": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._obs(), {}
+
+    def step(self, action):
+        draw = self.np_random.random()
+        return self._obs(), float(draw + action[0]), bool(draw < 0.1), bool(draw > 0.9), {}
+
+
+class Surroundings(gymnasium.Env):
+    """Its observation says whether JAX sees the CPU only, whether it is imported, and whether Ctrl-C is ignored."""
+
+    observation_space = spaces.MultiDiscrete([2, 2, 2])
+    action_space = spaces.MultiBinary(2)
+
+    def reset(self, *, seed=None, options=None):
+        cpu = os.environ.get("JAX_PLATFORMS") == "cpu"
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        return np.array([cpu, "jax" in sys.modules, ignored], np.int64), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+class Breaks(Counter):
+    """A Counter that breaks as `how` says in the constructor, in its second reset, or in the step when its time is 2.
+
+    Where `once` names a file, only the first to make it breaks.
+    """
+
+    def __init__(self, how="raise", where="step", once=None, length=5):
+        self.how, self.where, self.once = how, where, once
+        if where == "constructor":
+            self._break()
+        super().__init__(length)
+
+    def _break(self):
+        if self.once is not None:
+            try:
+                os.close(os.open(self.once, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+        if self.how == "raise":
+            raise RuntimeError("broken on purpose")
+        if self.how == "exit":
+            os._exit(3)
+        if self.how == "sleep":
+            time.sleep(1000)
+        while self.how == "loop":
+            pass
+        os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segv": signal.SIGSEGV}[self.how])
+
+    def reset(self, *, seed=None, options=None):
+        if self.where == "reset" and self.episode >= 0:
+            self._break()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.where == "step" and self.time == 2:
+            self._break()
+        return super().step(action)
+
+
+class Wrong(gymnasium.Env):
+    """An environment that breaks the contract in the way called `how`."""
+
+    def __init__(self, how):
+        self.how, self.time = how, 0
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        if how == "no space":
+            del self.observation_space
+        if how == "text space":
+            self.observation_space = spaces.Text(5)
+
+    def _obs(self):
+        obs = np.zeros(2, np.float32)
+        late = self.time >= 3
+        return {
+            "shape": np.zeros(3, np.float32),
+            "dtype": np.zeros(2, np.float64),
+            "list": [0.0, 0.0],
+            "late shape": np.zeros(2 + late, np.float32),
+            "late dtype": np.zeros(2, np.float64 if late else np.float32),
+            "none": None,
+            "nan": np.full(2, np.nan if late else 0.0, np.float32),
+            "bounds": np.full(2, 7.0 if late else 0.0, np.float32),
+        }.get(self.how, obs)
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return self._obs() if self.how == "reset" else (self._obs(), {})
+
+    def step(self, action):
+        self.time += 1
+        reward = {"reward": np.zeros(1), "reward text": "1", "reward nan": float("nan")}.get(self.how, 1.0)
+        terminated = 0 if self.how == "flag" else False
+        result = self._obs(), reward, terminated, self.time >= 10, {}
+        return result[:4] if self.how == "four values" else result
+
+
+class Odd(gymnasium.Env):
+    """No Gymnasium interface at all."""
+
+    def __new__(cls):
+        return object()
+
+
+class Target(gymnasium.Env):
+    """One step: the reward is 1 for the action that the observation names."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, sleep=0.0):
+        self.sleep = sleep
+
+    def _obs(self):
+        self.answer = int(self.np_random.integers(2))
+        return np.eye(2, dtype=np.float32)[self.answer]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._obs(), {}
+
+    def step(self, action):
+        time.sleep(self.sleep)
+        reward = float(action == self.answer)
+        return self._obs(), reward, True, False, {}
