@@ -60,9 +60,7 @@ def render(results: Mapping[str, Any]) -> str:
         "# Learning from a dataset alone\n\n"
         f"Pendulum-v1. For each seed SAC is stopped after {HALF:,} steps and collects {STEPS:,}, exploring; IQL and "
         f"TD3+BC learn from these. Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 "
-        "on.\n\n"
-        + report.table(header, rows)
-        + f"\n{report.says(results['made'])}\n"
+        "on.\n\n" + report.table(header, rows) + f"\n{report.says(results['made'])}\n"
     )
 
 
