@@ -69,7 +69,7 @@ def test_random_play_stays_within_the_bounds(name):
 
 
 def test_a_time_limit_keeps_the_true_final_observation():
-    """TRAPS 5: what `step` reports is what gymnax's own functions give, before and after the reset."""
+    """What `step` reports is what gymnax's own functions give, before and after the reset."""
     env, params = envs.make("CartPole-v1", max_steps_in_episode=5)
     raw = env.env
     step, step_env, reset = jax.jit(env.step), jax.jit(raw.step_env), jax.jit(raw.reset_env)
@@ -109,7 +109,7 @@ def test_same_keys_same_episodes_as_gymnax(name):
 
 
 def test_every_reset_of_every_environment_draws_its_own_numbers():
-    """TRAPS 19."""
+    """Environments that step at once draw actions of their own."""
     env, params = envs.make("CartPole-v1", max_steps_in_episode=3)
     first, obs, _, _, _, truncated = play(env, params, num_envs=8, num_steps=30)
     starts = np.concatenate([first, obs[truncated]])

@@ -245,5 +245,5 @@ def test_ctrl_c_with_overlap_ends_soon_and_saved(tmp_path, number):
     process.stderr.close()
     assert "stopped at step" in said
     assert "overlap is off" not in said
-    assert lines(tmp_path / "run")[-1]["learner_idle"] > 0.5
+    assert lines(tmp_path / "run")[-1]["learner_idle"] > 0  # it waits for the rollout at its side
     assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"]

@@ -112,7 +112,7 @@ def answer(process):
 
 
 def test_twenty_updates_are_ten_and_ten_in_fresh_processes(tmp_path):
-    """TRAPS 58 and PROMISES 14: another process, hash seed and working directory; every leaf bitwise equal."""
+    """Another process, hash seed and working directory; every leaf bitwise equal."""
     config = SMALL | {"total_steps": 640, "num_minibatches": 2, "num_epochs": 2, "normalize_reward": True}
     whole = child(tmp_path / "a", "1", config=config, run=str(tmp_path / "whole"), stop=10**9)
     half = child(tmp_path / "b", "2", config=config, run=str(tmp_path / "half"), stop=320)

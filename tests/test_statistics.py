@@ -77,7 +77,7 @@ def test_before_anything_was_seen_normalizing_changes_nothing():
 
 
 def test_one_far_mean_costs_no_digits():
-    """TRAPS 17: N(1e4, 1), 1e7 samples in batches, float32: the deviation is within 1%, the mean within 0.01."""
+    """N(1e4, 1), 1e7 samples in batches, float32: the deviation is within 1%, the mean within 0.01."""
 
     def add(stats, key):
         return statistics.running_update(stats, 1e4 + jax.random.normal(key, (100_000,))), None
