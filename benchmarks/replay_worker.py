@@ -4,6 +4,7 @@ It speaks JSON, a line each, as `workers.answer` does: {"build": [name, kind, ar
 mode, seed]} is answered with the seconds of a cycle by operation, {"check": [name]} with what the buffer holds then.
 """
 
+import gc
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -42,6 +43,7 @@ class Worker:
 
     def drop(self, name: str) -> None:
         del self.cases[name]
+        gc.collect()  # a case holds its own methods, and the next one needs the gigabytes
 
 
 def versions(library: str) -> dict[str, str]:
