@@ -1,4 +1,4 @@
-"""Checkpoints are whole or absent, verified before use, and bit-equal to what was saved (PROMISES 2, 3, 4)."""
+"""Checkpoints are whole or absent, verified before use, and bit-equal to what was saved."""
 
 import errno
 import random
@@ -162,7 +162,7 @@ def operations(run, step):
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO, "kill"])
 def test_a_fault_before_any_operation_of_a_save_loses_nothing(tmp_path, monkeypatch, fault):
-    """PROMISES 1, 2, 4: a full disk, a failing one and a kill, before each operation of one save."""
+    """A full disk, a failing one and a kill, before each operation of one save."""
     count = len(operations(_fresh(tmp_path / "count"), 20))
     assert count > 15
     for number in range(count):

@@ -222,7 +222,7 @@ def test_exit_codes(monkeypatch, capsys):
 
 
 def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
-    """PROMISES 21, with a real signal to a real process."""
+    """With a real signal to a real process."""
     run = tmp_path / "run"
     arguments = ["train", "ppo/cartpole", *TINY, "--total_steps=3e6", "--log_every=3200", "--out", str(run)]
     arguments = [word for word in arguments if word not in ("--total_steps", "64")]

@@ -225,7 +225,7 @@ def mutant(rng, base, keys):
 
 
 def test_ten_thousand_mutants_give_only_config_errors():
-    """PROMISES 7: a bad config gets a clear error, in about a millisecond, with nothing traced or compiled."""
+    """A bad config gets a clear error, in about a millisecond, with nothing traced or compiled."""
     rng, base, events = random.Random(0), parse(SMALL).flat(), []
     keys, refused = [*schema("ppo").fields], 0
     jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: events.append(name))

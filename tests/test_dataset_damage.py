@@ -1,4 +1,4 @@
-"""Damage to a dataset is named, and a forged one is refused (PROMISES 3, 8)."""
+"""Damage to a dataset is named, and a forged one is refused."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A dataset is whole or absent: a writer that fails leaves nothing (PROMISES 2, 4)."""
+"""A dataset is whole or absent: a writer that fails leaves nothing."""
 
 import errno
 

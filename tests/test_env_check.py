@@ -1,4 +1,4 @@
-"""PROMISES 11: faulty environments are reported before training, naming env, field, expected and got."""
+"""Faulty environments are reported before training, naming env, field, expected and got."""
 
 import jax
 import jax.numpy as jnp

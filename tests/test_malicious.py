@@ -1,4 +1,4 @@
-"""Checkpoints and configs are data from strangers: nothing in them runs, writes or reads elsewhere (PROMISES 8)."""
+"""Checkpoints and configs are data from strangers: nothing in them runs, writes or reads elsewhere."""
 
 import json
 import os

@@ -124,7 +124,7 @@ def test_twenty_updates_are_ten_and_ten_in_fresh_processes(tmp_path):
 
 
 def test_the_step_compiles_once_for_chunks_of_every_length(tmp_path):
-    """PROMISES 16: lines of 3 updates, a last chunk of 1, and a resume."""
+    """Lines of 3 updates, a last chunk of 1, and a resume."""
     names = []
     jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **k: names.append((name, k.get("fun_name"))))
     config = SMALL | {"log_every": 96, "checkpoint_every": 96}
@@ -156,7 +156,7 @@ class TimeBomb:
 
 
 def test_the_state_before_the_first_bad_update_of_a_chunk_is_kept(trained, tmp_path, monkeypatch):
-    """PROMISES 9: the step, the quantity and the environment are named, and the last finite state is a checkpoint."""
+    """The step, the quantity and the environment are named, and the last finite state is a checkpoint."""
     make = envs.make
     monkeypatch.setattr(envs, "make", lambda name, **kwargs: (TimeBomb((made := make(name, **kwargs))[0]), made[1]))
     monkeypatch.setattr(envs, "check", lambda *args, **kwargs: None)

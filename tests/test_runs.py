@@ -100,7 +100,7 @@ def test_summaries_worked_by_hand():
 
 
 def test_seeds_are_one_program_and_equal_single_runs(tmp_path):
-    """PROMISES 15: the environments' integers exactly, parameters to float rounding after one update."""
+    """The environments' integers exactly, parameters to float rounding after one update."""
     many, one = [], []
     together = loop.train(THREE, lambda line, state: many.append(state), out=tmp_path / "many", show=False)
     alone = loop.train(SMALL | {"seed": 6}, lambda line, state: one.append(state), out=tmp_path / "one", show=False)
