@@ -102,7 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     collect.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
     collect.add_argument("--checkpoint", type=int, metavar="STEP", help="of which step (the newest)")
     collect.add_argument("--seed", type=int, default=0, help="of the environments and the exploration (%(default)s)")
-    command(_list, "list", "agents, environments, configs")
+    listing = command(_list, "list", "agents, environments, configs; or the tasks of a suite")
+    listing.add_argument("suite", nargs="?", metavar="SUITE", help="brax, craftax, ...: the names of its tasks")
     return parser
 
 
@@ -229,10 +230,18 @@ def _collect(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from rlkit import agents, envs
+    from rlkit.envs.registry import SUITES
+    from rlkit.hosts.names import PREFIXES
     from rlkit.runs.config import names
 
+    if options.suite is not None:
+        print(*envs.names(options.suite), sep="\n")
+        return 0
     for title, found in (("agents", agents.REGISTRY), ("environments", envs.names()), ("configs", names())):
         print(f"{title}:", *sorted(found), sep="\n  ")
+    print("environments of other libraries, each an extra:")
+    print("  in JAX (rlkit list SUITE names the tasks):", ", ".join(f"{suite}:TASK" for suite in SUITES))
+    print("  outside of JAX:", ", ".join(f"{prefix}:NAME" for prefix in PREFIXES), "or, with --env, MODULE:CLASS")
     return 0
 
 

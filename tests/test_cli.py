@@ -117,6 +117,13 @@ def test_list(capsys):
     assert cli.main(["list"]) == 0
     words = capsys.readouterr().out.split()
     assert {"ppo", "CartPole-v1", "Breakout-MinAtar", "ppo/cartpole"} <= set(words)
+    assert {"brax:TASK,", "gymnasium:NAME,"} <= set(words)
+
+
+def test_list_of_a_suite(capsys):
+    assert cli.main(["list", "pgx"]) == 0
+    assert "pgx:tic_tac_toe" in capsys.readouterr().out.split()
+    assert "try brax:" in fails(capsys, "list", "brex")
 
 
 def test_check_compiles_nothing(capsys, monkeypatch):
@@ -174,7 +181,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, said, capsys, tmp_path
     assert list(tmp_path.iterdir()) == [], "something was written"
 
 
-@pytest.mark.parametrize("arguments", [[], ["trian"], ["train"], ["plot"], ["list", "extra"], ["train", "--seed", "3"]])
+@pytest.mark.parametrize("arguments", [[], ["trian"], ["train"], ["plot"], ["list", "pgx", "extra"], ["train", "--seed", "3"]])
 def test_usage_errors_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)

@@ -74,9 +74,7 @@ def test_every_small_permutation_is_as_likely(n):
     assert_uniform(counts)
 
 
-@pytest.mark.parametrize(
-    ("n", "positions"), [(16, (0, 1)), (16, (3, 12)), (257, (0, 1)), (257, (0, 16)), (260, (3, 12))]
-)
+@pytest.mark.parametrize(("n", "positions"), [(16, (0, 1)), (16, (3, 12)), (257, (0, 1)), (260, (0, 16))])
 def test_single_and_pair_positions_are_uniform(n, positions):
     count = 6 * n * n
     a, b = draws(n, positions, count).T
