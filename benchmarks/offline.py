@@ -40,7 +40,7 @@ def measure(seed: int, folder: Path) -> dict[str, Any]:
     found = {COLLECTOR: trained("sac/pendulum", sac, seed=seed, **keys)}
     collect(sac, STEPS, data, seed=seed)
     for label, config in LEARNERS.items():
-        found[label] = trained(config, folder / label, dataset=str(data), seed=seed)
+        found[label] = trained(config, folder / config.partition("/")[0], dataset=str(data), seed=seed)
     return {"returns": found, "seconds": time.perf_counter() - begin}
 
 

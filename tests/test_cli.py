@@ -181,7 +181,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, said, capsys, tmp_path
     assert list(tmp_path.iterdir()) == [], "something was written"
 
 
-@pytest.mark.parametrize("arguments", [[], ["trian"], ["train"], ["plot"], ["list", "pgx", "extra"], ["train", "--seed", "3"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["trian"], ["train"], ["plot"], ["list", "pgx", "extra"], ["train", "--seed", "3"]]
+)
 def test_usage_errors_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)

@@ -1,9 +1,7 @@
 """Many copies of an environment that lives outside of JAX, as one thing to reset and to step."""
 
-import atexit
 import itertools
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +9,7 @@ import jax
 import numpy as np
 
 from rlkit.hosts import block, contract, group, wire
+from rlkit.hosts.closing import Closing
 from rlkit.hosts.group import Fault
 from rlkit.hosts.local import Local
 from rlkit.hosts.making import Recipe
@@ -65,7 +64,7 @@ class Episodes:
         return ended
 
 
-class Pool:
+class Pool(Closing):
     """N environments in worker processes, in threads, or in this process; `rlkit.hosts.make` makes one.
 
     Closing it, leaving its `with` block, or the end of this process in whatever way, ends all workers.
@@ -99,9 +98,7 @@ class Pool:
             if backend == "process"
             else Local(recipe, self.shares, timeout, threads=backend == "thread")
         )
-        self._close = weakref.finalize(self, self.workers.close)
-        atexit.register(self._close)
-        self.closed = False
+        self._closed_by(self.workers.close)
         try:
             self._start()
         except BaseException:
@@ -123,18 +120,6 @@ class Pool:
         self.views = self.workers.views()
         self.observation_space, self.action_space = space(self.obs_tree), space(self.action_tree)
         self.actions_treedef = jax.tree.structure(contract.build(self.action_tree, iter(self.views.action)))
-
-    def __enter__(self) -> "Pool":
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all workers; a second call does nothing."""
-        self.closed = True
-        atexit.unregister(self._close)
-        self._close()
 
     def watch(self, interrupted: Callable[[], bool]) -> None:
         """Let `interrupted` be asked while workers are waited for; where it says true, `Interrupted` is raised."""

@@ -5,8 +5,6 @@ NEXT_STEP: in the step after it, which ignores the action and pays nothing: no t
 DISABLED: when told; here at once.
 """
 
-import atexit
-import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -14,13 +12,14 @@ import jax
 import numpy as np
 
 from rlkit.hosts import contract
+from rlkit.hosts.closing import Closing
 from rlkit.hosts.contract import Leaf, Tree, Violation
 from rlkit.hosts.pool import Episodes, HostError, Step
 from rlkit.hosts.spaces import space
 from rlkit.types import ConfigError, PyTree
 
 
-class VectorPool:
+class VectorPool(Closing):
     """A vector environment with the interface of `Pool`; no supervisor stands around it.
 
     Args:
@@ -34,10 +33,8 @@ class VectorPool:
 
     def __init__(self, make: Callable[[int], Any], *, name: str, seed: int = 0):
         self.name, self.make, self.seed, self.restarted = name, make, seed, 0
-        self.closed = False
         self.envs = make(seed)
-        self._close = weakref.finalize(self, self.envs.close)
-        atexit.register(self._close)
+        self._closed_by(self.envs.close)
         self.num_envs = int(self.envs.num_envs)
         mode = getattr(self.envs, "metadata", {}).get("autoreset_mode")
         self.mode = getattr(mode, "name", None) or "NEXT_STEP"  # which is Gymnasium's default
@@ -54,18 +51,6 @@ class VectorPool:
         self.interrupted: Callable[[], bool] = lambda: False
         self.fresh = True  # nobody has stepped the first one
 
-    def __enter__(self) -> "VectorPool":
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the environments; a second call does nothing."""
-        self.closed = True
-        atexit.unregister(self._close)
-        self._close()
-
     def watch(self, interrupted: Callable[[], bool]) -> None:
         """A vector environment cannot be interrupted; the collector asks between steps."""
         self.interrupted = interrupted
@@ -77,10 +62,7 @@ class VectorPool:
         if not self.fresh or seed != self.seed:
             self.envs.close()
             self.envs = self.make(seed)
-            self._close.detach()
-            atexit.unregister(self._close)
-            self._close = weakref.finalize(self, self.envs.close)
-            atexit.register(self._close)
+            self._closed_by(self.envs.close)
         self.seed, self.fresh = seed, False
         self.episodes.clear()
         self.resetting[:] = False
