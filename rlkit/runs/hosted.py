@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from flax import struct
 from rlkit import agents, hosts
 from rlkit.hosts import checks, devices, names
 from rlkit.hosts.collect import Collected, Collector, NotFinite, act_shapes
+from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.play import play
 from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
@@ -26,7 +27,7 @@ from rlkit.runs.config import RunConfig
 from rlkit.runs.program import Chunk, Program
 from rlkit.training import Evaluation, TrainState
 from rlkit.training.keys import plain, straight
-from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Space, Transition
+from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
 
 _EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # what tells the seeds of these from those of training
 
@@ -36,30 +37,6 @@ class Held(struct.PyTreeNode):
 
     steps: PyTree  # Transition, leaves [N, ...]; () for an agent that does not replay
     there: Array  # [] bool, false before the first rollout
-
-
-class HostEnv(NamedTuple):
-    """Stands where other programs have an environment: its spaces are known, but nothing can be traced."""
-
-    name: str
-    obs: Space
-    action: Space
-
-    def observation_space(self, params: Any) -> Space:
-        """The space of one observation."""
-        return self.obs
-
-    def action_space(self, params: Any) -> Space:
-        """The space of one action."""
-        return self.action
-
-    def reset(self, key: Key, params: Any) -> Any:
-        """Raises ConfigError: such an environment cannot be part of a compiled program."""
-        raise ConfigError(f"env={self.name!r} is outside of JAX and cannot be traced; step it with rlkit.hosts.make")
-
-    def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Any:
-        """Raises ConfigError, as `reset` does."""
-        self.reset(key, params)
 
 
 def program(config: RunConfig) -> "Program | HostProgram":

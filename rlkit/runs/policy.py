@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs import checkpoint, files
 from rlkit.runs.config import RunConfig, load_config, read
-from rlkit.runs.hosted import HostEnv, HostProgram
+from rlkit.runs.hosted import HostProgram
 from rlkit.runs.hosted import program as make_program
 from rlkit.runs.program import Program
 from rlkit.types import ConfigError, Env, Key, PyTree
