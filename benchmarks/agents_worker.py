@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ppo_worker import Train, Trainer, versions
+from ppo_worker import PACKAGES, Train, Trainer
 from workers import answer
 
 HIDDEN, CAPACITY, STARTS, TAU, LEARNING_RATE, GAMMA = (64, 64), 100_000, 1000, 0.01, 1e-3, 0.99
@@ -86,4 +86,4 @@ def rejax(name: str, iterations: int) -> tuple[Train, Callable[[Any], int]]:
 
 
 if __name__ == "__main__":
-    answer(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), versions())
+    answer(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), PACKAGES)

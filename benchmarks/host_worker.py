@@ -7,13 +7,13 @@ same bare scalar environments of the same Gymnasium, one after the other in thei
 
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import gymnasium
 import numpy as np
 from workers import answer
 
+PACKAGES = ("rlkit-jax", "stable-baselines3", "sbx-rl", "torch", "jax", "gymnasium", "mujoco", "numpy")
 LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP, MAX_GRAD_NORM = 1e-3, 0.99, 0.95, 0.2, 0.5
 SAC = {"learning_rate": 3e-4, "gamma": 0.99, "tau": 0.005, "batch_size": 256, "hidden": (256, 256), "starts": 1000}
 
@@ -234,20 +234,9 @@ class Peer:
         return {"return": float(found), "seconds": time.perf_counter() - begin}
 
 
-def versions() -> dict[str, str]:
-    found = {}
-    names = ("rlkit-jax", "stable-baselines3", "sbx-rl", "torch", "jax", "gymnasium", "mujoco", "numpy")
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def main() -> None:
     library = sys.argv[1]
-    answer(Rlkit() if library == "rlkit" else Peer(library), versions())
+    answer(Rlkit() if library == "rlkit" else Peer(library), PACKAGES)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,6 @@ class Trainer:
 
 
 if __name__ == "__main__":
-    from ppo_worker import versions
+    from ppo_worker import PACKAGES
 
-    answer(Trainer(), versions())
+    answer(Trainer(), PACKAGES)

@@ -8,11 +8,11 @@ different versions of gymnax, so this file imports each only in its own process.
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from workers import answer
 
+PACKAGES = ("rlkit-jax", "rejax", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy")
 NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDEN = 128, 4, 4, (64, 64)
 HYPER = {"learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "clip_eps": 0.2, "vf_coef": 0.5, "ent_coef": 0.0}
 MAX_GRAD_NORM = 0.5
@@ -91,18 +91,8 @@ class Trainer:
         return {"seconds": time.perf_counter() - begin, "steps": self.count(out)}
 
 
-def versions() -> dict[str, str]:
-    found = {}
-    for name in ("rlkit-jax", "rejax", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def main() -> None:
-    answer(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), versions())
+    answer(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), PACKAGES)
 
 
 if __name__ == "__main__":

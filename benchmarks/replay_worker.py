@@ -8,7 +8,6 @@ import gc
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import workers
@@ -46,19 +45,9 @@ class Worker:
         gc.collect()  # a case holds its own methods, and the next one needs the gigabytes
 
 
-def versions(library: str) -> dict[str, str]:
-    found = {}
-    for name in PACKAGES[library]:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def main() -> None:
     library = sys.argv[1]
-    workers.answer(Worker(import_module(MODULES[library]).KINDS), versions(library))
+    workers.answer(Worker(import_module(MODULES[library]).KINDS), PACKAGES[library])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import report
+
 
 class Worker:
     """A process that answers JSON, a line each, and first of all with its versions."""
@@ -43,8 +45,13 @@ class Worker:
         return json.loads(line)
 
 
-def answer(worker: Any, versions: Mapping[str, str | None]) -> None:
-    """The other end: call the method of `worker` that each line on standard input names."""
+def answer(worker: Any, packages: Sequence[str]) -> None:
+    """The other end: call the method of `worker` that each line on standard input names.
+
+    Args:
+      packages: of which the installed versions are told, where there are any.
+    """
+    versions = {name: number for name, number in report.versions(packages).items() if number is not None}
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints must not be taken for an answer
     print(json.dumps({"versions": versions}), file=answers)
