@@ -75,26 +75,15 @@ def pool(
     kwargs: dict[str, Any],
     *,
     num_envs: int,
-    backend: str = "process",
     seed: int = 0,
     num_workers: int | None = None,
-    timeout: float = 5.0,
-    restarts: int = 10,
+    **others: Any,
 ) -> Pool | VectorPool:
-    """What `make` does, with the environment's arguments apart."""
+    """What `make` does, with the environment's arguments apart; `others` are those of a `Pool`."""
     name, found = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), recipe(env, kwargs)
     if found.kind in BUILT:
         return VectorPool(partial(_envpool, found, num_envs, num_workers), name=name, seed=seed)
-    return Pool(
-        found,
-        name=name,
-        num_envs=num_envs,
-        backend=backend,
-        seed=seed,
-        num_workers=num_workers,
-        timeout=timeout,
-        restarts=restarts,
-    )
+    return Pool(found, name=name, num_envs=num_envs, seed=seed, num_workers=num_workers, **others)
 
 
 def _envpool(recipe: Recipe, num_envs: int, threads: int | None, seed: int) -> Any:
