@@ -1,5 +1,6 @@
 """rlkit.runs.archives: transitions from flat arrays, by hand-worked numbers, and NumPy archives from strangers."""
 
+import gc
 import io
 import os
 import zipfile
@@ -204,3 +205,33 @@ def test_files_that_are_no_archives_are_named(tmp_path):
     }.items():
         with pytest.raises(ConfigError, match=f"{name}.*{said}"):
             datasets.read_npz(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("default:::minari", "ignore:Implicitly cleaning up:ResourceWarning")
+def test_a_dataset_that_minari_wrote(tmp_path, monkeypatch):
+    """Three random episodes of CartPole by Minari's own collector, compared with its own reading."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    minari = pytest.importorskip("minari")
+    gymnasium = pytest.importorskip("gymnasium")
+    env = minari.DataCollector(gymnasium.make("CartPole-v1", max_episode_steps=12))
+    env.action_space.seed(0)
+    for seed in range(3):
+        env.reset(seed=seed)
+        ended = False
+        while not ended:
+            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            ended = terminated or truncated
+    written = env.create_dataset("rlkit/cartpole-v0", author="a", author_email="a@b.c", code_permalink="none")
+    env.close()
+    del env
+    gc.collect()  # it leaves a temporary folder behind
+    read, start = datasets.minari("rlkit/cartpole-v0"), 0
+    for episode in written.iterate_episodes():
+        rows = slice(start, start := start + len(episode.rewards))
+        np.testing.assert_array_equal(read.obs[rows, 0], episode.observations[:-1])
+        np.testing.assert_array_equal(read.next_obs[rows, 0], episode.observations[1:])
+        np.testing.assert_array_equal(read.action[rows, 0], episode.actions)
+        np.testing.assert_array_equal(read.reward[rows, 0], episode.rewards)
+        np.testing.assert_array_equal(read.terminated[rows, 0], episode.terminations)
+        np.testing.assert_array_equal(read.truncated[rows, 0], episode.truncations & ~episode.terminations)
+    assert start == read.reward.size
