@@ -21,7 +21,7 @@ import report
 from rlkit.ops.statistics import iqm, iqm_interval
 from rlkit.runs import collect, load_config, train
 
-HALF, STEPS, SEEDS, EPISODES = 6000, 100_000, 10, 128
+HALF, STEPS, SEEDS, EPISODES = 4000, 100_000, 10, 128
 LEARNERS = {"IQL": "iql/pendulum", "TD3+BC": "td3_bc/pendulum"}
 COLLECTOR = "SAC that collected"
 
