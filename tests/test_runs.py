@@ -195,6 +195,34 @@ def test_tensorboard_gets_every_line(trained, tmp_path, monkeypatch):
     assert losses == [(line["policy_loss"], line["step"]) for line in metrics.read(run)]
 
 
+def test_wandb_gets_every_line_and_a_resumed_run_goes_on_in_its_curves(tmp_path, monkeypatch):
+    sessions = []
+
+    class Session:
+        def __init__(self, **arguments):
+            self.arguments, self.lines, self.finished = arguments, [], False
+            sessions.append(self)
+
+        def log(self, scalars, step):
+            self.lines.append((scalars["policy_loss"], step))
+
+        def finish(self):
+            self.finished = True
+
+    monkeypatch.setitem(sys.modules, "wandb", type(sys)("wandb"))
+    sys.modules["wandb"].init = Session
+    config = SMALL | {"wandb": "project", "total_steps": 96}
+    stopped = loop.train(config, lambda line, state: line["step"] == 64, out=tmp_path / "run", show=False)
+    loop.resume(stopped.run, show=False)
+    first, second = sessions
+    assert first.finished
+    assert second.finished
+    assert first.arguments["project"] == "project"
+    assert first.arguments["id"] == second.arguments["id"]
+    assert second.arguments["resume"] == "allow"
+    assert first.lines + second.lines == [(line["policy_loss"], line["step"]) for line in metrics.read(stopped.run)]
+
+
 def test_plain_progress_is_plain(capsys):
     display = progress.progress(1000)
     assert isinstance(display, progress.Plain)

@@ -8,6 +8,7 @@ each of these is a list, one entry a seed, but for the first three. What is not 
 
 import json
 import math
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,17 @@ def _tensorboard(run: Path, config: Any, step: int) -> _Writer:
 def _wandb(run: Path, config: Any, step: int) -> _Writer:
     import wandb  # pyright: ignore[reportMissingImports]
 
-    session = wandb.init(project=config.run.wandb, name=run.name, dir=str(run), config=config.flat())
+    identity = run / "wandb.id"  # by which a resumed run goes on in the same curves
+    if not identity.exists():
+        files.replace(identity, secrets.token_hex(4).encode())
+    session = wandb.init(
+        project=config.run.wandb,
+        id=files.read(identity, 64).decode(),
+        resume="allow",
+        name=run.name,
+        dir=str(run),
+        config=config.flat(),
+    )
     return lambda scalars, step: session.log(scalars, step=step), session.finish
 
 
