@@ -3,21 +3,18 @@
 import difflib
 import importlib.util
 import re
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from rlkit.envs import registry
+from rlkit.hosts import built
 from rlkit.hosts.making import Recipe
-from rlkit.hosts.pool import Pool, derive
+from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
 from rlkit.types import ConfigError
 
-PREFIXES = ("gymnasium", "atari", "envpool")
-BUILT = ("envpool",)  # whose environments come as one, and are not made one by one
+PREFIXES = ("gymnasium", "atari", "ale", "envpool")
 _OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _ID = re.compile(r"[\w./-]+")  # no colon: what stands before one, gymnasium would import
 
@@ -38,7 +35,7 @@ def checked_name(env: str) -> str:
     """A name of which `is_host` is true. Raises ConfigError where it names no single environment; imports nothing."""
     prefix, _, task = env.partition(":")
     if prefix in PREFIXES and not _ID.fullmatch(task):
-        example = {"atari": "Breakout"}.get(prefix, "CartPole-v1")
+        example = {"atari": "Breakout", "ale": "Breakout"}.get(prefix, "CartPole-v1")
         raise ConfigError(f"env={env!r} must name one environment after the colon; try {prefix}:{example}")
     return env
 
@@ -63,7 +60,7 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
         raise ConfigError(f"env={env!r} is no environment of a host; try {hint}")
     checked_name(env)
     _needs("gymnasium", "host", f"env={env!r}")
-    if prefix == "atari" or task.startswith("ALE/"):
+    if prefix in ("atari", "ale") or task.startswith("ALE/"):
         _needs("ale_py", "atari", f"env={env!r}")
     if prefix == "envpool":
         _needs("envpool", "envpool", f"env={env!r}")
@@ -81,56 +78,9 @@ def pool(
 ) -> Pool | VectorPool:
     """What `make` does, with the environment's arguments apart; `others` are those of a `Pool`."""
     name, found = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), recipe(env, kwargs)
-    if found.kind in BUILT:
-        return VectorPool(partial(_envpool, found, num_envs, num_workers), name=name, seed=seed)
+    if found.kind in built.MAKERS:
+        return VectorPool(partial(built.make, found, num_envs, num_workers or 0), name=name, seed=seed)
     return Pool(found, name=name, num_envs=num_envs, seed=seed, num_workers=num_workers, **others)
-
-
-def _envpool(recipe: Recipe, num_envs: int, threads: int | None, seed: int) -> Any:
-    import envpool  # pyright: ignore[reportMissingImports]
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the precision of its spaces' bounds
-        try:
-            return _Envpool(
-                envpool.make(
-                    recipe.name,
-                    env_type="gymnasium",
-                    num_envs=num_envs,
-                    seed=derive(seed, 0),
-                    num_threads=threads or 0,
-                    **recipe.kwargs,
-                )
-            )
-        except (AssertionError, TypeError, ValueError) as error:
-            said = " ".join(str(error).split())[:200]
-            raise ConfigError(f"env='envpool:{recipe.name}' cannot be made: {said}") from None
-
-
-class _Envpool:
-    """envpool's environments: they take no seed later, and no options."""
-
-    def __init__(self, envs: Any):
-        self.envs, self.num_envs, self.close = envs, envs.config["num_envs"], envs.close
-        self.metadata = {}  # it resets in the next step
-        self.single_observation_space: Any = envs.observation_space
-        self.single_action_space = envs.action_space
-        space = self.single_observation_space
-        self.images = len(space.shape or ()) == 3 and space.dtype == np.uint8
-        if self.images:  # its channels come first, and XLA's last
-            low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))
-            self.single_observation_space = type(space)(low, high, dtype=np.uint8)
-
-    def reset(self, seed: int) -> Any:
-        obs, infos = self.envs.reset()
-        return self._seen(obs), infos
-
-    def step(self, actions: Any) -> Any:
-        obs, *rest = self.envs.step(actions)
-        return self._seen(obs), *rest
-
-    def _seen(self, obs: Any) -> Any:
-        return np.moveaxis(obs, 1, -1) if self.images else obs
 
 
 def make(
@@ -151,8 +101,8 @@ def make(
             step = pool.step(actions)
 
     Args:
-      env: "gymnasium:ID", "atari:Breakout" (with the usual preprocessing), "envpool:ID" (in its own threads), or
-        "module:Class", or a function or class that makes one environment.
+      env: "gymnasium:ID", "atari:Breakout" (with the usual preprocessing), "ale:Breakout" or "envpool:ID" (in their
+        own threads), or "module:Class", or a function or class that makes one environment.
       num_envs: N.
       backend: "process": worker processes; "thread": threads of this process, for environments that wait or let go of
         Python's lock; "serial": one after the other. The transitions are the same.
