@@ -1,5 +1,6 @@
 """The command line: what each command prints, and what a mistake costs."""
 
+import importlib
 import os
 import re
 import shutil
@@ -34,6 +35,7 @@ def _compilations_in_a_folder_of_the_tests(tmp_path_factory):
     jax.config.update("jax_numpy_dtype_promotion", "standard")  # optax's adam raises a Python float to an int32
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLKIT_CACHE", str(tmp_path_factory.mktemp("cache") / "xla"))
+        importlib.import_module("gymnax")  # which compiles while it is imported, and JAX opens a cache for it
         compilation_cache.reset_cache()
         yield
     for name, value in before.items():
