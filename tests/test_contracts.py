@@ -105,6 +105,16 @@ def test_a_state_can_be_donated(setup):
     assert "tf.aliasing_output" in jax.jit(pair.step, donate_argnums=0).lower(state).as_text()
 
 
+def test_donated_states_go_from_update_to_update(mapped):
+    start, update = mapped
+    state = start(jnp.full(SEEDS, 1e-3), jax.random.split(jax.random.key(0), SEEDS))
+    for _ in range(5):
+        before = state
+        state, _ = update(before)
+    assert any(x.is_deleted() for x in jax.tree.leaves(before))
+    assert not any(x.is_deleted() for x in jax.tree.leaves(state))
+
+
 def test_the_key_decides(setup):
     module, _, _, init, step = setup
 
@@ -128,12 +138,12 @@ def test_no_key_is_used_twice(setup):
 
 @pytest.fixture(scope="module")
 def mapped(setup):
-    """Programs for SEEDS seeds at once: (rates, keys) -> states, states -> states and metrics."""
+    """Programs for SEEDS seeds at once: (rates, keys) -> states, and states, which it takes, -> states and metrics."""
     module, _, pair, *_ = setup
     arguments = jnp.zeros(SEEDS), jax.random.split(jax.random.key(0), SEEDS)
     init = jax.jit(jax.vmap(lambda rate, key: pair.init(module.Hyper(learning_rate=rate), key)))
     init = init.lower(*arguments).compile()
-    return init, jax.jit(jax.vmap(pair.step)).lower(init(*arguments)).compile()
+    return init, jax.jit(jax.vmap(pair.step), donate_argnums=0).lower(init(*arguments)).compile()
 
 
 def test_a_vmap_over_seeds_equals_a_loop(setup, mapped):
@@ -154,10 +164,9 @@ def test_a_vmap_over_learning_rates_sweeps_them(mapped):
     start, update = mapped
     rates = jnp.zeros(SEEDS).at[:3].set([0.0, 1e-3, 1e-2])
     before = start(rates, jnp.stack([jax.random.key(0)] * SEEDS))
+    params = as_numbers(jax.tree.map(jnp.copy, before.agent.params))  # the update takes its arguments
     after, _ = update(before)
-    moved = jax.tree.map(
-        lambda a, b: np.abs(np.asarray(a - b)).reshape(SEEDS, -1).sum(1), after.agent.params, before.agent.params
-    )
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).reshape(SEEDS, -1).sum(1), as_numbers(after.agent.params), params)
     distances = np.sum(jax.tree.leaves(moved), axis=0)
     assert distances[0] == 0
     assert 0 < distances[1] < distances[2]
