@@ -1,10 +1,13 @@
 """Every buffer against a plain model, and what has gone wrong in the buffers of others."""
 
+from collections import Counter
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replay_model import FEW, KINDS, PRIORITIZED, B, Harness, N, R, Stream, example
+from replay_model import FEW, KINDS, PRIORITIZED, B, Harness, Model, N, R, Start, Stream, example
+from scipy.stats import chi2
 
 from rlkit import replay
 from rlkit.ops import segment_tree
@@ -61,6 +64,80 @@ def test_everything_that_may_be_drawn_is_drawn(kind):
         harness.add(num_steps)
         drawn = {start for i in range(12) for start in harness.sample(jax.random.key(i))[1]}
         assert drawn == set(harness.model.drawable())
+
+
+def probabilities(kind: str, model: Model) -> dict[Start, float]:
+    """Of each start that may be drawn, by the law of this kind of buffer."""
+    places = model.drawable()
+    shares = dict.fromkeys(places, 1.0)
+    if "prioritized" in kind:
+        shares = {start: model.mass[start] for start in places}
+    elif "episode" in kind:
+        episode: dict[Start, Start] = {}  # of each start, the first start in the same episode
+        for row, env in sorted(places):
+            episode[row, env] = episode.get((row - 1, env), (row, env))
+        sizes = Counter(episode.values())
+        shares = {start: 1.0 / sizes[episode[start]] for start in places}
+    return {start: share / sum(shares.values()) for start, share in shares.items()}
+
+
+def p_value(counts: np.ndarray, model: Model, expected: dict[Start, float]) -> float:
+    """Of Pearson's chi-square test that counts [R, N] of drawn slots have these probabilities."""
+    law = np.zeros((R, N))
+    for (row, env), share in expected.items():
+        law[row % R, env] = share
+    drawn = counts.sum()
+    assert drawn * law[law > 0].min() > 5
+    if counts[law == 0].any():
+        return 0.0
+    return float(chi2.sf(((counts - drawn * law)[law > 0] ** 2 / (drawn * law[law > 0])).sum(), (law > 0).sum() - 1))
+
+
+def histogram(harness: Harness, num_samples: int) -> np.ndarray:
+    """[R, N], how often each slot was drawn."""
+
+    @jax.jit
+    def run(state):
+        def one(counts, key):
+            sample = harness.buffer.sample(state, key)
+            drawn = sample.mask.reshape(B, -1)[:, 0].astype(jnp.int32)
+            return counts.at[(sample.index.row % R).astype(jnp.int32), sample.index.env].add(drawn), None
+
+        keys = jax.random.split(jax.random.key(3), num_samples)
+        return jax.lax.scan(one, jnp.zeros((R, N), jnp.int32), keys)[0]
+
+    return np.asarray(run(harness.state))
+
+
+def filled(kind: str) -> Harness:
+    """A buffer that has gone round twice, with measured priorities and steps that came after them."""
+    harness = Harness(*KINDS[kind])
+    for i, num_steps in enumerate((R, R, 5)):
+        harness.add(num_steps)
+        sample, starts = harness.sample(jax.random.key(i))
+        priority = np.random.default_rng(i).uniform(0.05, 3.0, size=B).astype(np.float32)
+        if starts:
+            harness.update(sample, starts, priority)
+    harness.add(2)
+    return harness
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_follow_the_law(kind):
+    """A family-wise alpha of 1e-6."""
+    harness = filled(kind)
+    expected = probabilities(kind, harness.model)
+    assert p_value(histogram(harness, 2000), harness.model, expected) > 1e-6 / len(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken_for"),
+    [("slices", "slices by episode"), ("slices by episode", "slices"), ("prioritized", "uniform")],
+)
+def test_draws_by_another_law_are_seen(kind, taken_for):
+    harness = filled(kind)
+    wrong = probabilities(taken_for, harness.model)
+    assert p_value(histogram(harness, 2000), harness.model, wrong) < 1e-6 / len(KINDS)
 
 
 @pytest.mark.parametrize("kind", FEW)
