@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy.special import log_softmax
 
 from rlkit.agents import actor_critic, policies, ppo
 from rlkit.agents.optimization import Descent
@@ -318,14 +319,31 @@ def test_a_clip_of_infinity_is_plain_policy_gradient_and_asymmetric_clips_differ
     assert losses["off"]["policy_loss"] < losses["high"]["policy_loss"] < losses["symmetric"]["policy_loss"]
 
 
-def test_the_kl_coefficient_adapts():
-    config = ppo.Config(hidden_sizes=(8,), kl_penalty=True)
-    agent = ppo.make(config, OBS, Discrete(3))
-    for target, factor in ((1e-7, 2.0), (1e3, 0.5), (jnp.inf, 1.0)):
-        state = start(agent, ppo.Hyper(kl_coef=0.3, kl_target=target, learning_rate=0.01))
-        after, metrics = update(agent, state, rollout_of(agent, state, 4, 4), 0)
-        np.testing.assert_allclose(after.kl_coef, 0.3 * factor, rtol=1e-6)
-        assert metrics["kl"] > 0
+def linear_policy():
+    """A network whose logits and value are products with a matrix each."""
+
+    def init(key, obs):
+        return {"logits": jax.random.normal(key, (3, 3)), "value": jnp.zeros(3)}
+
+    return init, lambda params, obs: (obs @ params["logits"], obs @ params["value"])
+
+
+def test_the_kl_coefficient_adapts_to_what_the_whole_update_moved():
+    agent = ppo.make(ppo.Config(kl_penalty=True, num_minibatches=1), OBS, Discrete(3), network=linear_policy())
+
+    def run(target):
+        state = start(agent, ppo.Hyper(kl_coef=0.3, kl_target=target, learning_rate=0.03))
+        rollout = rollout_of(agent, state, 8, 4)
+        return state, rollout, *update(agent, state, rollout)
+
+    state, rollout, after, metrics = run(jnp.inf)
+    old, new = (log_softmax(np.asarray(rollout.obs @ s.params["logits"], float), axis=-1) for s in (state, after))
+    moved = (np.exp(old) * (old - new)).sum(-1).mean()
+    np.testing.assert_allclose(metrics["update_kl"], moved, rtol=1e-4)
+    assert 0 < metrics["kl"] < moved / 1.6  # the mean on the way, which is 0 at first
+    factors = {jnp.inf: 1.0, moved / 3: 2.0, moved / 1.55: 2.0, moved: 1.0, moved * 3: 0.5}
+    for target, factor in factors.items():
+        np.testing.assert_allclose(run(target)[2].kl_coef, 0.3 * factor, rtol=1e-6)
 
 
 def test_schedules_follow_the_environment_steps():

@@ -77,9 +77,9 @@ class Hyper(struct.PyTreeNode):
     max_grad_norm: Annotated[Scalar, Interval(gt=0.0), "global norm"] = 0.5
     target_kl: Annotated[Scalar, Interval(ge=0.0), "an update ends at 1.5 times this KL divergence"] = jnp.inf
     kl_coef: Annotated[Scalar, Interval(ge=0.0), "of the KL penalty, at the start"] = 1.0
-    kl_target: Annotated[
-        Scalar, Interval(gt=0.0), "the mean KL of minibatches that kl_coef adapts to; infinity: it stays"
-    ] = jnp.inf
+    kl_target: Annotated[Scalar, Interval(gt=0.0), "the KL of an update that kl_coef adapts to; infinity: it stays"] = (
+        jnp.inf
+    )
     adam_eps: Annotated[Scalar, Interval(gt=0.0)] = 1e-5
     schedule_steps: Annotated[Scalar, Interval(gt=0.0), "environment steps that the schedules last"] = jnp.inf
 
@@ -314,9 +314,12 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
     metrics["learning_rate"] = learning_rate
     metrics["explained_variance"] = explained_variance(old.value.reshape(-1), target.reshape(-1))
     kl_coef = state.kl_coef
-    if config.kl_penalty:
-        adapted = losses.adaptive_kl_coef(kl_coef, metrics["kl"], target_kl=hyper.kl_target)
-        metrics["kl_coef"] = kl_coef = jnp.where(jnp.isinf(hyper.kl_target), kl_coef, adapted)
+    if config.kl_penalty:  # adapts to how far the whole update went, not to the mean on the way
+        now, _, _ = estimate(parts, state, learner.params, rollout, rollout.extras.core)
+        moved = policies.kl(old.dist, now.dist).mean()
+        adapted = losses.adaptive_kl_coef(kl_coef, moved, target_kl=hyper.kl_target)
+        kl_coef = jnp.where(jnp.isinf(hyper.kl_target), kl_coef, adapted)
+        metrics |= {"update_kl": moved, "kl_coef": kl_coef}
     state = state.replace(
         params=learner.params,
         opt_state=learner.opt_state,
