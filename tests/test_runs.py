@@ -154,6 +154,25 @@ def test_a_run_starts_from_anothers_parameters(trained, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+def test_unfinished_returns_stay_with_the_run_they_came_from(tmp_path):
+    config = SMALL | {"normalize_reward": True, "total_steps": 64}
+    source = loop.train(config, out=tmp_path / "a", show=False)
+    wider = config | {"num_envs": 2 * config["num_envs"], "learning_rate": 0.0}
+    started = loop.train(wider, out=tmp_path / "b", init_from=source.run, show=False).state.agent.normalizer
+    assert float(started.returns.count) == float(source.state.agent.normalizer.returns.count) + 64
+
+
+def test_target_networks_are_taken_over_too(tmp_path):
+    config = {"agent": "dqn", "env": "CartPole-v1", "num_envs": 2, "num_steps": 4, "hidden_sizes": [8], "capacity": 64}
+    config |= {"batch_size": 4, "learning_starts": 0, "eval_episodes": 2}
+    source = loop.train(config | {"total_steps": 64, "learning_rate": 0.1}, out=tmp_path / "a", show=False)
+    still = config | {"total_steps": 8, "learning_starts": 100, "seed": 3}
+    started = loop.train(still, out=tmp_path / "b", init_from=source.run, show=False)
+    for part in ("params", "target_params"):
+        assert digest(getattr(started.state.agent, part)) == digest(getattr(source.state.agent, part))
+    assert digest(source.state.agent.params) != digest(source.state.agent.target_params)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -15,12 +15,12 @@ import jax
 import numpy as np
 
 from rlkit.hosts.pool import HostError
-from rlkit.runs import checkpoint, files, memory, scores
+from rlkit.runs import checkpoint, files, memory, scores, transfer
 from rlkit.runs.config import RunConfig, load_config, parse
 from rlkit.runs.hosted import HostProgram
 from rlkit.runs.hosted import program as make_program
 from rlkit.runs.metrics import Lines, require, summarize
-from rlkit.runs.policy import load_state, stored
+from rlkit.runs.policy import stored
 from rlkit.runs.program import Chunk, Program
 from rlkit.runs.progress import progress
 from rlkit.runs.signals import Signals
@@ -74,7 +74,7 @@ def train(
     with closing(make_program(config)) as program:
         program.check()
         memory.require(program)
-        taken = _taken(program, init_from) if init_from is not None else {}
+        taken = transfer.of(program, init_from) if init_from is not None else None
         run = files.new_run(out if out is not None else files.next_run(config.name))
         try:
             files.replace(run / "versions.json", json.dumps(versions(), indent=1).encode() + b"\n")
@@ -100,7 +100,7 @@ def resume(run: str | Path, on_chunk: OnChunk | None = None, *, env: str | None 
     with closing(make_program(config)) as program:
         if not checkpoint.steps(path) and not (path / files.METRICS).exists():
             with Run(program, path, on_chunk, show) as session:  # it was stopped before its first step
-                return session.start({})
+                return session.start(None)
         state, step, extra = checkpoint.restore(path, program.template)
         length, seconds = extra.get("metrics_length"), extra.get("seconds")
         if not isinstance(length, int) or not isinstance(seconds, int | float) or not 0 <= length < 2**62:
@@ -132,12 +132,13 @@ class Run:
         self.background.shutdown(cancel_futures=True)
         self.display.__exit__(*exception)
 
-    def start(self, taken: Mapping[str, PyTree]) -> Trained:
-        """Train from the first step, with the parts `taken` of another agent's state."""
+    def start(self, taken: transfer.Taken | None) -> Trained:
+        """Train from the first step, with what was `taken` from another run."""
         started = self.background.submit(self.program.start)  # two compilations at once take as long as the longer
         _ = self.program.advance
         state = started.result()
-        state = state.replace(agent=state.agent.replace(**taken))
+        if taken is not None:
+            state = state.replace(agent=transfer.into(state.agent, taken))
         checkpoint.save(self.path, 0, state, {"metrics_length": 0, "seconds": 0.0})
         return self.go_on(state, 0, 0, 0.0)
 
@@ -256,32 +257,6 @@ def _draw(run: Path, config: RunConfig) -> None:
     except ConfigError:
         return
     curves.save(curves.figure({config.run.agent: curve}, title=config.run.env), run / "curve.png")
-
-
-def _taken(program: Program | HostProgram, other: str | Path) -> dict[str, PyTree]:
-    """The agent parameters and statistics of another run.
-
-    Raises:
-      ConfigError: they are not like the program's; it names the first leaf.
-    """
-    source, found, _ = load_state(files.open_run(other))
-    source.close()
-    theirs = {name: getattr(found.agent, name) for name in ("params", "normalizer") if hasattr(found.agent, name)}
-    ours = {name: getattr(program.template.agent, name, None) for name in theirs}
-    want, have = (
-        {
-            jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{list(leaf.shape)}"
-            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        }
-        for tree in (ours, theirs)
-    )
-    for leaf in [*want, *have]:
-        if want.get(leaf) != have.get(leaf):
-            raise ConfigError(
-                f"init_from={str(other)!r} must have {leaf} = {want.get(leaf, 'nothing')}, and it has "
-                f"{have.get(leaf, 'nothing')}; use the network and num_seeds of that run, and {source.config.run.env}"
-            )
-    return theirs
 
 
 def versions() -> dict[str, Any]:
