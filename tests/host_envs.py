@@ -91,8 +91,9 @@ class Breaks(Counter):
             raise RuntimeError("broken on purpose")
         if self.how == "exit":
             os._exit(3)
-        if self.how == "sleep":
-            time.sleep(1000)
+        if self.how in ("sleep", "nap"):
+            time.sleep(1000 if self.how == "sleep" else 1.0)
+            return
         while self.how == "loop":
             pass
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segv": signal.SIGSEGV}[self.how])

@@ -32,11 +32,17 @@ def collector(pool, num_steps, *, hold=False, agent=AGENT):
 
 
 def streams(made, rollouts):
-    """The transitions of some rollouts, one after the other: obs, next_obs, terminated, truncated, extras."""
-    parts = []
+    """The transitions of some rollouts, one after the other: obs, next_obs, terminated, truncated, extras.
+
+    Each has to stay as it was until the rollout after it is there: an update may be reading it.
+    """
+    parts, before = [], None
     for _ in range(rollouts):
         found = made.collect(jnp.zeros(()), KEY)
-        parts.append(jax.tree.map(np.copy, (found.transitions, found.returns, found.lengths)))
+        if parts:
+            jax.tree.map(np.testing.assert_array_equal, before, parts[-1])
+        before = found.transitions, found.returns, found.lengths
+        parts.append(jax.tree.map(np.copy, before))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 

@@ -43,7 +43,7 @@ def act(pool):
         ("raise", "RuntimeError: broken on purpose (line "),
     ],
 )
-@pytest.mark.parametrize("where", ["step", "constructor"])
+@pytest.mark.parametrize("where", ["step", "constructor", "reset"])
 def test_without_restarts_a_fault_is_an_error(how, where, said):
     """It comes soon, and says which environment of which worker with which seed, and what happened where."""
     begin = time.monotonic()
@@ -112,6 +112,24 @@ def test_a_breach_of_contract_is_not_tried_again():
             for _ in range(5):
                 pool.step(act(pool))
         assert pool.restarted <= 1
+
+
+@pytest.mark.parametrize("where", ["step", "reset"])
+def test_a_thread_that_was_given_up_touches_nothing_when_it_wakes(tmp_path, where):
+    """Others have its place by then: what it returns is of an episode that was broken off."""
+    settings = {"how": "nap", "where": where, "once": str(tmp_path / "x")}
+    with hosts.make("host_envs:Breaks", num_envs=2, num_workers=1, backend="thread", timeout=0.3, **settings) as pool:
+        pool.reset()
+        step = pool.step(act(pool), copy=False)
+        while step.real.all():
+            step = pool.step(act(pool), copy=False)
+        assert pool.restarted == 1
+        pool.step(act(pool), copy=False)
+        before = np.copy(step.obs)
+        assert (before[:, 1] == 1).all()
+        time.sleep(1.2)
+        np.testing.assert_array_equal(step.obs, before)
+        np.testing.assert_array_equal(pool.step(act(pool)).next_obs[:, 1], 2)
 
 
 def test_a_thread_that_hangs():

@@ -66,6 +66,50 @@ def test_everything_that_may_be_drawn_is_drawn(kind):
         assert drawn == set(harness.model.drawable())
 
 
+def flags_changed(state):
+    """The second row's episode ends are forgotten, or one is made up where there was none."""
+    steps = state.ring.steps
+    return state.replace(ring=state.ring.replace(steps=steps._replace(terminated=steps.terminated.at[1].set(True))))
+
+
+def with_mass(state, place, mass):
+    tree = segment_tree.write(state.priorities.mass, jnp.array([place]), jnp.array([mass]))
+    return state.replace(priorities=state.priorities.replace(mass=tree))
+
+
+BROKEN = {  # a kind, what breaks it, and what is said of that
+    "count": ("uniform", lambda s: s.replace(ring=s.ring.replace(count=jnp.int32(R + 1))), "ring.count=9"),
+    "slot": ("prioritized", lambda s: s.replace(ring=s.ring.replace(slot=jnp.int32(-1))), "ring.slot=-1"),
+    "beta": ("prioritized", lambda s: s.replace(beta=jnp.float32(jnp.nan)), "beta=nan"),
+    "head": ("slices", lambda s: s.replace(ring=s.ring.replace(row=s.ring.row + 1)), "and the ring at"),
+    "flags": ("slices", flags_changed, "the index counts .* slices, and the stored flags allow"),
+    "flags of a pair": ("slices by episode", flags_changed, "and the stored flags"),
+    "ended": ("padded slices", flags_changed, "index.ended differs"),
+    "mass": ("prioritized slices", None, "has mass 5 and could be drawn"),
+    "mass at the head": ("prioritized slices across ends", None, "has mass 5 and could be drawn"),
+    "finals": (
+        "uniform, obs once",
+        lambda s: s.replace(ring=s.ring.replace(finals=s.ring.finals.replace(count=s.ring.finals.count * 0))),
+        "finals.number of a truncated step",
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_check_finds_what_is_broken(broken):
+    kind, change, message = BROKEN[broken]
+    harness = Harness(*KINDS[kind])
+    for num_steps in (R, 3, 1, 1):
+        harness.add(num_steps)
+    replay.check(harness.state)
+    if change is None:
+        legal = {row % R * N + env for row, env in harness.model.starts()}
+        place = min(set(range(R * N)) - legal)
+        change = lambda state: with_mass(state, place, 5.0)  # noqa: E731
+    with pytest.raises(ValueError, match=message):
+        replay.check(change(harness.state))
+
+
 def probabilities(kind: str, model: Model) -> dict[Start, float]:
     """Of each start that may be drawn, by the law of this kind of buffer."""
     places = model.drawable()

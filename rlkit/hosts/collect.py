@@ -21,7 +21,7 @@ from rlkit.types import Agent, Array, Key, PyTree, Space, Transition
 
 
 class Collected(NamedTuple):
-    """One rollout; NumPy arrays that the second next call overwrites."""
+    """One rollout; NumPy arrays that stay as they are during the next call, and that the one after it overwrites."""
 
     transitions: Transition  # [T, N, ...]
     returns: np.ndarray  # [T, N] float32, of the episode that ended at this step; NaN elsewhere
@@ -74,7 +74,7 @@ class Collector:
         row = (Transition(obs, action, reward, flag, flag, obs, extras), reward, length)
         self.treedef = jax.tree.structure(row)
         shapes = [(x.shape, np.dtype(x.dtype)) for x in jax.tree.leaves(row)]
-        self.buffers = [[np.empty((self.rows, *shape), dtype) for shape, dtype in shapes] for _ in range(2)]
+        self.buffers = [[np.empty((self.rows, *shape), dtype) for shape, dtype in shapes] for _ in range(3)]
         self.truncated = self.treedef.unflatten(range(self.treedef.num_leaves))[0].truncated
 
     def shapes(self) -> Transition:
@@ -149,8 +149,8 @@ class Collector:
         truncated[last, envs] |= ~terminated[last, envs]
 
     def _hand_out(self, seconds: float) -> Collected:
-        now, following = self.buffers
-        self.buffers = [following, now]
+        now, following, before = self.buffers  # an update may still be reading the one before: it is left alone
+        self.buffers = [following, before, now]
         left = int(self.counts.max()) - self.num_steps
         for buffer, other in zip(now, following, strict=True):
             other[:left] = buffer[self.num_steps : self.num_steps + left]

@@ -31,6 +31,16 @@ class Failed(Exception):
         self.fault = fault
 
 
+class Ticket:
+    """What a group works under; nobody waits for one that was abandoned, and others have its place in the arrays."""
+
+    abandoned = False
+
+    def check(self) -> None:
+        if self.abandoned:
+            raise RuntimeError("abandoned: it was silent for too long")
+
+
 class Group:
     """Environments first ... first + count - 1 of a pool.
 
@@ -39,10 +49,18 @@ class Group:
       first, count: which they are.
       note: called as (stage, environment) before each call of an environment's code, so that somebody else can tell
         where it hangs.
+      ticket: abandoned by somebody else where it hangs; nothing is written from then on.
     """
 
-    def __init__(self, make: Callable[[], Any], first: int, count: int, note: Callable[[int, int], None]):
-        self.first, self.note = first, note
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        first: int,
+        count: int,
+        note: Callable[[int, int], None],
+        ticket: Ticket | None = None,
+    ):
+        self.first, self.note, self.ticket = first, note, ticket or Ticket()
         self.envs: list[Any] = []
         self.where = (MAKING, first)
         for index in range(count):
@@ -59,7 +77,9 @@ class Group:
     def _call(self, stage: int, index: int, function: Callable[[], Any]) -> Any:
         self.note(stage, self.first + index)
         try:
-            return function()
+            made = function()
+            self.ticket.check()
+            return made
         except Exception as error:
             raise Failed(fault(error, self.first + index, stage)) from error
 
@@ -87,13 +107,15 @@ class Group:
         for index, env in enumerate(self.envs):
             self.note(RESETTING, self.first + index)
             try:
-                self._write_obs("obs of reset", index, _observation(env.reset(seed=int(self._seed[index]))))
+                obs = _observation(env.reset(seed=int(self._seed[index])))
+                self.ticket.check()
+                self._write_obs("obs of reset", index, obs)
             except Exception as error:
                 raise Failed(fault(error, self.first + index, RESETTING)) from error
 
     def step(self) -> None:
         """One step of each environment; one whose episode ends begins the next at once."""
-        first, note, write = self.first, self.note, self._write_obs
+        first, note, write, ticket = self.first, self.note, self._write_obs, self.ticket
         rewards, terminations, truncations = self._reward, self._terminated, self._truncated
         stage = STEPPING
         index = 0
@@ -101,6 +123,8 @@ class Group:
             for index, (env, action) in enumerate(zip(self.envs, self._read_actions(), strict=True)):
                 note(STEPPING, first + index)
                 result = env.step(action)
+                if ticket.abandoned:
+                    ticket.check()
                 if type(result) is not tuple or len(result) != 5:
                     raise Violation("step", "obs, reward, terminated, truncated, info", _tuple(result))
                 obs, reward, terminated, truncated, _ = result
@@ -112,7 +136,9 @@ class Group:
                     self._write_final("obs of step", index, obs)
                     stage = RESETTING
                     note(RESETTING, first + index)
-                    write("obs of reset", index, _observation(env.reset()))
+                    obs = _observation(env.reset())
+                    ticket.check()
+                    write("obs of reset", index, obs)
                     stage = STEPPING
                 else:
                     write("obs of step", index, obs)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlkit.hosts import block, group, making, wire
 from rlkit.hosts.contract import Tree
-from rlkit.hosts.group import Failed, Fault, Group
+from rlkit.hosts.group import Failed, Fault, Group, Ticket
 from rlkit.hosts.making import Recipe
 from rlkit.hosts.processes import Interrupted
 
@@ -69,6 +69,7 @@ class Local:
         self.interrupted: Callable[[], bool] = lambda: False
         self.groups: list[Group | None] = [None] * len(shares)
         self.callers: list[_Caller | _Thread | None] = [None] * len(shares)
+        self.tickets = [Ticket() for _ in shares]
         self.board = [(group.STARTING, first, 0) for first, _ in shares]
         self.memory: bytearray | None = None
         self.plan: block.Layout | None = None
@@ -77,7 +78,7 @@ class Local:
         """Make the environments of workers: the spaces that each found, and what failed."""
 
         def make(worker: int) -> tuple[Tree, Tree]:
-            first, count = self.shares[worker]
+            (first, count), ticket = self.shares[worker], self.tickets[worker]
             try:
                 maker = making.maker(self.recipe)
             except Exception as error:
@@ -86,7 +87,8 @@ class Local:
             def note(stage: int, env: int) -> None:
                 self.board[worker] = (stage, env, self.board[worker][2] + 1)
 
-            made = self.groups[worker] = Group(maker, first, count, note)
+            made = Group(maker, first, count, note, ticket)
+            self.groups[worker] = made
             if self.plan is not None:
                 made.attach(self.views())
             return made.obs, made.action
@@ -111,10 +113,12 @@ class Local:
         """Let workers reset or step their environments; the faults of those that failed, which are gone then."""
 
         def do(worker: int) -> None:
-            if operation == wire.STEP:
-                self._group(worker).step()
-            else:
-                self._group(worker).reset()
+            made = self._group(worker)
+            try:
+                made.step() if operation == wire.STEP else made.reset()
+            finally:
+                if made.ticket.abandoned:
+                    made.close()
 
         return self._ask(list(workers), do)[1]
 
@@ -161,6 +165,8 @@ class Local:
         made, self.groups[worker] = self.groups[worker], None
         caller = self.callers[worker]
         if hangs and caller is not None:
+            self.tickets[worker].abandoned = True  # should it wake up, it must not touch what others have by then
+            self.tickets[worker] = Ticket()
             caller.close()
             self.callers[worker] = None
         elif made is not None:

@@ -3,9 +3,10 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from rlkit.ops import segment_tree, slice_index
+from rlkit.ops import _slice_draws, segment_tree, slice_index
 from rlkit.ops.slice_index import SliceIndex
 from rlkit.replay.finals import Finals
 from rlkit.replay.priorities import Priorities
@@ -15,6 +16,9 @@ from rlkit.replay.ring import Ring
 def check(state: Any) -> None:
     """Verify every invariant of a buffer's state, outside of jit; it takes time in proportion to the capacity.
 
+    Of slices that includes that they begin where the stored flags say, nowhere else, and that nothing else has mass.
+    How long a window of `prioritized` is, its state does not know: there, what has mass must be stored.
+
     Args:
       state: of `uniform`, `prioritized` or `slices`, without batch axes.
 
@@ -23,11 +27,12 @@ def check(state: Any) -> None:
     """
     state = jax.device_get(state)
     _check_ring(state.ring)
+    drawable = _stored(state.ring)
     if not isinstance(getattr(state, "index", ()), tuple):
         slice_index.check(state.index)
-        _check_index(state.ring, state.index)
+        drawable = _check_index(state.ring, state.index)
     if not isinstance(getattr(state, "priorities", ()), tuple):
-        _check_priorities(state.ring, state.priorities)
+        _check_priorities(state.ring, state.priorities, drawable)
         _require(np.isfinite(state.beta) and state.beta >= 0, f"beta={state.beta} must be finite and at least 0")
 
 
@@ -55,7 +60,8 @@ def _check_ring(ring: Ring) -> None:
         stored = _stored(ring)
         cut = stored & ring.steps.truncated & ~ring.steps.terminated
         ages = (ring.finals.count - ring.finals.number)[cut]
-        _require(np.all(ages >= 1), "finals.number of a truncated step lies beyond finals.count")
+        known = (ages >= 1) & (ages <= ring.capacity)
+        _require(np.all(known), f"finals.number of a truncated step is not one of the last before {ring.finals.count}")
         _require(np.unique(ages).size == ages.size, "two truncated steps share one final observation")
 
 
@@ -64,13 +70,42 @@ def _stored(ring: Ring) -> np.ndarray:
     return np.broadcast_to(np.arange(ring.num_rows)[:, None] < ring.count, (ring.num_rows, ring.num_envs))
 
 
-def _check_priorities(ring: Ring, priorities: Priorities) -> None:
+def _check_priorities(ring: Ring, priorities: Priorities, drawable: np.ndarray) -> None:
     segment_tree.check(priorities.mass)
     mass = np.asarray(segment_tree.values(priorities.mass)).reshape(ring.num_rows, ring.num_envs)
-    _require(not np.any(mass[~_stored(ring)]), "a place without a step has mass and could be drawn")
+    for slot, env in np.argwhere((mass > 0) & ~drawable)[:1]:
+        _require(
+            False, f"slot {slot} of env {env} has mass {mass[slot, env]:g} and could be drawn; no item begins there"
+        )
 
 
-def _check_index(ring: Ring, index: SliceIndex) -> None:
+def _check_index(ring: Ring, index: SliceIndex) -> np.ndarray:
+    """Compare the index with the stored flags; [R, N] bool, where a slice begins."""
     counts = (index.ring.head, index.ring.slot, index.ring.rows)
     expected = (ring.row, ring.slot, ring.count)
     _require(counts == expected, f"the index is at (row, slot, count) {counts}, and the ring at {expected}")
+    slots = (ring.slot - ring.count + np.arange(int(ring.count))) % ring.num_rows  # from the oldest row to the newest
+    done = (ring.steps.terminated | ring.steps.truncated)[slots]
+    begins = np.zeros((ring.num_rows, ring.num_envs), bool)
+    begins[slots] = _starts(done, index)
+    size = int(slice_index.size(index))
+    _require(size == begins.sum(), f"the index counts {size} slices, and the stored flags allow {begins.sum()}")
+    if index.law == "slice":
+        slot, env = map(np.asarray, _slice_draws.start_of(index, jnp.arange(size, dtype=jnp.uint32)))
+        _require(begins[slot, env].all(), "the index has a slice begin where the stored flags allow none")
+    else:
+        begins_next = np.concatenate([begins[slots][1:], np.zeros((1, ring.num_envs), bool)])[: len(done)]
+        episodes, known = (begins[slots] & (done | ~begins_next)).sum(), int(slice_index.num_episodes(index))
+        _require(known == episodes, f"the index counts {known} episodes, and the stored flags show {episodes}")
+    if index.ended is not None:
+        _require(np.array_equal(index.ended[slots], done), "index.ended differs from the stored flags")
+    return begins
+
+
+def _starts(done: np.ndarray, index: SliceIndex) -> np.ndarray:
+    """[C, N] bool, in which of the stored rows, oldest first, a slice begins."""
+    if not index.strict:
+        return np.ones_like(done)
+    if index.cross_episodes:
+        return np.broadcast_to(np.arange(len(done))[:, None] <= len(done) - index.slice_len, done.shape)
+    return np.asarray(slice_index.slice_starts_from_done(jnp.asarray(done), index.slice_len))
