@@ -85,7 +85,7 @@ def _check_index(ring: Ring, index: SliceIndex) -> np.ndarray:
     expected = (ring.row, ring.slot, ring.count)
     _require(counts == expected, f"the index is at (row, slot, count) {counts}, and the ring at {expected}")
     slots = (ring.slot - ring.count + np.arange(int(ring.count))) % ring.num_rows  # from the oldest row to the newest
-    done = (ring.steps.terminated | ring.steps.truncated)[slots]
+    done = np.asarray(ring.steps.terminated | ring.steps.truncated)[slots]
     begins = np.zeros((ring.num_rows, ring.num_envs), bool)
     begins[slots] = _starts(done, index)
     size = int(slice_index.size(index))
