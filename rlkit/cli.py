@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for a run that failed, 2 for a mistake, 130 or 143 when stopped."""
     options = _parser().parse_args(arguments)
+    _import_from_here(sys.argv[1:] if arguments is None else arguments)
     try:
         return options.command(options)
     except KeyboardInterrupt:
@@ -38,6 +40,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"rlkit: {error}", file=sys.stderr)
         return code
+
+
+def _import_from_here(arguments: Sequence[str]) -> None:
+    """Let `--env module:Class` find modules of the current folder, as `python -m rlkit` does."""
+    names = [word.removeprefix("--env=") for word in arguments if word.startswith("--env=")]
+    names += [name for flag, name in pairwise(arguments) if flag == "--env"]
+    if any(":" in name for name in names):
+        from rlkit.hosts.names import is_own
+
+        if any(map(is_own, names)) and not {"", os.getcwd()} & set(sys.path):
+            sys.path.insert(0, os.getcwd())
 
 
 def _exit_code(error: Exception) -> int | None:
@@ -191,8 +204,9 @@ def _eval(options: argparse.Namespace) -> int:
     program, state, step = load_state(run, env=options.env)
     with closing(program):
         found = evaluate(program, program.evaluate, state, step)
-    files.replace(run / "eval.json", json.dumps(found, indent=1).encode() + b"\n")
     print(_evaluated(found))
+    files.require_writable(run, f"run={options.run!r}")
+    files.replace(run / "eval.json", json.dumps(found, indent=1).encode() + b"\n")
     return 0
 
 

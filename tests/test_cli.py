@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -115,6 +116,35 @@ def test_render(run, capsys):
     assert "max_steps=0" in fails(capsys, "render", str(run), "--max-steps", "0")
 
 
+def test_where_nothing_can_be_written_nothing_is_lost(run, tmp_path, capsys, monkeypatch):
+    missing = tmp_path / "missing" / "x.gif"
+    assert f"out='{missing}' must be in a folder that can be written to" in fails(
+        capsys, "render", str(run), "--out", str(missing)
+    )
+
+    def refused(dir):
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    assert "can be written to: Permission denied" in fails(capsys, "resume", str(run))
+    assert cli.main(["eval", str(run)]) == 2
+    out, err = capsys.readouterr()
+    assert "greedy return" in out, "what was computed is said before it is kept"
+    assert "can be written to: Permission denied" in err
+
+
+def test_the_command_finds_ones_own_code_in_the_current_folder(tmp_path):
+    """A command's own folder is where Python looks, not the current one."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "reach.py").write_text("from gymnasium.envs.classic_control import CartPoleEnv as Reach\n")
+    script = tmp_path / "rlkit"
+    script.write_text("import sys\nfrom rlkit.cli import main\nsys.exit(main())\n")
+    words = ["check", "ppo/cartpole_gymnasium", "--env", "reach:Reach", "--num-workers", "1"]
+    found = subprocess.run([sys.executable, script, *words], cwd=tmp_path / "here", capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "environment:" in found.stdout
+
+
 def test_list(capsys):
     assert cli.main(["list"]) == 0
     words = capsys.readouterr().out.split()
@@ -138,6 +168,7 @@ def test_check_compiles_nothing(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "500,736 (500,000 rounded up to 489 updates)" in out
     assert "32 envs x 32 steps = 1,024" in out
+    assert "4 epochs of 4 minibatches of 256 steps" in out
     assert "3 from 0" in out
     assert re.search(r"parameters: +[\d,]+ for each seed", out)
     assert re.search(r"memory: +about [\d.]+ MiB", out)
@@ -173,12 +204,14 @@ def test_help_lists_a_configs_keys_with_values_ranges_and_meanings(capsys):
         (["check", "ppo/cartpole", "--num-minibatches", "7"], "num_minibatches=7 must divide"),
         (["resume", "nowhere"], "nowhere"),
         (["eval", "nowhere"], "nowhere"),
+        (["check", "ppo/cartpole", "--tensorboard", "true"], "rlkit-jax[tensorboard]"),
         (["plot", "nowhere"], "nowhere"),
         (["render", "nowhere"], "nowhere"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
     assert said in fails(capsys, *arguments)
     assert list(tmp_path.iterdir()) == [], "something was written"
 

@@ -141,6 +141,14 @@ def test_every_config_that_comes_with_rlkit_is_valid_and_its_resolved_form_too(n
     assert again.resolved() == config.resolved()
 
 
+def test_schedules_that_end_with_the_run_do_so_when_it_is_made_longer(tmp_path):
+    (tmp_path / "config.yaml").write_text(parse(SMALL).resolved())
+    assert load_config(tmp_path / "config.yaml", {"total_steps": 4096}).hyper["schedule_steps"] == 4096
+    fixed = parse(SMALL | {"schedule_steps": 777})
+    (tmp_path / "config.yaml").write_text(fixed.resolved())
+    assert load_config(tmp_path / "config.yaml", {"total_steps": 4096}).hyper["schedule_steps"] == 777
+
+
 def test_configs_are_found_by_path_by_name_and_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # first: in a checkout, ./configs comes before those that an installed package carries
     shipped = find("ppo/cartpole").resolve()

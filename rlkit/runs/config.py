@@ -56,8 +56,11 @@ class RunConfig:
         return {name: _thaw(values[name]) for name in schema(self.run.agent).fields}
 
     def resolved(self) -> str:
-        """YAML text that trains again identically."""
-        return yaml.safe_dump(self.flat(), sort_keys=False, default_flow_style=None, width=120)
+        """YAML text that trains again identically; schedules that end with the run do so, too, if it is made longer."""
+        values = self.flat()
+        if values.get("schedule_steps") == values["total_steps"]:
+            del values["schedule_steps"]
+        return yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=120)
 
 
 class Schema(typing.NamedTuple):

@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 
-from rlkit.runs import memory
+from rlkit.agents import replaying
+from rlkit.runs import memory, metrics
 from rlkit.runs.config import RunConfig, schema
 from rlkit.runs.hosted import HostProgram
 from rlkit.runs.hosted import program as make_program
@@ -55,11 +56,13 @@ def _type(annotation: Any) -> str:
 
 
 def describe(config: RunConfig) -> str:
-    """What `train` would run: steps, batch, parameters and memory. Compiles nothing.
+    """What `train` would run: steps, batches, parameters and memory. Compiles nothing.
 
     Raises:
-      ConfigError: what `train` would raise before it starts.
+      ConfigError: what `train` would raise before it starts, but for the environment's own breaches of its contract:
+        those are found by stepping it.
     """
+    metrics.require(config)
     with closing(make_program(config)) as program:
         return _describe(config, program)
 
@@ -77,6 +80,7 @@ def _describe(config: RunConfig, program: Program | HostProgram) -> str:
         "environment": f"{run.env}: observations {space[0]}, actions {space[1]}",
         "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
+        **_learning(config),
         "seeds": f"{run.num_seeds} from {run.seed}",
         "metric line": f"every {line:,} steps",
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
@@ -86,4 +90,20 @@ def _describe(config: RunConfig, program: Program | HostProgram) -> str:
         + (f" of {there / 2**20:,.0f}" if there else "")
         + ", without the update's temporaries",
     }
-    return "\n".join(f"{name + ':':<13} {text}" for name, text in rows.items())
+    return "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())
+
+
+def _learning(config: RunConfig) -> dict[str, str]:
+    """What an update learns from at once: minibatches of the rollout, or samples of a replay buffer."""
+    settings, run = config.agent, config.run
+    if hasattr(settings, "num_minibatches"):
+        recurrent = getattr(settings, "recurrent", "none") != "none"
+        rows = (run.num_envs if recurrent else config.steps_per_update) // settings.num_minibatches
+        what = f"sequences of {run.num_steps:,} steps" if recurrent else "steps"
+        epochs = f"{settings.num_epochs:,} epochs of {settings.num_minibatches:,} minibatches"
+        return {"an update": f"{epochs} of {rows:,} {what}"}
+    count = replaying.gradient_steps(settings, config.steps_per_update)
+    return {
+        "an update": f"{count:,} gradient steps, each from a sample of {settings.batch_size:,}",
+        "replay buffer": f"the last {settings.capacity:,} steps",
+    }

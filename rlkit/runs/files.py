@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,17 @@ def _operation(name: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def require_writable(folder: Path, setting: str) -> None:
+    """Raise a ConfigError that begins with `setting` where no file can be made in a folder; before any work is done."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{setting} must be in a folder that can be written to: {error.strerror}; choose another"
+        ) from None
 
 
 def make_directory(path: Path) -> None:

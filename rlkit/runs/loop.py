@@ -95,6 +95,7 @@ def resume(run: str | Path, on_chunk: OnChunk | None = None, *, env: str | None 
       ConfigError: there is no such run, or no checkpoint that its config fits.
     """
     path = files.open_run(run)
+    files.require_writable(path, f"run={str(run)!r}")
     config = stored(path, env)
     require(config)
     with closing(make_program(config)) as program:

@@ -22,12 +22,14 @@ def record(run: str | Path, out: str | Path | None = None, *, seed: int | None =
       The path of the GIF.
 
     Raises:
-      ConfigError: there is no such run or seed, `max_steps` is not positive, or the environment has no picture.
+      ConfigError: there is no such run or seed, `max_steps` is not positive, the environment has no picture, or the GIF
+        cannot be written.
     """
     if max_steps < 1:
         raise ConfigError(f"max_steps={max_steps} must be at least 1; try 500")
     agent = load(run, seed=seed)
     path = Path(out) if out is not None else files.open_run(run) / "policy.gif"
+    files.require_writable(path.parent, f"out={str(path)!r}")
     step = jax.jit(agent.env.step)
     reset_key, key = jax.random.split(jax.random.key(agent.config.run.seed))
     obs, state = jax.jit(agent.env.reset)(reset_key, agent.params)
