@@ -12,7 +12,7 @@ from rlkit.agents import c51, dqn, exploration, pqn, qrdqn
 from rlkit.agents.replaying import Batch
 from rlkit.networks import q_network
 from rlkit.networks.noisy import STREAM, NoisyDense
-from rlkit.types import Box, ConfigError, Dict, Discrete, Network, Transition
+from rlkit.types import Box, ConfigError, Dict, Discrete, MultiDiscrete, Network, Transition
 
 OBS = Box(-10, 10, (3,))
 MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
@@ -257,7 +257,9 @@ def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
     ("name", "settings", "space", "words"),
     [
         ("dqn", {}, Box(-1, 1, (2,)), r"agent='dqn' needs a Discrete action space, .* use sac, td3 or ppo"),
-        ("c51", {}, Box(-1, 1, (2,)), "agent='c51' needs a Discrete"),
+        ("c51", {}, MultiDiscrete((2, 2)), "agent='c51' needs a Discrete .*; use ppo$"),
+        ("qrdqn", {}, Box(-jnp.inf, jnp.inf, (2,)), "agent='qrdqn' needs a Discrete .*; use ppo$"),
+        ("dqn", {}, Box(0, 3, (2,), jnp.int32), "agent='dqn' needs a Discrete .*; no agent here can act in it"),
         ("pqn", {}, Box(-1, 1, (2,)), "agent='pqn' needs a Discrete"),
         ("dqn", {"torso": "conv"}, Discrete(2), "torso='conv' needs one image"),
     ],

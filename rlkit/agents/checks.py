@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
 from rlkit.networks.features import image_shape
-from rlkit.types import Box, ConfigError, Network, Space
+from rlkit.types import Box, ConfigError, Discrete, MultiDiscrete, Network, Space
 
 
 def divides(name: str, value: int, of: str, total: int) -> None:
@@ -13,6 +15,21 @@ def divides(name: str, value: int, of: str, total: int) -> None:
         below, above = [d for d in divisors if d < value][-1:], [d for d in divisors if d > value][:1]
         remedy = " or ".join(str(d) for d in below + above)
         raise ConfigError(f"{name}={value} must divide {of} = {total}; try {remedy}")
+
+
+def cannot_act(agent: str, needs: str, space: Space) -> ConfigError:
+    """The error of an agent that needs another action space; it names the agents that can act in this one."""
+    return ConfigError(f"agent={agent!r} needs {needs}, and this one is {space}; {_remedy(space)}")
+
+
+def _remedy(space: Space) -> str:
+    if isinstance(space, Discrete):
+        return "use dqn, sac or ppo"
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        return "use sac, td3 or ppo" if space.bounded else "use ppo"
+    if isinstance(space, MultiDiscrete):
+        return "use ppo"
+    return "no agent here can act in it, so wrap the environment to take a Discrete, MultiDiscrete or float Box action"
 
 
 def needs_box(field: str, space: Space, *, bounded: bool) -> None:

@@ -14,7 +14,7 @@ from rlkit.agents.normalization import normalize_obs
 from rlkit.networks import critics, encoder
 from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
-from rlkit.types import Array, Box, Buffer, ConfigError, Discrete, Network, PyTree, Space
+from rlkit.types import Array, Box, Buffer, Discrete, Network, PyTree, Space
 
 
 class Networks(NamedTuple):
@@ -64,11 +64,8 @@ def make(config: Any, obs_space: Space, action_space: Space, *, name: str, discr
     """
     box = isinstance(action_space, Box) and action_space.bounded and jnp.issubdtype(action_space.dtype, jnp.floating)
     if not isinstance(action_space, Discrete | Box) or not (box or (discrete and isinstance(action_space, Discrete))):
-        others = "ppo" if discrete or not isinstance(action_space, Discrete) else "dqn, sac or ppo"
         kinds = "a Discrete action space or a Box" if discrete else "a Box action space"
-        raise ConfigError(
-            f"agent={name!r} needs {kinds} of floats with finite bounds, and this one is {action_space}; use {others}"
-        )
+        raise checks.cannot_act(name, f"{kinds} of floats with finite bounds", action_space)
     checks.fits_network(config, obs_space)
     described = config.model_dump(include=set(encoder.SETTINGS))
     size = policies.policy_size(action_space)

@@ -148,7 +148,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
 
 def with_head(name: str, config: Any, head: Head, obs_space: Space, action_space: Space, network: Any) -> Agent:
     """The agent called `name` that learns by a head; see `make`."""
-    space = exploration.discrete(action_space, name, "sac, td3 or ppo")
+    space = exploration.discrete(action_space, name)
     checks.fits_network(config, obs_space)
     if network is None:
         described = config.model_dump(include=set(q_network.SETTINGS))

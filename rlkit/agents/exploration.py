@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.agents import policies
+from rlkit.agents import checks, policies
 from rlkit.agents.settings import EpsilonHyper
-from rlkit.types import Array, Box, ConfigError, Discrete, Key, PyTree, Scalar, Space
+from rlkit.types import Array, Box, Discrete, Key, PyTree, Scalar, Space
 
 
-def discrete(space: Space, agent: str, others: str) -> Discrete:
+def discrete(space: Space, agent: str) -> Discrete:
     """The space, if it is Discrete; else a ConfigError that names the agents for such a space."""
     if not isinstance(space, Discrete):
-        raise ConfigError(f"agent={agent!r} needs a Discrete action space, and this one is {space}; use {others}")
+        raise checks.cannot_act(agent, "a Discrete action space", space)
     return space
 
 

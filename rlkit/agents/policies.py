@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.agents import checks
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
-from rlkit.types import Array, Box, ConfigError, Discrete, Key, PyTree, Space
+from rlkit.types import Array, Box, Discrete, Key, PyTree, Space
 from rlkit.types import MultiDiscrete as MultiDiscreteSpace
 
 ActionSpace = Discrete | MultiDiscreteSpace | Box
@@ -24,13 +25,13 @@ def kl(old: Distribution, new: Distribution) -> Array:
     return old.kl(new)  # pyright: ignore[reportArgumentType]
 
 
-def supported(space: Space) -> ActionSpace:
-    """The space, if there is a policy here that can act in it; else a ConfigError."""
+def supported(space: Space, agent: str) -> ActionSpace:
+    """The space, if there is a policy here that can act in it; else a ConfigError that names the agent."""
     if isinstance(space, Discrete | MultiDiscreteSpace):
         return space
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         return space
-    raise ConfigError(f"action space {space} cannot be acted in; it must be Discrete, MultiDiscrete or a Box of floats")
+    raise checks.cannot_act(agent, "a Discrete, MultiDiscrete or Box action space, a Box of floats", space)
 
 
 def policy_size(space: ActionSpace) -> int:

@@ -352,7 +352,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
     Raises:
       ConfigError: PPO cannot act in this action space, or a setting does not fit it.
     """
-    action_space = policies.supported(action_space)
+    action_space = policies.supported(action_space, "ppo")
     for field in ("squash", "gsde"):
         if getattr(config, field):
             checks.needs_box(field, action_space, bounded=field == "squash")

@@ -224,7 +224,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
-    space = exploration.discrete(action_space, "r2d2", "sac, td3 or ppo")
+    space = exploration.discrete(action_space, "r2d2")
     checks.fits_network(config, obs_space)
     if network is None:
         described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"})
