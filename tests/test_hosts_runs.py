@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -212,6 +213,36 @@ def test_code_is_named_on_the_command_line_alone(tmp_path, capsys, monkeypatch):
     assert json.loads(Path("run/eval.json").read_text())["env"] == "host_envs:Target"
     assert main(["check", str(path), "--env", "gymnasium:CartPole-v1"]) == 0
     assert "gymnasium:CartPole-v1: observations Box" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_an_evaluation_too(tmp_path, monkeypatch):
+    """A hundred slow greedy episodes between two updates: they are given up, and what was learned is saved."""
+    played = hosted.play
+
+    def interrupted_soon(*args, **settings):
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begin.append(time.monotonic())
+        return played(*args, **settings)
+
+    begin: list[float] = []
+    monkeypatch.setattr(hosted, "play", interrupted_soon)
+    slow = {"env_kwargs": {"sleep": 0.02}, "num_steps": 2, "eval_every": 8, "eval_episodes": 2000, "log_every": 8}
+    trained = runs.train(PPO | slow | {"backend": "serial"}, out=tmp_path / "run", show=False)
+    assert time.monotonic() - begin[0] < 10  # of 40 s
+    assert trained.signal == signal.SIGINT
+    assert "eval_return_mean" not in lines(tmp_path / "run")[-1]
+    assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"]
+
+
+def test_a_fault_in_an_evaluation_loses_nothing(tmp_path, monkeypatch):
+    def broken(*args, **settings):
+        raise HostError("environment 3 failed")
+
+    monkeypatch.setattr(hosted, "play", broken)
+    often = {"num_steps": 2, "eval_every": 8, "log_every": 8, "backend": "serial"}
+    with pytest.raises(HostError):
+        runs.train(PPO | often, out=tmp_path / "run", show=False)
+    assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"] == 8
 
 
 def test_names_that_are_none():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.hosts.processes import Interrupted
 from rlkit.networks.recurrent import where_rows
 from rlkit.training.evaluate import Evaluation
 from rlkit.training.rollout import memories
@@ -36,6 +37,10 @@ def play(
 
     Returns:
       An `Evaluation` of NumPy arrays. An episode that a failing worker broke off is not counted.
+
+    Raises:
+      Interrupted: what the pool was told to watch says so.
+      HostError, ConfigError: what the pool raises.
     """
     num_envs = pool.num_envs
     shape, dtypes = (num_envs, episodes_per_env), (np.float32, np.int32, bool)
@@ -47,6 +52,8 @@ def play(
     device = next(iter(jax.tree.leaves(actor)[0].devices()))
     memory, fresh, key = jax.device_put((memory, fresh, jax.random.key(seed % 2**31)), device)
     for time in range(max_steps):
+        if pool.interrupted():
+            raise Interrupted
         memory, action, _ = policy(actor, memory, obs, split(key, np.uint32(time)))
         step = pool.step(jax.tree.map(np.asarray, action), copy=False)
         obs = step.obs

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from rlkit.hosts.pool import HostError
+from rlkit.hosts.processes import Interrupted
 from rlkit.runs import checkpoint, files, memory, scores, transfer
 from rlkit.runs.config import RunConfig, load_config, parse
 from rlkit.runs.hosted import HostProgram
@@ -175,8 +176,12 @@ class Run:
                     **summarize({name: np.asarray(x)[:count] for name, x in chunk.metrics.items()}, num_seeds),
                 }
                 if self.schedule.evaluates(update):
-                    found = scores.summary(prepared.result()(state), self.program.batched)
-                    line |= {f"eval_{name}": value for name, value in found.items()}
+                    try:
+                        line |= self._evaluated(prepared.result(), state)
+                    except HostError:
+                        lines.add(line)
+                        self._save(state, step, lines, seconds)
+                        raise
                 lines.add(line)
                 self.display.update(step, line)
                 stop = bool(self.on_chunk and self.on_chunk(line, state))
@@ -189,6 +194,14 @@ class Run:
         files.replace(self.path / "eval.json", json.dumps(evaluation, indent=1).encode() + b"\n")
         _draw(self.path, self.config)
         return Trained(self.path, state, evaluation, None)
+
+    def _evaluated(self, evaluation: Callable[[PyTree], Any], state: PyTree) -> dict[str, Any]:
+        """What greedy episodes add to a metric line; nothing where a signal ends them."""
+        try:
+            found = scores.summary(evaluation(state), self.program.batched)
+        except Interrupted:
+            return {}
+        return {f"eval_{name}": value for name, value in found.items()}
 
     def _prepare(self) -> Any:
         """What is needed at the end is made ready while the device trains."""
