@@ -1,4 +1,4 @@
-"""DQN, C51, QR-DQN and PQN find values that are known: of a small decision process, and of the probes."""
+"""DQN, C51, QR-DQN, PQN and R2D2 find values that are known: of a small decision process, and of the probes."""
 
 from functools import partial
 
@@ -9,6 +9,8 @@ import pytest
 from tabular import Tabular
 
 from rlkit import agents, envs, training
+from rlkit.agents import r2d2
+from rlkit.types import Network
 
 SMALL = {"capacity": 2048, "batch_size": 64, "learning_starts": 256, "replay_ratio": 0.25, "target_every": 64}
 TABLE = {"hidden_sizes": (), "learning_rate_schedule": "linear"}
@@ -55,7 +57,36 @@ def test_the_values_of_a_decision_process_are_found(name, settings):
     np.testing.assert_allclose(values(np.eye(5)), env.values(0.8), atol=0.005)
 
 
-@pytest.mark.parametrize(("name", "settings"), [("dqn", ALL | {"n_step": 3}), ("pqn", {})])
+def table(num_states, num_actions):
+    """A table of values that has a memory, as R2D2 wants it, and does not use it."""
+    return Network(
+        init=lambda key, obs, memory: jnp.zeros((num_states, num_actions)),
+        apply=lambda params, obs, memory: (obs @ params, memory),
+        memory=np.zeros(1, np.float32),
+    )
+
+
+def test_the_values_of_a_decision_process_are_found_from_sequences():
+    """R2D2's that run on across ends of episodes; n-step returns would be of the behavior, so n is 1."""
+    env, updates = Tabular(), 150
+    settings = {"capacity": 2048, "learning_starts": 256, "replay_ratio": 0.25, "batch_size": 16}
+    settings |= {"n_step": 1, "burn_in": 2, "unroll_len": 8, "rescale": False, "target_every": 64}
+    config = r2d2.Config(**settings, learning_rate_schedule="linear")
+    agent = r2d2.make(config, env.observation_space(), env.action_space(), network=table(*env.shape))
+    pair = training.make(agent, env, (), num_envs=8, num_steps=8)
+    hyper = r2d2.Hyper(
+        gamma=0.8, learning_rate=0.1, tau=1.0, epsilon_end=1.0, epsilon_ladder=0.0, schedule_steps=updates * 64.0
+    )
+    run = jax.jit(lambda s: jax.lax.scan(lambda s, _: (pair.step(s)[0], None), s, None, updates)[0])
+    state = run(jax.jit(pair.init)(hyper, jax.random.key(0)))
+    np.testing.assert_allclose(state.agent.params, env.values(0.8), atol=0.005)
+
+
+@pytest.mark.parametrize(("name", "settings"), [
+    ("dqn", ALL | {"n_step": 3}),
+    ("c51", {"v_min": 0.0, "v_max": 6.0, "num_atoms": 31}),
+    ("pqn", {}),
+])  # fmt: skip
 def test_truncation_is_told_from_termination(name, settings):
     """Treating truncation as an end, or bootstrapping from the reset observation, misses these by more than 1."""
     env, params = envs.make("Probe-Truncation")

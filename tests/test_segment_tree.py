@@ -391,6 +391,12 @@ def test_the_largest_capacity_compiles():
     jax.jit(cycle).lower(tree, jax.random.key(0)).compile()
 
 
+def test_nothing_is_differentiated():
+    tree, index = build(jnp.arange(4.0)), jnp.array([1, 2])
+    for of in (lambda v: total(build(v)), lambda v: total(write(tree, index, v[:2]))):
+        np.testing.assert_array_equal(jax.grad(of)(jnp.ones(4)), 0.0)
+
+
 # Mistakes.
 
 

@@ -8,6 +8,7 @@ from flax import struct
 
 from rlkit import envs, training
 from rlkit.agents import ppo
+from rlkit.ops.statistics import running_update
 from rlkit.types import Agent, Box, ConfigError, Discrete
 
 
@@ -153,12 +154,34 @@ def test_evaluation_changes_nothing_and_normalizes_with_frozen_statistics():
     pair = training.make(agent, env, params, num_envs=4, num_steps=8)
     state, _ = jax.jit(pair.step)(pair.init(ppo.Hyper(), jax.random.key(0)))
     actor = agent.actor(state.agent)
-    before = jax.device_get(actor)
     evaluate = jax.jit(lambda a, k: training.evaluate(agent, env, params, a, k, num_envs=10, max_steps=100))
     first, second = evaluate(actor, jax.random.key(1)), evaluate(actor, jax.random.key(1))
-    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(agent.actor(state.agent)))
     np.testing.assert_array_equal(first.returns, second.returns)
     assert float(actor.obs_stats.count) == 32
+
+
+def test_an_evaluation_normalizes_with_the_statistics_that_it_was_given():
+    """What the network sees of times 0 to 4 under a mean of 1 and a deviation of 2, from the first step to the last."""
+    env, params, seen = Counter(lengths=(5, 5)), (), set()
+
+    def look(x):
+        seen.update(np.asarray(x).reshape(-1).tolist())
+
+    def apply(params, obs):
+        jax.debug.callback(look, obs[..., 1])
+        return jnp.zeros((*obs.shape[:-1], 2)), jnp.zeros(obs.shape[:-1])
+
+    network = (lambda key, obs: {"unused": jnp.zeros(())}, apply)
+    config = ppo.Config(normalize_obs=True)
+    agent = ppo.make(config, env.observation_space(params), env.action_space(params), network=network)
+    pair = training.make(agent, env, params, num_envs=2, num_steps=8)
+    actor = agent.actor(jax.jit(pair.init)(ppo.Hyper(), jax.random.key(0)).agent)
+    obs = np.array([[1.0, -1.0], [1.0, 3.0]] * 50, np.float32)  # the mean and the deviation of the times: 1 and 2
+    actor = actor._replace(obs_stats=running_update(actor.obs_stats, [jnp.asarray(obs)]))
+    seen.clear()
+    jax.block_until_ready(training.evaluate(agent, env, params, actor, jax.random.key(1), num_envs=3, max_steps=50))
+    jax.effects_barrier()
+    np.testing.assert_allclose(sorted(seen), [(time - 1) / 2 for time in range(5)], atol=1e-3)
 
 
 def test_a_batch_that_cannot_be_divided_is_refused_before_anything_runs():

@@ -40,8 +40,8 @@ class MLP(nn.Module):
 class Conv(nn.Module):
     """Convolutions, flattened, then dense layers: [..., H, W, C] -> [..., hidden_sizes[-1]].
 
-    One 3x3 layer of `channels[i]` filters each; images of 32 pixels and more are halved in size by every layer but the
-    last, smaller ones (MinAtar's are 10 x 10) keep their size.
+    One 3x3 layer of `channels[i]` filters each, without padding; images of 32 pixels and more are halved in size by
+    every layer but the last, smaller ones (MinAtar's are 10 x 10) lose two pixels a layer.
     """
 
     channels: tuple[int, ...]

@@ -1,8 +1,9 @@
 """Losses for policies and values, per sample: PPO's surrogate, KL, value losses, TD errors of Q-learning.
 
-Nothing is averaged here: each function returns one number for each sample, so that the caller can weight and mask.
-Shapes must agree exactly. Inputs below float32 are promoted to float32; float64 stays float64. `discount` is
-γ^n where the bootstrap counts and 0 where the world ended; a next value under discount 0 is not read.
+Nothing is averaged here: each function returns one number for each sample, so that the caller can weight and mask. The
+entropy of a bonus is a method of `ops.distributions`. Shapes must agree exactly. Inputs below float32 are promoted to
+float32; float64 stays float64. `discount` is γ^n where the bootstrap counts and 0 where the world ended; a next value
+under discount 0 is not read.
 """
 
 import jax

@@ -8,6 +8,8 @@ whatever the `fanout`. Near the root, what lies above a level of few nodes is co
 What is written is made fit for a sum: NaN and negative numbers become 0, numbers below 2^-126 (which hardware may flush
 to 0) become 0, and infinity and all above 2^96 become 2^96, of which 2^31 still have a finite sum.
 
+A tree is no function to differentiate: gradients with respect to what is written are zero.
+
 In a loop, write first and sample then, or write at the indices that were sampled: XLA copies a tree that is read before
 a write which does not depend on what was read.
 """
@@ -226,7 +228,7 @@ def _root(tree: SegmentTree, name: str, user: str) -> Array:
 
 
 def _sanitize(value: ArrayLike) -> Array:
-    value = jnp.asarray(value).astype(jnp.float32)
+    value = jax.lax.stop_gradient(jnp.asarray(value).astype(jnp.float32))
     return jnp.where(value >= nodes.SMALLEST, jnp.minimum(value, nodes.LARGEST), 0.0)  # NaN fails the comparison
 
 
