@@ -188,19 +188,22 @@ def test_draws_by_another_law_are_seen(kind, taken_for):
 def test_jit_vmap_scan_and_a_loop_agree(kind):
     buffer, _ = KINDS[kind]
     streams = [Stream(N, seed).rollout(12) for seed in range(3)]
-    key = jax.random.key(5)
+    keys = jax.random.split(jax.random.key(5), 12)
 
     def fold(state, rollout):  # twelve adds of one row, with a sample and an update after each
-        def body(state, row):
+        def body(state, inputs):
+            row, key = inputs
             state = buffer.add(state, jax.tree.map(lambda x: x[None], row))
             sample = buffer.sample(state, key)
             return buffer.update(state, sample.index, sample.item.reward.reshape(B, -1)[:, 0]), sample
 
-        return jax.lax.scan(body, state, rollout)
+        return jax.lax.scan(body, state, (rollout, jax.random.wrap_key_data(bits)))
 
+    bits = jax.random.key_data(keys)
     one = jax.jit(fold)
     start = buffer.init(example(), N)
-    single = [one(start, rollout) for rollout in streams]
+    with jax.debug_key_reuse(True):
+        single = [one(start, rollout) for rollout in streams]
     batched = jax.jit(jax.vmap(fold, (None, 0)))(start, jax.tree.map(lambda *x: jnp.stack(x), *streams))
     for i, (state, samples) in enumerate(single):
         for x, y in zip(jax.tree.leaves((state, samples)), jax.tree.leaves(batched), strict=True):
@@ -209,7 +212,7 @@ def test_jit_vmap_scan_and_a_loop_agree(kind):
     add, sample_jit, update = jax.jit(buffer.add), jax.jit(buffer.sample), jax.jit(buffer.update)
     for t in range(12):
         state = add(state, jax.tree.map(lambda x, t=t: x[t : t + 1], streams[0]))
-        sample = sample_jit(state, key)
+        sample = sample_jit(state, keys[t])
         state = update(state, sample.index, sample.item.reward.reshape(B, -1)[:, 0])
     for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(single[0][0]), strict=True):
         np.testing.assert_allclose(np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=1e-6)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
+from replay_model import FEW, KINDS, B, N, R, Stream, example
 
-from rlkit import runs
+from rlkit import replay, runs
 from rlkit.runs import checkpoint, files
 from rlkit.types import ConfigError
 
@@ -70,6 +71,31 @@ def test_what_was_restored_goes_on_as_the_original(tmp_path):
         assert len(np.unique(np.asarray(drawn, np.float32), axis=0)) > 30
         assert raw(after) == raw(expected)
     assert raw(init(7)) != raw(state)
+
+
+@pytest.mark.parametrize("kind", FEW)
+def test_a_restored_replay_buffer_goes_on_as_the_original(tmp_path, kind):
+    """A hundred adds, draws and updates later both are the same, bit for bit."""
+    buffer, _ = KINDS[kind]
+    rows = jax.tree.map(jnp.asarray, Stream(N, 3).rollout(100))
+
+    @jax.jit
+    def goes_on(state):
+        def cycle(state, inputs):
+            row, key = inputs
+            state = buffer.add(state, jax.tree.map(lambda x: x[None], row))
+            sample = buffer.sample(state, key)
+            return buffer.update(state, sample.index, sample.item.reward.reshape(B, -1)[:, 0]), sample.item.obs
+
+        return jax.lax.scan(cycle, state, (rows, jax.random.split(jax.random.key(1), 100)))
+
+    state = jax.jit(buffer.add)(buffer.init(example(), N), Stream(N, 0).rollout(R))
+    state, _ = goes_on(state)
+    runs.save(tmp_path / "b", state)
+    found = runs.restore(tmp_path / "b", jax.eval_shape(lambda: buffer.init(example(), N)))
+    replay.check(found)
+    assert raw(found) == raw(state)
+    assert raw(goes_on(found)) == raw(goes_on(state))
 
 
 def test_saving_again_replaces_and_leaves_one(tmp_path):
