@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -107,6 +108,14 @@ class Breaks(Counter):
         if self.where == "step" and self.time == 2:
             self._break()
         return super().step(action)
+
+
+class Engine(Counter):
+    """A Counter that starts a process of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.engine = subprocess.Popen(["sleep", "1000"])
 
 
 class Wrong(gymnasium.Env):

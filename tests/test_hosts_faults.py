@@ -17,15 +17,15 @@ from rlkit.types import ConfigError
 TIMEOUT = 0.5  # of a call of an environment, where one is to hang
 
 
-def workers():
+def children():
     return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.fixture(autouse=True)
 def _no_orphans():
-    before = {p.pid for p in workers()}
+    before = {p.pid for p in children()}
     yield
-    assert {p.pid for p in workers()} <= before
+    assert {p.pid for p in children()} <= before
 
 
 def act(pool):
@@ -91,7 +91,7 @@ def test_a_restart_begins_another_episode(tmp_path, how, where):
         assert (seen[time][1][worker, 2] != seen[time - 1][1][worker, 2]).all()  # another seed
         assert (seen[time][1][others, 2] == seen[time - 1][1][others, 2]).all()
         assert pool.restarted == 1
-        assert len(workers()) == 2
+        assert len(children()) == 3  # two workers and their guard
 
 
 def test_the_budget_of_restarts():
@@ -210,6 +210,19 @@ def test_no_worker_outlives_the_pool(how, rest, number):
         time.sleep(0.05)
     assert left == []
     parent.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_an_environment_started_ends_with_the_pool(number):
+    code = POOL.replace("host_envs:Breaks", "host_envs:Engine").replace(", how={how!r}", "")
+    parent = script(code + "time.sleep(60)")
+    parent.stdout.readline()
+    started = [p for p in psutil.Process(parent.pid).children(recursive=True) if p.name() == "sleep"]
+    assert len(started) == 3
+    parent.send_signal(number)
+    parent.wait(10)
+    parent.stdout.close()
+    assert not psutil.wait_procs(started, timeout=5)[1]
 
 
 def alive(pid):

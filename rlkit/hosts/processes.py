@@ -21,6 +21,7 @@ from typing import Any
 from rlkit.hosts import block, group, wire
 from rlkit.hosts.contract import Tree
 from rlkit.hosts.group import Fault
+from rlkit.hosts.guard import Guard
 from rlkit.hosts.making import Recipe
 
 _LOOK = 0.1  # seconds between two looks at workers that have not answered
@@ -100,6 +101,7 @@ class Processes:
         # Workers are told by the kernel when the thread that started them ends, so one thread starts all of them.
         self.starter = ThreadPoolExecutor(1, "rlkit-hosts")
         self.processes: list[_Process | None] = [None] * len(shares)
+        self.guard = Guard()
         self.plan: block.Layout | None = None
         self.poll = select.poll()
         self.by_fd: dict[int, int] = {}
@@ -112,6 +114,7 @@ class Processes:
             self.board[slot], self.board[slot + 1] = group.STARTING, self.shares[worker][0]
             process = self.starter.submit(self._launch, worker).result()
             self.processes[worker] = process
+            self.guard.add(process.popen.pid)
             self.by_fd[process.answers] = worker
             self.poll.register(process.answers, select.POLLIN)
         values = {worker: (self.recipe, *self.shares[worker], self.board_bytes) for worker in workers}
@@ -222,6 +225,7 @@ class Processes:
             self.poll.unregister(process.answers)
             del self.by_fd[process.answers]
             process.kill()
+            self.guard.discard(process.popen.pid)
             self.processes[worker] = None
 
     def close(self, grace: float = 0.5) -> None:
@@ -236,6 +240,7 @@ class Processes:
                     process.popen.wait(max(0.0, end - time.monotonic()))
         for worker in range(len(self.processes)):
             self._remove(worker)
+        self.guard.close()
         self.starter.shutdown(wait=False)
         if self.memory >= 0:
             os.close(self.memory)
