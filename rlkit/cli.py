@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     render.add_argument("run", metavar="RUN")
     render.add_argument("--out", help="the GIF (RUN/policy.gif)")
     render.add_argument("--seed", type=int, help="which seed's policy (the first)")
+    render.add_argument("--env", help=env_help)
     render.add_argument("--max-steps", type=int, default=500, help="at most so many frames (%(default)s)")
     collect = command(
         _collect, "collect", "a dataset of the policy's transitions, to learn from without an environment"
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     collect.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
     collect.add_argument("--checkpoint", type=int, metavar="STEP", help="of which step (the newest)")
     collect.add_argument("--seed", type=int, default=0, help="of the environments and the exploration (%(default)s)")
+    collect.add_argument("--env", help=env_help)
     listing = command(_list, "list", "agents, environments, configs; or the tasks of a suite")
     listing.add_argument("suite", nargs="?", metavar="SUITE", help="brax, craftax, ...: the names of its tasks")
     return parser
@@ -221,13 +223,13 @@ def _render(options: argparse.Namespace) -> int:
     _cache_compilations()
     from rlkit.runs.rollout import record
 
-    print(record(options.run, options.out, seed=options.seed, max_steps=options.max_steps))
+    print(record(options.run, options.out, seed=options.seed, max_steps=options.max_steps, env=options.env))
     return 0
 
 
 def _collect(options: argparse.Namespace) -> int:
     _cache_compilations()
-    from rlkit.runs.offline import collect
+    from rlkit.runs.collecting import collect
 
     folder = collect(
         options.run,
@@ -237,6 +239,7 @@ def _collect(options: argparse.Namespace) -> int:
         greedy=options.greedy,
         checkpoint=options.checkpoint,
         seed=options.seed,
+        env=options.env,
     )
     print(f"{folder}\nlearn from it: rlkit train CONFIG --dataset {folder}")
     return 0

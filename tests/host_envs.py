@@ -118,6 +118,19 @@ class Engine(Counter):
         self.engine = subprocess.Popen(["sleep", "1000"])
 
 
+class Picture(Counter):
+    """A Counter that shows a gray that brightens with time; or nothing."""
+
+    def __init__(self, blind=False, render_mode=None):
+        super().__init__(length=4)
+        self.blind, self.render_mode = blind, render_mode
+
+    def render(self):
+        if self.blind or self.render_mode != "rgb_array":
+            return None
+        return np.full((20, 30, 3), 50 * self.time, np.uint8)
+
+
 class Wrong(gymnasium.Env):
     """An environment that breaks the contract in the way called `how`."""
 

@@ -95,7 +95,7 @@ def test_a_replaying_agent_holds_the_last_step_back(tmp_path):
     assert bool(state.envs.there)
     program.advance(state, np.int32(1))
     program.close()
-    opened = program.collector.buffers[1]  # the rollout that was learned from
+    opened = program.collector.buffers[-1]  # the rollout that was learned from
     row = program.collector.treedef.unflatten([x[0] for x in opened])[0]
     np.testing.assert_array_equal(row.obs, state.envs.steps.obs)
     assert (row.terminated | row.truncated).all()

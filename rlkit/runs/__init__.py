@@ -10,7 +10,7 @@ _NAMES = {
     "NonFiniteError": "loop",
     "Policy": "policy",
     "RunConfig": "config",
-    "collect": "offline",
+    "collect": "collecting",
     "load": "policy",
     "load_config": "config",
     "parse": "config",

@@ -24,6 +24,7 @@ from rlkit.hosts.play import play
 from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config import RunConfig
+from rlkit.runs.parts import join, split
 from rlkit.runs.program import Chunk, Program
 from rlkit.training import Evaluation, TrainState
 from rlkit.training.keys import plain, straight
@@ -41,7 +42,13 @@ class Held(struct.PyTreeNode):
 
 def program(config: RunConfig) -> "Program | HostProgram":
     """The program of a config, whichever kind its environment needs."""
-    return HostProgram(config) if hosts.is_host(config.run.env) else Program(config)
+    if not hosts.is_host(config.run.env):
+        return Program(config)
+    if config.run.dataset is None:
+        return HostProgram(config)
+    from rlkit.runs.hosted_offline import OfflineHostProgram
+
+    return OfflineHostProgram(config)
 
 
 class HostProgram:
@@ -54,7 +61,7 @@ class HostProgram:
 
     def __init__(self, config: RunConfig):
         run, module = config.run, agents.get(config.run.agent)
-        for field, wrong in (("num_seeds", run.num_seeds > 1), ("dataset", run.dataset), ("wrappers", run.wrappers)):
+        for field, wrong in (("num_seeds", run.num_seeds > 1), ("wrappers", run.wrappers)):
             if wrong:
                 remedy = "start one run for each" if field == "num_seeds" else "leave it out"
                 raise ConfigError(
@@ -69,12 +76,12 @@ class HostProgram:
         self.config, self.params, self.dataset = config, None, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
         self.stop: Callable[[], bool] = lambda: False
-        self.pool = self._pool(run.num_envs)
+        self.pool = self.new_pool(run.num_envs)
         try:
             spaces = self.pool.observation_space, self.pool.action_space
             self.env = HostEnv(run.env, *spaces)
             self.agent: Agent = module.make(config.agent, *spaces)
-            self.agent.check(run.num_envs, run.num_steps)
+            self.streams = self._streams()
         except BaseException:
             self.pool.close()
             raise
@@ -86,7 +93,12 @@ class HostProgram:
         self.ahead: Collected | Exception | None = None
         self.reason, self.before = "a quantity", None
 
-    def _pool(self, num_envs: int) -> hosts.Pool | hosts.VectorPool:
+    def _streams(self) -> int:
+        """N, how many streams of transitions the agent learns from. Raises ConfigError where they do not fit it."""
+        self.agent.check(self.config.run.num_envs, self.config.run.num_steps)
+        return self.config.run.num_envs
+
+    def new_pool(self, num_envs: int) -> hosts.Pool | hosts.VectorPool:
         run = self.config.run
         made = names.pool(
             run.env,
@@ -115,7 +127,7 @@ class HostProgram:
 
     def _init(self, seed: Array, hyper: PyTree) -> TrainState:
         agent_key, run_key = jax.random.split(straight(jax.random.split(jax.random.key(seed))[0]))
-        num_envs = self.config.run.num_envs
+        num_envs = self.streams
         obs, action = (
             jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(space.sample, run_key))
             for space in (self.env.obs, self.env.action)
@@ -155,7 +167,7 @@ class HostProgram:
 
         The replay buffer of the state is donated; everything else outlives the call.
         """
-        steps, (rest, replay) = self.collector.shapes(), _split(self.template.agent)
+        steps, (rest, replay) = self.collector.shapes(), split(self.template.agent)
         update = jax.jit(self._update, donate_argnums=0).lower(replay, rest, steps, self.template.key).compile()
         self._compiled = update
         self._actor = jax.jit(self.agent.actor).lower(self.template.agent).compile()
@@ -163,10 +175,21 @@ class HostProgram:
         return self._advance
 
     def _update(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
-        state, metrics = self.agent.update(_join(rest, replay), rollout, straight(key))
+        state, metrics = self.agent.update(join(rest, replay), rollout, straight(key))
+        return state, metrics, self._finite(state, metrics)
+
+    def _finite(self, state: PyTree, metrics: dict[str, Array]) -> Array:
+        """Whether losses, gradients and what acts are finite, [] bool."""
         checked = [x for name, x in metrics.items() if "loss" in name or "grad" in name]
         checked += [x for x in jax.tree.leaves(self.agent.actor(state)) if jnp.issubdtype(x.dtype, jnp.floating)]
-        return state, metrics, jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in checked]))
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in checked]))
+
+    def _quantity(self, metrics: dict[str, Any], state: PyTree) -> str:
+        """The name of what is not finite after an update."""
+        for name, value in metrics.items():
+            if ("loss" in name or "grad" in name) and not np.isfinite(value).all():
+                return name
+        return "params"
 
     def _advance(self, state: PyTree, count: np.int32) -> Chunk:
         if not self.begun:
@@ -210,7 +233,7 @@ class HostProgram:
         rollout = self.ahead
         if isinstance(rollout, Exception):
             raise rollout
-        rest, replay = _split(state.agent)
+        rest, replay = split(state.agent)
         learning = self.background.submit(self._learn, replay, rest, rollout.transitions, update_key)
         self.ahead = None
         if self.overlap and int(state.step) + 1 < self.config.num_updates:
@@ -221,8 +244,8 @@ class HostProgram:
                 self.ahead = error
         agent, metrics, finite, updating = learning.result()
         if not finite:
-            self.reason = _blame(metrics, agent, self.agent)
-            self.before = state.replace(agent=_join(rest, _split(agent)[1]))
+            self.reason = self._quantity(metrics, agent)
+            self.before = state.replace(agent=join(rest, split(agent)[1]))
         wall = time.perf_counter() - begin
         row = {
             **metrics,
@@ -265,26 +288,10 @@ class HostProgram:
 
         def evaluate(state: PyTree) -> Evaluation:
             if self.eval_pool is None:
-                self.eval_pool = self._pool(num_envs)
+                self.eval_pool = self.new_pool(num_envs)
             seed = derive(run.seed, _EVALUATION)
             actor = jax.device_put(actor_of(state.agent), self.device)
             episodes = -(-run.eval_episodes // num_envs)
             return play(self.agent, policy, self.eval_pool, actor, seed=seed, episodes_per_env=episodes)
 
         return evaluate
-
-
-def _split(agent: PyTree) -> tuple[PyTree, PyTree]:
-    """An agent's state without its replay buffer, and that: a large thing that is donated, unlike the rest."""
-    return (agent.replace(replay=()), agent.replay) if hasattr(agent, "replay") else (agent, ())
-
-
-def _join(rest: PyTree, replay: PyTree) -> PyTree:
-    return rest.replace(replay=replay) if hasattr(rest, "replay") else rest
-
-
-def _blame(metrics: dict[str, Any], state: PyTree, agent: Agent) -> str:
-    for name, value in metrics.items():
-        if ("loss" in name or "grad" in name) and not np.isfinite(value).all():
-            return name
-    return "params"

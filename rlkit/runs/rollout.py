@@ -1,15 +1,27 @@
 """A picture of what a policy does."""
 
+from contextlib import closing
 from pathlib import Path
 
 import jax
+import numpy as np
 
+from rlkit.hosts import names
+from rlkit.hosts.placeholder import HostEnv
+from rlkit.hosts.pool import Pool
 from rlkit.runs import files, render
-from rlkit.runs.policy import load
+from rlkit.runs.policy import Policy, load
 from rlkit.types import ConfigError
 
 
-def record(run: str | Path, out: str | Path | None = None, *, seed: int | None = None, max_steps: int = 500) -> Path:
+def record(
+    run: str | Path,
+    out: str | Path | None = None,
+    *,
+    seed: int | None = None,
+    max_steps: int = 500,
+    env: str | None = None,
+) -> Path:
     """Write a GIF of one greedy episode of a run's newest checkpoint.
 
     Args:
@@ -17,6 +29,7 @@ def record(run: str | Path, out: str | Path | None = None, *, seed: int | None =
       out: the GIF; None for RUN/policy.gif.
       seed: which seed's policy; None for the first.
       max_steps: frames at most.
+      env: the run's environment once more, where it is code of one's own, `module:Class`.
 
     Returns:
       The path of the GIF.
@@ -27,9 +40,16 @@ def record(run: str | Path, out: str | Path | None = None, *, seed: int | None =
     """
     if max_steps < 1:
         raise ConfigError(f"max_steps={max_steps} must be at least 1; try 500")
-    agent = load(run, seed=seed)
+    agent = load(run, seed=seed, env=env)
     path = Path(out) if out is not None else files.open_run(run) / "policy.gif"
     files.require_writable(path.parent, f"out={str(path)!r}")
+    frames = _on_a_host(agent, max_steps) if isinstance(agent.env, HostEnv) else _in_jax(agent, max_steps)
+    render.save_gif(frames, path)
+    return path
+
+
+def _in_jax(agent: Policy, max_steps: int) -> list[np.ndarray]:
+    """The frames [height, width, 3] of an episode."""
     step = jax.jit(agent.env.step)
     reset_key, key = jax.random.split(jax.random.key(agent.config.run.seed))
     obs, state = jax.jit(agent.env.reset)(reset_key, agent.params)
@@ -40,5 +60,35 @@ def record(run: str | Path, out: str | Path | None = None, *, seed: int | None =
         action, memory = agent.act(obs, act_key, memory)
         obs, state, _, terminated, truncated, _ = step(env_key, state, action, agent.params)
         done = bool(terminated | truncated)
-    render.save_gif(frames, path)
-    return path
+    return frames
+
+
+def _on_a_host(agent: Policy, max_steps: int) -> list[np.ndarray]:
+    """As `_in_jax`, by the environment's own `render`."""
+    run = agent.config.run
+    kwargs = {**run.env_kwargs, "render_mode": "rgb_array"}
+    frames, memory, done = [], agent.memory, False
+    with closing(names.pool(run.env, kwargs, num_envs=1, backend="serial", seed=run.seed)) as pool:
+        if not isinstance(pool, Pool):
+            raise ConfigError(
+                f"env={run.env!r} comes as a vector environment, which has no picture; use gymnasium:NAME"
+            )
+        obs, key = pool.reset(), jax.random.key(run.seed)
+        while not done and len(frames) < max_steps:
+            frames.append(_picture(pool, run.env))
+            key, act_key = jax.random.split(key)
+            action, memory = agent.act(jax.tree.map(lambda x: x[0], obs), act_key, memory)
+            step = pool.step(jax.tree.map(lambda x: np.asarray(x)[None], action))
+            obs, done = step.obs, bool((step.terminated | step.truncated | ~step.real)[0])
+    return frames
+
+
+def _picture(pool: Pool, env: str) -> np.ndarray:
+    """What the only environment of a serial pool shows."""
+    found = pool.workers.groups[0].envs[0].render()  # type: ignore[union-attr]
+    if not isinstance(found, np.ndarray) or found.ndim != 3 or found.shape[2] != 3 or found.dtype != np.uint8:
+        raise ConfigError(
+            f"env={env!r} must have a render that gives uint8[height, width, 3] where it was made with "
+            f"render_mode='rgb_array', and it gave {type(found).__name__}; there is no picture of it"
+        )
+    return found

@@ -1,0 +1,94 @@
+"""Datasets and environments outside of JAX: collected there, learned from, evaluated there, and pictures of it."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from rlkit import cli, runs
+from rlkit.runs import checkpoint, datasets
+from rlkit.types import ConfigError
+
+SAC = {
+    "agent": "sac",
+    "env": "gymnasium:Pendulum-v1",
+    "num_envs": 2,
+    "num_steps": 4,
+    "total_steps": 64,
+    "hidden_sizes": [8],
+    "batch_size": 8,
+    "capacity": 512,
+    "learning_starts": 16,
+    "replay_ratio": 0.25,
+    "eval_episodes": 2,
+    "backend": "serial",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return runs.train(SAC, out=tmp_path_factory.mktemp("online") / "run", show=False).run
+
+
+@pytest.fixture(scope="module")
+def dataset(run):
+    """450 steps of two environments, whose episodes end after 200."""
+    assert cli.main(["collect", str(run), "--steps", "450", "--num-envs", "2"]) == 0
+    return run / "dataset"
+
+
+def test_what_was_collected_is_what_the_environment_did(dataset):
+    found = datasets.load(dataset, verify=True)
+    assert (found.num_rows, found.num_envs) == (225, 2)
+    assert found.extra["env"] == "gymnasium:Pendulum-v1"
+    steps = jax.tree.map(np.asarray, found.steps)
+    assert steps.truncated[199].all()
+    assert steps.truncated.sum() == 2
+    joined = (steps.next_obs[:-1] == steps.obs[1:]).all(-1)
+    np.testing.assert_array_equal(joined, ~steps.truncated[:-1])
+    speed, torque = steps.obs[..., 2], steps.action[..., 0]
+    angle = np.arctan2(steps.obs[..., 1], steps.obs[..., 0])
+    np.testing.assert_allclose(steps.reward, -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2), atol=1e-3)
+
+
+def test_a_policy_for_a_host_is_learned_from_a_dataset(dataset, tmp_path):
+    offline = SAC | {"agent": "iql", "dataset": str(dataset), "num_envs": 1, "total_steps": 64, "log_every": 16}
+    offline |= {"checkpoint_every": 16, "learning_starts": 0}
+    whole = runs.train(offline, out=tmp_path / "whole", show=False)
+    ring = whole.state.agent.replay.buffer.ring
+    np.testing.assert_array_equal(ring.steps.reward[:225], datasets.load(dataset).steps.reward)
+    assert int(whole.state.agent.replay.num_steps) == 64
+    assert json.loads((tmp_path / "whole" / "eval.json").read_text())["mean"] < 0
+    runs.train(offline, lambda line, state: line["step"] >= 32, out=tmp_path / "part", show=False)
+    assert checkpoint.steps(tmp_path / "part")[-1] == 32
+    resumed = runs.resume(tmp_path / "part", show=False).state
+    jax.tree.map(np.testing.assert_array_equal, whole.state.agent.params, resumed.agent.params)
+
+
+def test_a_dataset_of_another_environment_is_refused(dataset, tmp_path):
+    config = SAC | {"agent": "iql", "dataset": str(dataset), "env": "gymnasium:MountainCarContinuous-v0"}
+    with pytest.raises(ConfigError, match=r"must hold obs of float32\[2\], as gymnasium:MountainCarContinuous-v0 has"):
+        runs.train(config, out=tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_picture_of_a_host(tmp_path, blind):
+    config = {key: SAC[key] for key in ("num_envs", "num_steps", "hidden_sizes", "eval_episodes", "backend")}
+    config |= {"agent": "ppo", "env": "host_envs:Picture", "total_steps": 8, "num_minibatches": 1}
+    run = runs.train(config | {"env_kwargs": {"blind": blind}}, out=tmp_path / "run", show=False).run
+    words = ["render", str(run), "--env", "host_envs:Picture"]
+    if blind:
+        assert cli.main(words) == 2
+        assert not (run / "policy.gif").exists()
+        return
+    assert cli.main(words) == 0
+    with Image.open(run / "policy.gif") as picture:
+        assert picture.size == (30, 20)
+        grays = []
+        for frame in range(picture.n_frames):
+            picture.seek(frame)
+            grays.append(picture.convert("RGB").getpixel((0, 0))[0])
+    assert grays == [0, 50, 100, 150]
