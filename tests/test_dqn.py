@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import xlogy
 
 from rlkit import agents
 from rlkit.agents import c51, dqn, exploration, pqn, qrdqn
@@ -111,7 +112,7 @@ def test_the_loss_of_c51_by_hand(hand_made):
     loss, priority, gradient, q, q_next, next_q = numbers(agent, batch, (5,))
     atoms = np.linspace(-2, 2, 5)
     probs = softmax(np.nan_to_num(next_q))[rows, chosen(softmax(q_next) @ atoms, batch)]
-    expected = np.zeros(B)
+    expected, divergence = np.zeros(B), np.zeros(B)
     for b in range(B):
         target = np.zeros(5)
         for j in range(5):
@@ -120,7 +121,8 @@ def test_the_loss_of_c51_by_hand(hand_made):
             target[low] += probs[b, j] * (low + 1 - place)
             target[low + 1] += probs[b, j] * (place - low)
         expected[b] = -np.sum(target * np.log(softmax(q[b, batch.action[b]])))
-    np.testing.assert_allclose(priority, expected, rtol=1e-4)
+        divergence[b] = expected[b] + np.sum(xlogy(target, target))
+    np.testing.assert_allclose(priority, divergence, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(loss, np.mean(batch.weight * expected), rtol=1e-4)
     assert np.isfinite(gradient).all()
 

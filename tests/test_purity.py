@@ -145,6 +145,13 @@ TABLE: dict[str, tuple] = {
         lambda p, z: distributional.categorical_projection(p, z, ATOMS),
         *[floats(4, 3)] * 2,
     ),
+    "distributional.categorical_target": (
+        lambda *args: distributional.categorical_target(*args, ATOMS),
+        floats(*B),
+        DISCOUNT,
+        floats(4, 2, 3),
+        floats(4, 2),
+    ),
     "distributional.categorical_double_q_learning": (
         lambda *args: distributional.categorical_double_q_learning(*args, ATOMS),
         floats(4, 2, 3),

@@ -2,13 +2,15 @@
 
 A gradient step lowers the cross-entropy of the distribution of Q(o, a) to the target's, r + γ^n Z_target(o', a*),
 projected onto the atoms (algorithm 1). Everything else is `dqn`, whose fields it has; with all of them on it is Rainbow
-(Hessel et al. 2018), whose priorities are these cross-entropies.
+(Hessel et al. 2018), whose priorities are the KL divergences of the targets from the distributions: the cross-entropies
+without the targets' own entropies. Rainbow's noisy layers are those of the heads alone here, as `dqn` says.
 """
 
 from functools import partial
 from typing import Annotated, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
 from pydantic import Field, model_validator
@@ -16,7 +18,7 @@ from pydantic import Field, model_validator
 from rlkit.agents import dqn
 from rlkit.agents.dqn import Head
 from rlkit.agents.replaying import Batch
-from rlkit.ops.distributional import categorical_double_q_learning
+from rlkit.ops.distributional import categorical_double_q_learning, categorical_target
 from rlkit.types import Agent, Array, Space
 
 
@@ -50,11 +52,13 @@ def values(atoms: np.ndarray, logits: Array) -> Array:
 def loss(
     atoms: np.ndarray, hyper: Hyper, logits: Array, batch: Batch, next_logits: Array, next_selector: Array
 ) -> tuple[Array, Array]:
-    """The cross-entropies, which are the priorities too."""
+    """The cross-entropies, and the KL divergences as priorities."""
     loss = categorical_double_q_learning(
         logits, batch.action, batch.reward, batch.discount, next_logits, next_selector, atoms
     )
-    return loss, jax.lax.stop_gradient(loss)
+    target = categorical_target(batch.reward, batch.discount, next_logits, next_selector, atoms)
+    entropy = -jnp.sum(jax.scipy.special.xlogy(target, target), axis=-1)
+    return loss, jnp.maximum(jax.lax.stop_gradient(loss) - entropy, 0.0)
 
 
 def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:

@@ -9,8 +9,9 @@ A gradient step lowers, over transitions drawn from a replay buffer,
 |TD error| with importance weights w (Schaul et al. 2016), `noisy` explores by learned noise (Fortunato et al. 2018).
 
 Where it departs from the papers: it may collect from many environments at once and then makes `replay_ratio` gradient
-steps for each step; Adam in place of RMSProp; a target network that is copied, or that follows (`tau`). Time limits are
-bootstrapped from the true final observation. Distributional agents (`c51`, `qrdqn`) are this one with another `Head`.
+steps for each step; Adam in place of RMSProp; a target network that is copied, or that follows (`tau`); noise in the
+layers of the heads alone. Time limits are bootstrapped from the true final observation. Distributional agents (`c51`,
+`qrdqn`) are this one with another `Head`.
 """
 
 from collections.abc import Callable

@@ -5,7 +5,8 @@ An update lowers, over several epochs of minibatches of a rollout,
     E[ (Q(o_t, a_t) - G_t)^2 / 2 ],  G_t = r_t + γ [(1 - λ) max_a Q(o_{t+1}, a) + λ G_{t+1}]
 
 with the λ-returns (algorithm 1) computed once, under the parameters before the update. Layer normalization stands in
-for the target network. Time limits are bootstrapped from the true final observation.
+for the target network. Where it departs from the paper: Adam in place of RAdam, and time limits are bootstrapped from
+the true final observation.
 """
 
 from functools import partial

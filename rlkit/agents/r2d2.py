@@ -9,8 +9,8 @@ put back where an episode starts. On the `unroll_len` rows after those a gradien
 with the rescaling h of Pohlen et al. (2018), a* chosen by the online network, and n-step returns that stop at every
 episode end. The priority of a sequence is 0.9 max |TD error| + 0.1 mean |TD error|. Environment i of N explores with
 probability ε^(1 + 7 i / (N - 1)) (Horgan et al. 2018). Where it departs from the paper: acting and learning take turns,
-and returns are bootstrapped over time limits from the true final observation, rated with the memory after the last
-step.
+the returns of a sequence's last n - 1 rows end with it and are shorter than n, and returns are bootstrapped over time
+limits from the true final observation, rated with the memory after the last step.
 """
 
 from functools import partial

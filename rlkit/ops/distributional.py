@@ -43,6 +43,36 @@ def categorical_projection(probs: ArrayLike, source_atoms: ArrayLike, atoms: Arr
     return jax.vmap(mass, out_axes=-1)(atoms, above, below)
 
 
+def categorical_target(
+    reward: ArrayLike, discount: ArrayLike, next_logits: ArrayLike, next_q_selector: ArrayLike, atoms: ArrayLike
+) -> Array:
+    """The distribution of r + discount Z(o', a*) projected onto the atoms, which `categorical_double_q_learning` wants.
+
+    Args:
+      reward, discount: [B] float (or any batch axes).
+      next_logits: [B, A, K] float.
+      next_q_selector: [B, A] float, the values that select a*.
+      atoms: [K] float, strictly increasing.
+
+    Returns:
+      [B, K] float, sums to 1. No gradient flows into it.
+
+    Raises:
+      ValueError: the shapes do not agree.
+    """
+    batch, (num_actions, num_atoms) = jnp.shape(next_logits)[:-2], jnp.shape(next_logits)[-2:]
+    check_shape("reward", reward, batch)
+    check_shape("discount", discount, batch)
+    check_shape("next_q_selector", next_q_selector, (*batch, num_actions))
+    check_shape("atoms", atoms, (num_atoms,))
+    reward, discount, next_logits, atoms = as_floats(reward, discount, next_logits, atoms)
+    next_action = jnp.argmax(jnp.asarray(next_q_selector), axis=-1)
+    next_row = _take_row(next_logits, next_action, axis=-2)
+    ended = jnp.broadcast_to(discount[..., None] == 0, next_row.shape)  # then all mass moves to the reward
+    next_probs = jax.nn.softmax(jnp.where(ended, 0.0, next_row), axis=-1)
+    return jax.lax.stop_gradient(categorical_projection(next_probs, _shifted(reward, discount, atoms), atoms))
+
+
 def categorical_double_q_learning(
     logits: ArrayLike,
     action: ArrayLike,
@@ -64,24 +94,17 @@ def categorical_double_q_learning(
       atoms: [K] float, strictly increasing.
 
     Returns:
-      [B] float, in nats. As a priority subtract the target's entropy, which no gradient sees.
+      [B] float, in nats. As a priority subtract the entropy of `categorical_target`, which no gradient sees.
 
     Raises:
       ValueError: the shapes do not agree.
     """
     check_shapes(logits=logits, next_logits=next_logits)
-    batch, (num_actions, num_atoms) = jnp.shape(logits)[:-2], jnp.shape(logits)[-2:]
-    _check_batch(batch, action=action, reward=reward, discount=discount)
-    check_shape("next_q_selector", next_q_selector, (*batch, num_actions))
-    check_shape("atoms", atoms, (num_atoms,))
+    _check_batch(jnp.shape(logits)[:-2], action=action, reward=reward, discount=discount)
     logits, reward, discount, next_logits, atoms = as_floats(logits, reward, discount, next_logits, atoms)
-    next_action = jnp.argmax(jnp.asarray(next_q_selector), axis=-1)
-    next_row = _take_row(next_logits, next_action, axis=-2)
-    ended = jnp.broadcast_to(discount[..., None] == 0, next_row.shape)  # then all mass moves to the reward
-    next_probs = jax.nn.softmax(jnp.where(ended, 0.0, next_row), axis=-1)
-    target = categorical_projection(next_probs, _shifted(reward, discount, atoms), atoms)
+    target = categorical_target(reward, discount, next_logits, next_q_selector, atoms)
     log_probs = jax.nn.log_softmax(_take_row(logits, action, axis=-2), axis=-1)
-    return -jnp.sum(jax.lax.stop_gradient(target) * log_probs, axis=-1)
+    return -jnp.sum(target * log_probs, axis=-1)
 
 
 def quantile_q_learning(
