@@ -59,7 +59,10 @@ def _minatar(config: str, note: str = "") -> Row:
 
 ROWS = {
     "ppo/cartpole": Row("ppo/cartpole", mean=495, least=475, note="PureJaxRL, 4 envs, 500k steps: 497"),
-    "ppo/acrobot": Row("ppo/acrobot", mean=-90, note="PureJaxRL, 500k steps: -112"),
+    "ppo/cartpole, 250k steps": Row("ppo/cartpole", {"total_steps": 250_000}, mean=450, note="PureJaxRL, 4 envs: 450"),
+    "ppo/cartpole, 125k steps": Row("ppo/cartpole", {"total_steps": 125_000}, mean=355, note="PureJaxRL, 4 envs: 355"),
+    "ppo/acrobot": Row("ppo/acrobot", mean=-90),
+    "ppo/acrobot, 500k steps": Row("ppo/acrobot", {"total_steps": 500_000}, mean=-112, note="PureJaxRL: -112"),
     "ppo/mountain_car": Row("ppo/mountain_car", mean=-130),
     "ppo/mountain_car_continuous": Row("ppo/mountain_car_continuous", mean=90),
     "ppo/pendulum": Row("ppo/pendulum", mean=-250),
@@ -71,6 +74,7 @@ ROWS = {
     "ppo/asterix_minatar": _minatar("ppo/asterix"),
     "ppo/spaceinvaders_minatar": _minatar("ppo/spaceinvaders"),
     "ppo/freeway_minatar": _minatar("ppo/freeway"),
+    "ppo/cartpole_gymnasium": Row("ppo/cartpole_gymnasium", mean=475, note="in worker processes"),
     "dqn/cartpole": Row("dqn/cartpole", mean=475),
     "c51/cartpole": Row("c51/cartpole", mean=475),
     "qrdqn/cartpole": Row("qrdqn/cartpole", mean=475),
