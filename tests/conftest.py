@@ -1,9 +1,8 @@
 """Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors.
 
 And what makes the tests quick: most of their time is compilation, so a session's processes share a folder of compiled
-programs, files compile without most of XLA's optimizations unless they are marked `optimized`, and XLA's CPU backend
-emits LLVM directly instead of by way of MLIR, which takes a third of the time. Processes that tests start (the command
-line, notebooks, workers) compile as users' do.
+programs, and files compile without most of XLA's optimizations unless they are marked `optimized`. Processes that tests
+start (the command line, notebooks, workers) compile as users' do.
 """
 
 import os
@@ -13,25 +12,30 @@ from collections.abc import Iterator
 
 import jax
 import pytest
+from jax._src import compiler
 
 PLATFORMS = os.environ.get("JAX_PLATFORMS")
 PROGRAMS = "RLKIT_TEST_PROGRAMS"  # where the processes of a session find the folder
-QUICK = "--xla_cpu_use_fusion_emitters=false"
+QUICK: dict[str, bool] = {}  # options of XLA for whatever compiles now
 
 
-def _read_flags() -> None:
-    """Let XLA read its flags, which it does once, with QUICK among them, and leave the environment as it was."""
-    given = os.environ.get("XLA_FLAGS")
-    os.environ["XLA_FLAGS"] = f"{given or ''} {QUICK}"
-    jax.jit(lambda: 0).lower().compile()
-    if given is None:
-        del os.environ["XLA_FLAGS"]
-    else:
-        os.environ["XLA_FLAGS"] = given
+def _compile_quickly() -> None:
+    """Where most optimizations are off, let XLA's CPU backend emit LLVM directly, too.
+
+    No setting of JAX reaches every compilation, so this goes through one of its internals; without it, tests are slow.
+    """
+    of_jax = getattr(compiler, "get_compile_options", None)
+    if of_jax is None:
+        return
+
+    def options(*args, env_options_overrides=None, **kwargs):
+        return of_jax(*args, env_options_overrides=QUICK | dict(env_options_overrides or {}), **kwargs)
+
+    compiler.get_compile_options = options
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    _read_flags()
+    _compile_quickly()
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     # A later line takes precedence: what gymnax and the packages it drags in warn about is not ours to mend.
@@ -52,6 +56,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _optimizations(request: pytest.FixtureRequest) -> None:
     optimized = request.node.get_closest_marker("optimized") is not None
     jax.config.update("jax_disable_most_optimizations", not optimized)
+    QUICK.clear()
+    QUICK.update({} if optimized else {"xla_cpu_use_fusion_emitters": False})
 
 
 @pytest.fixture(autouse=True, scope="session")

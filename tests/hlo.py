@@ -1,10 +1,7 @@
-"""Programs as users compile them, and what they do to large arrays, read from their text."""
+"""What an optimized program does to large arrays, read from its text."""
 
 import math
 import re
-from collections.abc import Callable
-
-import jax
 
 # Reads or writes a few elements of a large array where it lies, or hands it on.
 IN_PLACE = {
@@ -24,11 +21,6 @@ IN_PLACE = {
 }
 _LINE = re.compile(r"^\s*(?:ROOT )?(%?[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$")
 _SHAPE = re.compile(r"(?:pred|[suf]\d+|bf16|c64)\[([\d,]*)\]")
-
-
-def as_users_compile(function: Callable, *args: object, **jit: object) -> jax.stages.Compiled:
-    """A function's program for these arguments, or their shapes, with the code generator that the tests go without."""
-    return jax.jit(function, **jit).lower(*args).compile(compiler_options={"xla_cpu_use_fusion_emitters": True})
 
 
 def large_operations(text: str, size: int) -> list[str]:

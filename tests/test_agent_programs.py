@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from hlo import as_users_compile, large_operations
+from hlo import large_operations
 
 from rlkit import agents, envs, training
 
@@ -30,7 +30,7 @@ def test_nothing_in_a_train_step_touches_the_whole_buffer(name, seeds):
     if seeds:
         state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype), state)
         step = jax.vmap(step)
-    program = as_users_compile(step, state, donate_argnums=0)
+    program = jax.jit(step, donate_argnums=0).lower(state).compile()
     assert large_operations(program.as_text(), CAPACITY // 4) == []
     memory = program.memory_analysis()
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.agent.replay))
@@ -51,5 +51,5 @@ def test_a_select_of_the_buffer_would_be_seen():
         chosen = jax.tree.map(lambda new, old: jnp.where(learning, new, old), after.agent, state.agent)
         return after.replace(agent=chosen)
 
-    text = as_users_compile(careless, state, donate_argnums=0).as_text()
+    text = jax.jit(careless, donate_argnums=0).lower(state).compile().as_text()
     assert large_operations(text, CAPACITY // 4) != []

@@ -2,11 +2,13 @@
 
 import os
 
+import gymnasium
 import numpy as np
 import pytest
 
 from rlkit import hosts
 from rlkit.hosts import pool as pools
+from rlkit.hosts.pool import derive
 from rlkit.types import Box, ConfigError, Dict, Discrete, MultiDiscrete
 
 BACKENDS = ("process", "thread", "serial")
@@ -117,6 +119,28 @@ def test_spaces():
         assert pool.observation_space == Box(0, np.inf, (3,))  # float64 there, float32 here
         assert pool.reset().dtype == np.float32
         assert pool.action_space == Discrete(3)  # 1, 2, 3 there
+
+
+def test_cartpole_in_processes_is_gymnasiums_own():
+    """Sixty steps of four environments, transition by transition, through ends of episodes."""
+    envs = [gymnasium.make("CartPole-v1") for _ in range(4)]
+    obs = np.stack([env.reset(seed=derive(3, index))[0] for index, env in enumerate(envs)])
+    actions, ends = np.random.default_rng(0).integers(0, 2, (60, 4)), 0
+    with hosts.make("gymnasium:CartPole-v1", num_envs=4, num_workers=2) as pool:
+        np.testing.assert_array_equal(pool.reset(3), obs)
+        for action in actions:
+            found = pool.step(action)
+            for index, env in enumerate(envs):
+                final, reward, terminated, truncated, _ = env.step(int(action[index]))
+                np.testing.assert_array_equal(found.next_obs[index], final)
+                assert (found.reward[index], found.terminated[index], found.truncated[index], found.real[index]) == (
+                    *(reward, terminated, truncated),
+                    True,
+                )
+                obs[index] = env.reset()[0] if terminated or truncated else final
+                ends += terminated
+            np.testing.assert_array_equal(found.obs, obs)
+    assert ends > 5
 
 
 def test_a_function_makes_environments_too():

@@ -81,6 +81,25 @@ def test_a_missing_library_is_named_with_what_installs_it():
         hosts.make("ale:Breakout", num_envs=2)
 
 
+def test_atari_with_the_usual_preprocessing():
+    """Four gray pictures, the newest last; each step is four frames, and the same seed gives the same game."""
+    pytest.importorskip("ale_py")
+    actions = np.random.default_rng(0).integers(0, 4, (40, 2))
+
+    def play(seed):
+        with hosts.make("atari:Breakout", num_envs=2, num_workers=2, seed=seed) as pool:
+            assert pool.observation_space.shape == (84, 84, 4)
+            assert pool.observation_space.dtype == np.uint8
+            assert pool.action_space.n == 4
+            return [pool.reset(), *(pool.step(action).next_obs for action in actions)]
+
+    one, same, other = np.stack(play(0)), np.stack(play(0)), np.stack(play(1))
+    np.testing.assert_array_equal(one, same)
+    assert np.any(one != other)
+    np.testing.assert_array_equal(one[1:, ..., :3], one[:-1, ..., 1:])
+    assert np.any(one[1:, ..., 3] != one[:-1, ..., 3])
+
+
 def test_the_arcade_learning_environment_by_itself():
     pytest.importorskip("ale_py")
     actions = np.random.default_rng(0).integers(0, 3, (300, 2))

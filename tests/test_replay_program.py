@@ -5,7 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from hlo import as_users_compile, large_operations
+from hlo import large_operations
 from test_replay import ONE, steps
 
 from rlkit import replay
@@ -48,7 +48,7 @@ def test_nothing_in_the_loop_touches_a_whole_buffer(name, batch):
     if batch:
         state, keys = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch, *x.shape), x.dtype), (state, keys))
         run = jax.vmap(run)
-    program = as_users_compile(run, state, keys, donate_argnums=0)
+    program = jax.jit(run, donate_argnums=0).lower(state, keys).compile()
     assert large_operations(program.as_text(), CAPACITY // 4) == []  # a quarter: level arrays of trees count, too
     memory = program.memory_analysis()
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
@@ -80,5 +80,5 @@ def test_the_check_sees_what_touches_a_whole_buffer(touch):
     loop = jax.vmap(lambda x: jax.lax.scan(lambda x, _: (jax.tree.leaves(touch(x))[0], 0), x, None, length=3)[0])
     copy = jax.vmap(touch)
     shape = jax.ShapeDtypeStruct((2, CAPACITY), jnp.float32)
-    texts = [as_users_compile(f, shape, donate_argnums=0).as_text() for f in (loop, copy)]
+    texts = [jax.jit(f, donate_argnums=0).lower(shape).compile().as_text() for f in (loop, copy)]
     assert any(large_operations(text, CAPACITY) for text in texts)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hlo import as_users_compile
 from jax.experimental import checkify
 from scipy.stats import chi2
 
@@ -340,7 +339,7 @@ def test_a_loop_of_writes_and_draws_copies_nothing(statistics):
         lambda: (jax.random.split(jax.random.key(0), 3), jnp.zeros((3, rows), int), jnp.ones((3, rows)))
     )
     tree = jax.eval_shape(lambda: init(capacity, statistics))
-    program = as_users_compile(lambda tree, xs: jax.lax.scan(cycle, tree, xs), tree, inputs, donate_argnums=0)
+    program = jax.jit(lambda tree, xs: jax.lax.scan(cycle, tree, xs), donate_argnums=0).lower(tree, inputs).compile()
     memory = program.memory_analysis()
     assert memory.alias_size_in_bytes >= sum(leaf.size * 4 for leaf in jax.tree.leaves(tree))
     assert memory.temp_size_in_bytes < 2**18
@@ -360,7 +359,7 @@ def test_several_trees_by_vmap_select_no_whole_tree():
     capacity, rows = 2**17, 256
     trees = jax.eval_shape(lambda: jax.vmap(lambda _: init(capacity))(jnp.zeros(4)))
     inputs = (jnp.zeros((4, rows), jnp.int32), jnp.ones((4, rows)))
-    program = as_users_compile(jax.vmap(write), trees, *inputs, donate_argnums=0)
+    program = jax.jit(jax.vmap(write), donate_argnums=0).lower(trees, *inputs).compile()
     text = program.as_text()
     assert large(text, "parameter", 2**14)
     assert not large(text, "select", 2**14)

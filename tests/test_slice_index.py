@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hlo import as_users_compile
 from scipy.stats import chi2
 
 from rlkit.ops import _integers, _slice_draws, slice_index
@@ -468,7 +467,7 @@ def compiled(step, state, num_states=None):
     if num_states:
         run = jax.vmap(run)
         args = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_states, *x.shape), x.dtype), args)
-    return as_users_compile(run, *args, donate_argnums=0)
+    return jax.jit(run, donate_argnums=0).lower(*args).compile()
 
 
 def add_and_sample(state, done, key):

@@ -1,0 +1,21 @@
+"""The configs' marks, reduced: fewer steps, one seed, a lower mark. `benchmarks/learning.py` has them whole."""
+
+import pytest
+
+from rlkit import runs
+
+pytestmark = pytest.mark.optimized
+
+MARKS = {  # config: steps, and the greedy return of 64 episodes at least
+    "pqn/cartpole": (200_000, 400.0),
+    "sac/pendulum": (30_000, -250.0),
+}
+
+
+@pytest.mark.parametrize("config", MARKS)
+def test_a_config_learns(config, tmp_path):
+    steps, mark = MARKS[config]
+    keys = {"total_steps": steps, "eval_episodes": 64}
+    trained = runs.train(runs.load_config(config, keys), out=tmp_path / "run", show=False)
+    assert trained.evaluation["unfinished"] == 0
+    assert trained.evaluation["mean"] >= mark
