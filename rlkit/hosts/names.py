@@ -109,6 +109,7 @@ def make(
       seed: of all environments; each has a seed of its own derived from it.
       num_workers: processes or threads; None for one a core. Each steps its share of the environments in turn.
       timeout: seconds that a call of an environment's code may take before its worker is given up; not in "serial".
+        A process has 60 s to start and to import the environment's module, which may be much.
       restarts: how many workers may be started anew in the pool's life. A restart cuts the episodes of its worker.
       kwargs: arguments of the environment.
 
