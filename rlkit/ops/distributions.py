@@ -208,8 +208,10 @@ class TanhNormal(flax.struct.PyTreeNode):
         """u: [..., D] float -> [..., D] float, the action in [low, high]."""
         check_shape("u", u, jnp.shape(self.loc))
         u, low, high = as_floats(u, self.low, self.high)
-        # The clip takes off the last bit that rounding may add beyond a bound.
-        return jnp.clip(low + (high - low) * (0.5 * jnp.tanh(u) + 0.5), low, high)
+        action = low + (high - low) * (0.5 * jnp.tanh(u) + 0.5)
+        # Selects take off the last bit that rounding may add beyond a bound. The gradient of a clip asks whether its
+        # result equals its argument, and where a compiler computes that twice, differently rounded, it is lost.
+        return jnp.where(action < low, low, jnp.where(action > high, high, action))
 
     def _log_slope(self, u: Array) -> Array:
         """[..., D] float, log |d action / d u|."""
