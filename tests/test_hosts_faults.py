@@ -173,8 +173,9 @@ def script(code):
 
 
 POOL = """
-import time, numpy as np
+import signal, time, numpy as np
 from rlkit import hosts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
 pool = hosts.make("host_envs:Breaks", num_envs=3, num_workers=3, how={how!r}, timeout=600)
 pool.reset()
 print(*(p.popen.pid for p in pool.workers.processes), flush=True)
