@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from rlkit import cli, runs
-from rlkit.runs import checkpoint, datasets
+from rlkit.runs import checkpoint, collecting, datasets
 from rlkit.types import ConfigError
 
 SAC = {
@@ -51,6 +51,21 @@ def test_what_was_collected_is_what_the_environment_did(dataset):
     speed, torque = steps.obs[..., 2], steps.action[..., 0]
     angle = np.arctan2(steps.obs[..., 1], steps.obs[..., 0])
     np.testing.assert_allclose(steps.reward, -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2), atol=1e-3)
+
+
+def test_large_steps_are_collected_in_smaller_parts(run, tmp_path, monkeypatch):
+    """Room for 40 steps of 3 + 3 + 1 numbers, of two environments: what is written does not depend on it."""
+    whole = runs.collect(run, 100, tmp_path / "whole", num_envs=2, greedy=True)
+    sizes = []
+    hand_out = collecting.Collector._hand_out
+    monkeypatch.setattr(
+        collecting.Collector, "_hand_out", lambda self, s: sizes.append(self.num_steps) or hand_out(self, s)
+    )
+    monkeypatch.setattr(collecting, "_BYTES", 40 * 28)
+    parts = runs.collect(run, 100, tmp_path / "parts", num_envs=2, greedy=True)
+    assert sizes == [20, 20, 20]
+    for x, y in zip(*(jax.tree.leaves(datasets.load(folder).steps) for folder in (whole, parts)), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_a_policy_for_a_host_is_learned_from_a_dataset(dataset, tmp_path):

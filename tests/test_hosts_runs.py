@@ -234,13 +234,14 @@ def test_ctrl_c_ends_an_evaluation_too(tmp_path, monkeypatch):
     assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"]
 
 
-def test_a_fault_in_an_evaluation_loses_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [HostError, ConfigError])
+def test_a_fault_in_an_evaluation_loses_nothing(tmp_path, monkeypatch, error):
     def broken(*args, **settings):
-        raise HostError("environment 3 failed")
+        raise error("environment 3 failed")
 
     monkeypatch.setattr(hosted, "play", broken)
     often = {"num_steps": 2, "eval_every": 8, "log_every": 8, "backend": "serial"}
-    with pytest.raises(HostError):
+    with pytest.raises(error):
         runs.train(PPO | often, out=tmp_path / "run", show=False)
     assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"] == 8
 

@@ -123,8 +123,7 @@ class Group:
             for index, (env, action) in enumerate(zip(self.envs, self._read_actions(), strict=True)):
                 note(STEPPING, first + index)
                 result = env.step(action)
-                if ticket.abandoned:
-                    ticket.check()
+                ticket.check()
                 if type(result) is not tuple or len(result) != 5:
                     raise Violation("step", "obs, reward, terminated, truncated, info", _tuple(result))
                 obs, reward, terminated, truncated, _ = result

@@ -17,7 +17,7 @@ from rlkit.runs.policy import load_state
 from rlkit.runs.program import Program
 from rlkit.types import Agent, ConfigError, PyTree, Transition
 
-_ROWS = 1 << 16  # steps that are collected at a time
+_STEPS, _BYTES = 1 << 16, 1 << 28  # that are collected at a time, at most
 
 
 def collect(
@@ -60,7 +60,8 @@ def collect(
         agent = program.agent._replace(act=program.agent.policy) if greedy else program.agent
         actor = program.agent.actor(state.agent)
         rows = -(-num_steps // num_envs)
-        length = min(rows, max(_ROWS // num_envs, 1))
+        at_once = min(_STEPS, _BYTES // _step_bytes(program))
+        length = min(rows, max(at_once // num_envs, 1))
         if isinstance(program, HostProgram):
             made = _on_hosts(program, agent, actor, num_envs, length, seed)
         else:
@@ -74,6 +75,13 @@ def collect(
                 writer.add(jax.tree.map(lambda x, left=left: x[:left], next(made)))
         made.close()
     return folder
+
+
+def _step_bytes(program: Program | HostProgram) -> int:
+    """What a transition takes: two observations and an action; pictures are large."""
+    obs, action = program.env.observation_space(program.params), program.env.action_space(program.params)
+    shapes = jax.eval_shape(lambda key: (obs.sample(key), obs.sample(key), action.sample(key)), jax.random.key(0))
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
 
 def _in_jax(

@@ -184,7 +184,7 @@ class HostProgram:
         checked += [x for x in jax.tree.leaves(self.agent.actor(state)) if jnp.issubdtype(x.dtype, jnp.floating)]
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in checked]))
 
-    def _quantity(self, metrics: dict[str, Any], state: PyTree) -> str:
+    def _quantity(self, metrics: dict[str, Any]) -> str:
         """The name of what is not finite after an update."""
         for name, value in metrics.items():
             if ("loss" in name or "grad" in name) and not np.isfinite(value).all():
@@ -244,7 +244,7 @@ class HostProgram:
                 self.ahead = error
         agent, metrics, finite, updating = learning.result()
         if not finite:
-            self.reason = self._quantity(metrics, agent)
+            self.reason = self._quantity(metrics)
             self.before = state.replace(agent=join(rest, split(agent)[1]))
         wall = time.perf_counter() - begin
         row = {

@@ -66,7 +66,7 @@ class OfflineHostProgram(HostProgram):
         agent, metrics, finite, key = self._compiled(replay, rest, state.key)
         metrics, finite = jax.device_get((metrics, finite))
         if not finite:
-            self.reason = self._quantity(metrics, agent)
+            self.reason = self._quantity(metrics)
             self.before = state.replace(agent=join(rest, split(agent)[1]))
         row = {
             **metrics,

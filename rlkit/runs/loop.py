@@ -157,7 +157,7 @@ class Run:
                 begin = time.perf_counter()
                 try:
                     chunk = self.program.advance(state, np.int32(self.schedule.next_line(update) - update))
-                except HostError:
+                except (HostError, ConfigError):
                     self._save(state, step, lines, seconds)
                     raise
                 count = int(chunk.count)  # waits for the device
@@ -178,7 +178,7 @@ class Run:
                 if self.schedule.evaluates(update):
                     try:
                         line |= self._evaluated(prepared.result(), state)
-                    except HostError:
+                    except (HostError, ConfigError):
                         lines.add(line)
                         self._save(state, step, lines, seconds)
                         raise
