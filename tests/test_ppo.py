@@ -264,8 +264,8 @@ def test_target_kl_ends_an_update_before_the_step_that_exceeds_it():
     parts, seen = parts_of(agent), []
     original = ppo.gradient_step
 
-    def recording(parts, state, rate, clip, learner, batch, core):
-        learner, result = original(parts, state, rate, clip, learner, batch, core)
+    def recording(parts, state, rates, learner, batch, core):
+        learner, result = original(parts, state, rates, learner, batch, core)
         jax.debug.callback(lambda *step: seen.append(step), learner.params, result[0]["approx_kl"], ordered=True)
         return learner, result
 

@@ -21,14 +21,12 @@ from annotated_types import Interval
 from flax import struct
 from pydantic import Field, PositiveInt
 
-from rlkit.agents import actor_critic, checks, normalization, policies, settings
+from rlkit.agents import actor_critic, checks, minibatches, normalization, policies, settings
 from rlkit.agents.actor_critic import Actor, Evaluated, Policy
 from rlkit.agents.normalization import Normalizer
 from rlkit.agents.optimization import Descent
 from rlkit.networks import actor_critic as actor_critic_network
 from rlkit.ops import losses
-from rlkit.ops.chunked import num_chunks
-from rlkit.ops.permutation import permutations
 from rlkit.ops.returns import gae
 from rlkit.ops.schedules import Schedule, schedule
 from rlkit.ops.statistics import explained_variance
@@ -118,6 +116,13 @@ class Batch(NamedTuple):
 METRICS: tuple[str, ...] = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "loss", "grad_norm")
 
 
+class Rates(NamedTuple):
+    """What the schedules have come to, [] each."""
+
+    learning_rate: Array
+    clip: Array  # the share of the clips
+
+
 class Learner(NamedTuple):
     """What the minibatches of an update change."""
 
@@ -181,6 +186,13 @@ def actor(state: State) -> Actor:
     return Actor(state.params, state.normalizer.obs)
 
 
+def scheduled(config: Config, state: State, rollout_size: int) -> Rates:
+    """The rates of an update, which takes in a rollout of so many environment steps."""
+    progress = state.num_updates.astype(jnp.float32) * rollout_size / state.hyper.schedule_steps
+    learning_rate = state.hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
+    return Rates(learning_rate, schedule(config.clip_schedule, progress))
+
+
 def estimate(
     parts: Parts, state: State, params: PyTree, rollout: Transition, core: PyTree
 ) -> tuple[Evaluated, Array, Array]:
@@ -209,46 +221,97 @@ def estimate(
     return says, advantage, target
 
 
-def gradient(
-    parts: Parts, state: State, clip: Array, params: PyTree, batch: Batch, core: PyTree
-) -> tuple[PyTree, dict[str, Array]]:
-    """The gradient of a minibatch's loss and its metrics, as means over equal chunks of rows, in bounded memory.
+def prepare(parts: Parts, state: State, rollout: Transition) -> Batch:
+    """What an update learns from, leaves [T, N, ...], under the parameters before it."""
+    old, advantage, target = estimate(parts, state, state.params, rollout, rollout.extras.core)
+    done = rollout.terminated | rollout.truncated
+    return Batch(
+        obs=rollout.obs,
+        action=actor_critic.raw_action(parts.policy, rollout),
+        start=jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]]),
+        old_log_prob=old.log_prob if parts.config.old_log_prob == "recompute" else rollout.extras.log_prob,
+        old_value=old.value,
+        old_dist=old.dist,
+        advantage=advantage,
+        target=target,
+    )
 
-    A recurrent network's minibatch is one chunk, and so is one that no divisor near `chunk_size` divides.
-    """
 
-    def of(batch: Batch) -> tuple[PyTree, dict[str, Array]]:
-        return jax.grad(partial(loss, parts), has_aux=True)(params, state, batch, core, clip)
-
-    chunks = 1 if parts.policy.recurrent else num_chunks(batch.advantage.shape[0], parts.config.chunk_size)
-    if chunks == 1:
-        return of(batch)
-    split = jax.tree.map(lambda x: x.reshape(chunks, -1, *x.shape[1:]), batch)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(of, jax.tree.map(lambda x: x[0], split)))
-    total, _ = jax.lax.scan(lambda sums, chunk: (jax.tree.map(jnp.add, sums, of(chunk)), None), zeros, split)
-    return jax.tree.map(lambda x: x / chunks, total)
+def estimate_anew(parts: Parts, state: State, params: PyTree, rollout: Transition, batch: Batch) -> Batch:
+    """The batch with the advantages and targets that the network under `params` gives."""
+    core = rollout.extras.core
+    if parts.policy.recurrent:  # the memory of before each step is another one by now
+        first = jax.tree.map(lambda x: x[0], core)
+        now = Actor(params, state.normalizer.obs)
+        core = actor_critic.apply_along(parts.policy, now, batch.obs, batch.start, first)[2]
+    _, advantage, target = estimate(parts, state, params, rollout, core)
+    return batch._replace(advantage=advantage, target=target)
 
 
 def gradient_step(
-    parts: Parts,
-    state: State,
-    learning_rate: Scalar,
-    clip: Array,
-    learner: Learner,
-    batch: Batch,
-    core: PyTree,
+    parts: Parts, state: State, rates: Rates, learner: Learner, batch: Batch, core: PyTree
 ) -> tuple[Learner, tuple[dict[str, Array], Array]]:
     """Descend on one minibatch, unless its KL divergence exceeds 1.5 target_kl: then nothing changes any more.
 
-    Returns the learner, the metrics, and whether they count (they do up to the minibatch that stopped the update).
+    Returns the learner, the metrics, and whether they count (they do up to the minibatch that stopped the update). A
+    recurrent network's minibatch is never cut into chunks.
     """
-    if parts.config.normalize_advantage == "minibatch":
+    config = parts.config
+    if config.normalize_advantage == "minibatch":
         batch = batch._replace(advantage=losses.normalize_advantage(batch.advantage))
-    grads, metrics = gradient(parts, state, clip, learner.params, batch, core)
+    grads, metrics = minibatches.gradient(
+        lambda params, batch: loss(parts, params, state, batch, core, rates.clip),
+        learner.params,
+        batch,
+        None if parts.policy.recurrent else config.chunk_size,
+    )
     stopped = learner.stopped | (metrics["approx_kl"] > 1.5 * state.hyper.target_kl)
-    descent = Descent.of(state.hyper, learning_rate)
+    descent = Descent.of(state.hyper, rates.learning_rate)
     params, opt_state, norm = descent.step(learner.params, learner.opt_state, grads, unless=stopped)
     return Learner(params, opt_state, stopped), (metrics | {"grad_norm": norm}, ~learner.stopped)
+
+
+def learn(
+    parts: Parts, state: State, rates: Rates, rollout: Transition, batch: Batch, key: Key
+) -> tuple[Learner, dict[str, Array]]:
+    """All epochs of an update; the metrics are means over the minibatches, up to the one that stopped it."""
+    config, policy = parts
+    first_core = jax.tree.map(lambda x: x[0], rollout.extras.core)
+    names = (*METRICS, "kl") if config.kl_penalty else METRICS
+
+    def epoch(learner: Learner, orders: Array):
+        data = estimate_anew(parts, state, learner.params, rollout, batch) if config.recompute_advantage else batch
+        data = data if policy.recurrent else minibatches.flat(data)
+
+        def step(learner: Learner, rows: Array):
+            taken = jax.tree.map(lambda x: x[:, rows] if policy.recurrent else x[rows], data)
+            core = jax.tree.map(lambda x: x[rows], first_core)
+            return gradient_step(parts, state, rates, learner, taken, core)
+
+        return minibatches.descend(step, learner, orders, names)
+
+    learner = Learner(state.params, state.opt_state, jnp.zeros((), bool))
+    rows = rollout.reward.shape[1] if policy.recurrent else rollout.reward.size
+    orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rows)
+    if config.recompute_advantage:
+        learner, found = jax.lax.scan(epoch, learner, orders)
+    else:  # the same in one loop, which is less to compile than one within another
+        learner, found = epoch(learner, orders.reshape(-1, orders.shape[-1]))
+    return learner, minibatches.means(names, *found)
+
+
+def adapt(
+    parts: Parts, state: State, learner: Learner, rollout: Transition, old_dist: PyTree
+) -> tuple[Array, dict[str, Array]]:
+    """The next kl_coef, by how far the whole update went and not by the mean on the way, and its metrics."""
+    if not parts.config.kl_penalty:
+        return state.kl_coef, {}
+    now, _, _ = estimate(parts, state, learner.params, rollout, rollout.extras.core)
+    moved = policies.kl(old_dist, now.dist).mean()
+    target_kl = state.hyper.kl_target
+    adapted = losses.adaptive_kl_coef(state.kl_coef, moved, target_kl=target_kl)
+    kl_coef = jnp.where(jnp.isinf(target_kl), state.kl_coef, adapted)
+    return kl_coef, {"update_kl": moved, "kl_coef": kl_coef}
 
 
 def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
@@ -256,78 +319,22 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
 
     The metrics are means over the minibatches, up to the one that stopped the update.
     """
-    config, policy = parts
-    hyper = state.hyper
     num_steps, num_envs = rollout.reward.shape
     check(parts, num_envs, num_steps)
-    progress = state.num_updates.astype(jnp.float32) * (num_steps * num_envs) / hyper.schedule_steps
-    learning_rate = hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
-    clip = schedule(config.clip_schedule, progress)
-
-    done = rollout.terminated | rollout.truncated
-    start = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
-    first_core = jax.tree.map(lambda x: x[0], rollout.extras.core)
-    old, advantage, target = estimate(parts, state, state.params, rollout, rollout.extras.core)
-    batch = Batch(
-        obs=rollout.obs,
-        action=actor_critic.raw_action(policy, rollout),
-        start=start,
-        old_log_prob=old.log_prob if config.old_log_prob == "recompute" else rollout.extras.log_prob,
-        old_value=old.value,
-        old_dist=old.dist,
-        advantage=advantage,
-        target=target,
-    )
-
-    names = (*METRICS, "kl") if config.kl_penalty else METRICS
-
-    def epoch(learner: Learner, orders: Array):
-        data = batch
-        if config.recompute_advantage:
-            core = ()
-            if policy.recurrent:
-                now = Actor(learner.params, state.normalizer.obs)
-                core = actor_critic.apply_along(policy, now, rollout.obs, start, first_core)[2]
-            _, advantage, target = estimate(parts, state, learner.params, rollout, core)
-            data = batch._replace(advantage=advantage, target=target)
-        if not policy.recurrent:
-            data = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), data)
-
-        def minibatch(learner: Learner, rows: Array):
-            taken = jax.tree.map(lambda x: x[:, rows] if policy.recurrent else x[rows], data)
-            core = jax.tree.map(lambda x: x[rows], first_core)
-            learner, (metrics, counts) = gradient_step(parts, state, learning_rate, clip, learner, taken, core)
-            return learner, (jnp.stack([metrics[name] for name in names]), counts)
-
-        return jax.lax.scan(minibatch, learner, orders)
-
-    learner = Learner(state.params, state.opt_state, jnp.zeros((), bool))
-    orders = permutations(key, config.num_epochs, num_envs if policy.recurrent else num_envs * num_steps)
-    if config.recompute_advantage:
-        orders = orders.reshape(config.num_epochs, config.num_minibatches, -1)
-        learner, (rows, counts) = jax.lax.scan(epoch, learner, orders)
-    else:  # the same in one loop, which is less to compile than one within another
-        learner, (rows, counts) = epoch(learner, orders.reshape(config.num_epochs * config.num_minibatches, -1))
-    counts = counts.reshape(-1, 1)
-    means = jnp.sum(rows.reshape(counts.size, -1), axis=0, where=counts) / counts.sum(dtype=jnp.float32)
-    metrics: dict[str, Array] = dict(zip(names, means, strict=True))
-    metrics["learning_rate"] = learning_rate
-    metrics["explained_variance"] = explained_variance(old.value.reshape(-1), target.reshape(-1))
-    kl_coef = state.kl_coef
-    if config.kl_penalty:  # adapts to how far the whole update went, not to the mean on the way
-        now, _, _ = estimate(parts, state, learner.params, rollout, rollout.extras.core)
-        moved = policies.kl(old.dist, now.dist).mean()
-        adapted = losses.adaptive_kl_coef(kl_coef, moved, target_kl=hyper.kl_target)
-        kl_coef = jnp.where(jnp.isinf(hyper.kl_target), kl_coef, adapted)
-        metrics |= {"update_kl": moved, "kl_coef": kl_coef}
+    rates = scheduled(parts.config, state, num_steps * num_envs)
+    batch = prepare(parts, state, rollout)
+    learner, metrics = learn(parts, state, rates, rollout, batch, key)
+    metrics["learning_rate"] = rates.learning_rate
+    metrics["explained_variance"] = explained_variance(batch.old_value.reshape(-1), batch.target.reshape(-1))
+    kl_coef, moved = adapt(parts, state, learner, rollout, batch.old_dist)
     state = state.replace(
         params=learner.params,
         opt_state=learner.opt_state,
-        normalizer=normalization.take_in(state.normalizer, policy.obs_space, rollout, hyper.gamma),
+        normalizer=normalization.take_in(state.normalizer, parts.policy.obs_space, rollout, state.hyper.gamma),
         kl_coef=kl_coef,
         num_updates=state.num_updates + 1,
     )
-    return state, metrics
+    return state, metrics | moved
 
 
 def check(parts: Parts, num_envs: int, num_steps: int) -> None:

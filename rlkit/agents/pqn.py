@@ -18,14 +18,13 @@ from annotated_types import Interval
 from flax import struct
 from pydantic import Field, PositiveInt
 
-from rlkit.agents import checks, exploration, normalization, settings
+from rlkit.agents import checks, exploration, minibatches, normalization, settings
 from rlkit.agents.normalization import Normalizer, normalize_obs
 from rlkit.agents.optimization import Descent
 from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
 from rlkit.ops.chunked import chunked_map
-from rlkit.ops.permutation import permute
 from rlkit.ops.returns import lambda_returns
 from rlkit.ops.schedules import Schedule, schedule
 from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, Space, Transition
@@ -87,6 +86,9 @@ class Parts(NamedTuple):
     network: Network
 
 
+METRICS: tuple[str, ...] = ("loss", "q", "grad_norm")
+
+
 def apply(parts: Parts, params: PyTree, stats: PyTree, obs: PyTree) -> Array:
     """Q [..., A] of observations [...], in float32."""
     q = parts.network.apply(params, normalize_obs(parts.obs_space, stats, obs))
@@ -136,7 +138,7 @@ def targets(parts: Parts, state: State, rollout: Transition) -> Array:
         q = apply(parts, state.params, state.normalizer.obs, next_obs)
         return exploration.legal(q, action_mask(next_obs)).max(-1)
 
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rollout.next_obs)
+    flat = minibatches.flat(rollout.next_obs)
     next_value = chunked_map(best, flat, parts.config.chunk_size).reshape(rollout.reward.shape)
     hyper = state.hyper
     return lambda_returns(
@@ -149,32 +151,29 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
     config, hyper = parts.config, state.hyper
     num_steps, num_envs = rollout.reward.shape
     check(parts, num_envs, num_steps)
-    rows = num_envs * num_steps
     progress = state.num_steps.astype(jnp.float32) / hyper.schedule_steps
     descent = Descent.of(hyper, hyper.learning_rate * schedule(config.learning_rate_schedule, progress))
-    data = Batch(rollout.obs, rollout.action, targets(parts, state, rollout))
-    data = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), data)
-    gradient = jax.grad(partial(loss, parts), has_aux=True)
+    data = minibatches.flat(Batch(rollout.obs, rollout.action, targets(parts, state, rollout)))
 
-    def minibatch(learner: tuple[PyTree, PyTree], rows: Array):
+    def step(learner: tuple[PyTree, PyTree], rows: Array):
         params, opt_state = learner
-        grads, metrics = gradient(params, state, jax.tree.map(lambda x: x[rows], data))
+        taken = jax.tree.map(lambda x: x[rows], data)
+        grads, metrics = minibatches.gradient(
+            lambda params, batch: loss(parts, params, state, batch), params, taken, config.chunk_size
+        )
         params, opt_state, norm = descent.step(params, opt_state, grads)
-        return (params, opt_state), metrics | {"grad_norm": norm}
+        return (params, opt_state), (metrics | {"grad_norm": norm}, jnp.ones((), bool))
 
-    def epoch(learner: tuple[PyTree, PyTree], key: Key):
-        order = permute(key, jnp.arange(rows), rows).reshape(config.num_minibatches, -1)
-        return jax.lax.scan(minibatch, learner, order)
-
-    keys = jax.random.split(key, config.num_epochs)
-    (params, opt_state), metrics = jax.lax.scan(epoch, (state.params, state.opt_state), keys)
+    orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rollout.reward.size)
+    orders = orders.reshape(-1, orders.shape[-1])
+    (params, opt_state), found = minibatches.descend(step, (state.params, state.opt_state), orders, METRICS)
     state = state.replace(
         params=params,
         opt_state=opt_state,
         normalizer=normalization.take_in(state.normalizer, parts.obs_space, rollout, hyper.gamma),
-        num_steps=exploration.count(state.num_steps, rows),
+        num_steps=exploration.count(state.num_steps, rollout.reward.size),
     )
-    return state, jax.tree.map(jnp.mean, metrics) | {"learning_rate": jnp.asarray(descent.learning_rate)}
+    return state, minibatches.means(METRICS, *found) | {"learning_rate": jnp.asarray(descent.learning_rate)}
 
 
 def check(parts: Parts, num_envs: int, num_steps: int) -> None:

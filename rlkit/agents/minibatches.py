@@ -1,0 +1,76 @@
+"""Epochs of minibatches over a rollout, in one loop and bounded memory: how agents without a replay buffer learn."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rlkit.ops.chunked import num_chunks
+from rlkit.ops.permutation import permutations
+from rlkit.types import Array, Key, PyTree
+
+Metrics = dict[str, Array]
+
+
+def flat(rollout: PyTree) -> PyTree:
+    """Leaves [T, N, ...] as [T * N, ...]."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rollout)
+
+
+def shuffled(key: Key, num_epochs: int, num_minibatches: int, rows: int) -> Array:
+    """The rows of each minibatch, [E, M, rows / M] int32; every epoch has an order of its own."""
+    return permutations(key, num_epochs, rows).reshape(num_epochs, num_minibatches, -1)
+
+
+def gradient(
+    loss: Callable[[PyTree, Any], tuple[Array, Metrics]], params: PyTree, batch: PyTree, chunk_size: int | None
+) -> tuple[PyTree, Metrics]:
+    """The gradient of a minibatch's loss and its metrics, as means over equal chunks of rows, in the memory of one.
+
+    Args:
+      loss: (params, batch) -> mean loss [], metrics; its batch may be any chunk of rows.
+      params: by which the gradient is taken.
+      batch: leaves [B, ...].
+      chunk_size: the most rows of a chunk; None for all at once, as where no divisor of B comes near it.
+    """
+    of = jax.grad(loss, has_aux=True)
+    chunks = num_chunks(jax.tree.leaves(batch)[0].shape[0], chunk_size)
+    if chunks == 1:
+        return of(params, batch)
+    split = jax.tree.map(lambda x: x.reshape(chunks, -1, *x.shape[1:]), batch)
+    shapes = jax.eval_shape(of, params, jax.tree.map(lambda x: x[0], split))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    total, _ = jax.lax.scan(lambda sums, part: (jax.tree.map(jnp.add, sums, of(params, part)), None), zeros, split)
+    return jax.tree.map(lambda x: x / chunks, total)
+
+
+def descend(
+    step: Callable[[Any, Array], tuple[Any, tuple[Metrics, Array]]],
+    learner: Any,
+    orders: Array,
+    names: Sequence[str],
+) -> tuple[Any, tuple[Array, Array]]:
+    """Take a step for each row of `orders` [K, B].
+
+    Args:
+      step: (learner, rows [B]) -> learner, (metrics of `names`, whether they count []).
+      learner: what the steps change.
+      orders: [K, B] int32.
+      names: of the metrics; they travel as one vector, a kernel instead of one for each.
+
+    Returns:
+      The learner, and what `means` takes: metrics [K, len(names)] and whether they count [K].
+    """
+
+    def one(learner: Any, rows: Array):
+        learner, (metrics, counts) = step(learner, rows)
+        return learner, (jnp.stack([metrics[name] for name in names]), counts)
+
+    return jax.lax.scan(one, learner, orders)
+
+
+def means(names: Sequence[str], rows: Array, counts: Array) -> Metrics:
+    """The mean of each metric over the rows [..., len(names)] that count [...]; at least one does."""
+    mean = jnp.sum(rows, axis=tuple(range(rows.ndim - 1)), where=counts[..., None]) / counts.sum(dtype=jnp.float32)
+    return dict(zip(names, mean, strict=True))
