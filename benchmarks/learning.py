@@ -71,6 +71,7 @@ ROWS = {
         "ppo/cartpole_no_velocity", {"recurrent": "none"}, below=200, note="the same task without a memory"
     ),
     "ppo/breakout_minatar": _minatar("ppo/breakout", note="PureJaxRL's MLP, 64 envs, 1M steps: 25.6"),
+    "ppo/breakout_minatar, 10M steps": Row("ppo/breakout_minatar", {"total_steps": 10_000_000}, seeds=MINATAR_SEEDS),
     "ppo/asterix_minatar": _minatar("ppo/asterix"),
     "ppo/spaceinvaders_minatar": _minatar("ppo/spaceinvaders"),
     "ppo/freeway_minatar": _minatar("ppo/freeway"),
