@@ -398,6 +398,8 @@ def test_shapes_of_action_values_are_checked():
         distributional.categorical_double_q_learning(logits, action, row, row, logits, q, atoms[:4])
     with pytest.raises(ValueError, match=r"^next_q_selector has shape \(4, 3, 5\)"):
         distributional.categorical_double_q_learning(logits, action, row, row, logits, logits, atoms)
+    with pytest.raises(ValueError, match=r"^target has shape \(4, 3, 5\)"):
+        distributional.categorical_cross_entropy(logits, action, logits)
     with pytest.raises(ValueError, match=r"^tau has shape \(4,\)"):
         distributional.quantile_q_learning(logits, atoms[:4], action, row, row, logits, logits)
     with pytest.raises(ValueError, match=r"^next_quantiles has shape \(4, 3, 4\)"):

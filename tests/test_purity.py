@@ -152,6 +152,12 @@ TABLE: dict[str, tuple] = {
         floats(4, 2, 3),
         floats(4, 2),
     ),
+    "distributional.categorical_cross_entropy": (
+        distributional.categorical_cross_entropy,
+        floats(4, 2, 3),
+        ints(2, *B),
+        positive(4, 3),
+    ),
     "distributional.categorical_double_q_learning": (
         lambda *args: distributional.categorical_double_q_learning(*args, ATOMS),
         floats(4, 2, 3),

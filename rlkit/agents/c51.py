@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from rlkit.agents import dqn
 from rlkit.agents.dqn import Head
 from rlkit.agents.replaying import Batch
-from rlkit.ops.distributional import categorical_double_q_learning, categorical_target
+from rlkit.ops.distributional import categorical_cross_entropy, categorical_target
 from rlkit.types import Agent, Array, Space
 
 
@@ -53,10 +53,8 @@ def loss(
     atoms: np.ndarray, hyper: Hyper, logits: Array, batch: Batch, next_logits: Array, next_selector: Array
 ) -> tuple[Array, Array]:
     """The cross-entropies, and the KL divergences as priorities."""
-    loss = categorical_double_q_learning(
-        logits, batch.action, batch.reward, batch.discount, next_logits, next_selector, atoms
-    )
     target = categorical_target(batch.reward, batch.discount, next_logits, next_selector, atoms)
+    loss = categorical_cross_entropy(logits, batch.action, target)
     entropy = -jnp.sum(jax.scipy.special.xlogy(target, target), axis=-1)
     return loss, jnp.maximum(jax.lax.stop_gradient(loss) - entropy, 0.0)
 

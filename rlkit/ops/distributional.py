@@ -103,8 +103,29 @@ def categorical_double_q_learning(
     _check_batch(jnp.shape(logits)[:-2], action=action, reward=reward, discount=discount)
     logits, reward, discount, next_logits, atoms = as_floats(logits, reward, discount, next_logits, atoms)
     target = categorical_target(reward, discount, next_logits, next_q_selector, atoms)
+    return categorical_cross_entropy(logits, action, target)
+
+
+def categorical_cross_entropy(logits: ArrayLike, action: ArrayLike, target: ArrayLike) -> Array:
+    """The cross-entropy of a value distribution to a target's, which `categorical_target` makes.
+
+    Args:
+      logits: [B, A, K] float (or any batch axes), of Z(o, .) over the atoms.
+      action: [B] int, the action taken.
+      target: [B, K] float, sums to 1.
+
+    Returns:
+      [B] float, in nats. No gradient flows into the target.
+
+    Raises:
+      ValueError: the shapes do not agree.
+    """
+    batch, num_atoms = jnp.shape(logits)[:-2], jnp.shape(logits)[-1]
+    check_shape("action", action, batch)
+    check_shape("target", target, (*batch, num_atoms))
+    logits, target = as_floats(logits, target)
     log_probs = jax.nn.log_softmax(_take_row(logits, action, axis=-2), axis=-1)
-    return -jnp.sum(target * log_probs, axis=-1)
+    return -jnp.sum(jax.lax.stop_gradient(target) * log_probs, axis=-1)
 
 
 def quantile_q_learning(
