@@ -59,9 +59,9 @@ def _exit_code(error: Exception) -> int | None:
 
     if isinstance(error, ConfigError):
         return 2
-    loop = sys.modules.get("rlkit.runs.loop")
-    failed = (OSError, loop.NonFiniteError, loop.HostError) if loop else OSError
-    return 1 if isinstance(error, failed) else None
+    names = (("rlkit.runs.loop", "NonFiniteError"), ("rlkit.hosts.pool", "HostError"))  # each there if it was raised
+    failed = [getattr(sys.modules[module], name) for module, name in names if module in sys.modules]
+    return 1 if isinstance(error, (OSError, *failed)) else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -185,12 +185,13 @@ def _report(trained: Any) -> int:
 
 
 def _evaluated(found: dict[str, Any]) -> str:
-    if found["mean"] is None:
+    if not found["episodes"]:
         return f"step {found['step']}: no greedy episode ended"
-    low, high = found["interval"]
+    numbers = (found["mean"], found["iqm"], *found["interval"])
+    mean, center, low, high = ("not finite" if number is None else f"{number:.4g}" for number in numbers)
     return (
-        f"step {found['step']}: greedy return {found['mean']:.4g}, IQM {found['iqm']:.4g} "
-        f"[{low:.4g}, {high:.4g}] over {len(found['seeds'])} seed(s) and {found['episodes']} episodes"
+        f"step {found['step']}: greedy return {mean}, IQM {center} "
+        f"[{low}, {high}] over {len(found['seeds'])} seed(s) and {found['episodes']} episodes"
     )
 
 
@@ -214,7 +215,10 @@ def _eval(options: argparse.Namespace) -> int:
 
 def _plot(options: argparse.Namespace) -> int:
     from rlkit.runs.curves import plot
+    from rlkit.types import ConfigError
 
+    if Path(options.out).name in ("", ".."):
+        raise ConfigError(f"out={options.out!r} must end in a name, that of the pictures; try --out curves")
     print("\n".join(map(str, plot(options.runs, options.out, title=options.title))))
     return 0
 

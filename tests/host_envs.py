@@ -119,14 +119,14 @@ class Engine(Counter):
 
 
 class Picture(Counter):
-    """A Counter that shows a gray that brightens with time; or nothing."""
+    """A Counter that shows a gray that brightens with time."""
 
-    def __init__(self, blind=False, render_mode=None):
+    def __init__(self, render_mode=None):
         super().__init__(length=4)
-        self.blind, self.render_mode = blind, render_mode
+        self.render_mode = render_mode
 
     def render(self):
-        if self.blind or self.render_mode != "rgb_array":
+        if self.render_mode != "rgb_array":
             return None
         return np.full((20, 30, 3), 50 * self.time, np.uint8)
 
@@ -163,10 +163,30 @@ class Wrong(gymnasium.Env):
 
     def step(self, action):
         self.time += 1
-        reward = {"reward": np.zeros(1), "reward text": "1", "reward nan": float("nan")}.get(self.how, 1.0)
+        reward = {
+            "reward": np.zeros(1),
+            "reward text": "1",
+            "reward nan": float("nan"),
+            "late reward nan": float("nan") if self.time == 8 else 1.0,
+        }.get(self.how, 1.0)
         terminated = 0 if self.how == "flag" else False
         result = self._obs(), reward, terminated, self.time >= 10, {}
         return result[:4] if self.how == "four values" else result
+
+
+class Large(gymnasium.Env):
+    """Observes `first`, and `second` from the step on that ends its episode."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space, first, second):
+        self.observation_space, self.first, self.second = space, first, second
+
+    def reset(self, *, seed=None, options=None):
+        return self.first, {}
+
+    def step(self, action):
+        return self.second, 0.0, True, False, {}
 
 
 class Odd(gymnasium.Env):

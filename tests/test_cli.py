@@ -1,6 +1,7 @@
 """The command line: what each command prints, and what a mistake costs."""
 
 import importlib
+import json
 import os
 import re
 import shutil
@@ -12,12 +13,15 @@ import time
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from PIL import Image
 
 from rlkit import cli
-from rlkit.runs import checkpoint, loop, metrics
+from rlkit.hosts import HostError
+from rlkit.runs import checkpoint, loop, metrics, scores
 from rlkit.runs.program import Program
+from rlkit.training import Evaluation
 from rlkit.types import ConfigError
 
 TINY = [
@@ -93,6 +97,22 @@ def test_a_cache_that_others_may_write_is_not_used(tmp_path, monkeypatch, capsys
     assert jax.config.jax_compilation_cache_dir == before
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_returns_that_are_no_numbers(batched):
+    """They are null in eval.json and in metric lines, which stay JSON, and the command says what they are."""
+    returns = np.array([[np.nan, 1.0], [np.inf, -np.inf]], np.float32)
+    lengths = np.full((2, 2), 3, np.int32)
+    result = Evaluation(returns, lengths, lengths > 0)
+    found, short = scores.report(result, batched), scores.summary(result, batched)
+    json.dumps([found, short], allow_nan=False)
+    assert found["mean"] is found["iqm"] is found["min"] is found["max"] is None
+    assert (found["episodes"], found["length_mean"]) == (4, 3.0)
+    assert found["mean_of_seed"] == [None] * (2 if batched else 1)
+    assert short["return_mean"] == ([None, None] if batched else None)
+    said = "greedy return not finite, IQM not finite [not finite, not finite] over 1 seed(s) and 4 episodes"
+    assert said in cli._evaluated(found | {"step": 8, "seeds": [0]})
+
+
 def test_resume_of_a_finished_run_and_eval_agree(run, capsys):
     assert cli.main(["resume", str(run)]) == 0
     resumed = capsys.readouterr().out.splitlines()[0]
@@ -114,6 +134,26 @@ def test_render(run, capsys):
     with Image.open(path) as picture:
         assert 2 <= picture.n_frames <= 5
     assert "max_steps=0" in fails(capsys, "render", str(run), "--max-steps", "0")
+
+
+@pytest.mark.parametrize(
+    ("words", "outs", "said"),
+    [
+        (("plot",), (".", "..", "/", ""), "must end in a name"),
+        (("render",), (".", "..", "/", ""), "must be a file, and it is a directory"),
+        (("collect", "--steps", "8"), (".", "..", "/", ""), "must end in a name"),
+    ],
+)
+def test_an_out_without_a_name_is_refused_before_the_work(run, tmp_path, capsys, monkeypatch, words, outs, said):
+    def forbidden(*arguments, **options):
+        raise AssertionError("worked")
+
+    for module, name in (("curves", "plot"), ("rollout", "load"), ("collecting", "load_state")):
+        monkeypatch.setattr(importlib.import_module(f"rlkit.runs.{module}"), name, forbidden)
+    monkeypatch.chdir(tmp_path)
+    for out in outs:
+        assert said in fails(capsys, *words, str(run), "--out", out)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_nothing_can_be_written_nothing_is_lost(run, tmp_path, capsys, monkeypatch):
@@ -252,6 +292,7 @@ def test_exit_codes(monkeypatch, capsys):
     for error, code in [
         (ConfigError("x=1 must be 2; try 2"), 2),
         (loop.NonFiniteError("loss is not finite"), 1),
+        (HostError("environment 3 failed"), 1),
         (OSError(28, "No space left on device", "/runs/x"), 1),
         (KeyboardInterrupt(), 130),
     ]:
@@ -260,6 +301,11 @@ def test_exit_codes(monkeypatch, capsys):
         err = capsys.readouterr().err
         assert len(err.splitlines()) == 1
         assert err.startswith("rlkit: ")
+    with monkeypatch.context() as patch:  # as where a command needs no training
+        patch.delitem(sys.modules, "rlkit.runs.loop")
+        patch.setattr(cli, "_list", failing(HostError("environment 3 failed")))
+        assert cli.main(["list"]) == 1
+        assert capsys.readouterr().err == "rlkit: environment 3 failed\n"
     monkeypatch.setattr(cli, "_list", failing(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback
         cli.main(["list"])

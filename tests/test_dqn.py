@@ -169,13 +169,36 @@ def test_the_targets_of_pqn_by_hand():
     np.testing.assert_allclose(loss, np.mean((values - expected.reshape(-1)) ** 2) / 2, rtol=1e-5)
 
 
+def test_pqn_bootstraps_from_an_observation_without_a_legal_action():
+    """Some environments zero the mask of their last observation, also where a time limit cut the episode."""
+    obs = np.ones((1, 2, 3), np.float32)
+    seen, last = ({"action_mask": np.full((1, 2, 4), legal), "obs": obs} for legal in (True, False))
+    none, cut = np.zeros((1, 2), bool), np.ones((1, 2), bool)
+    rollout = Transition(seen, np.zeros((1, 2), np.int32), obs[..., 0], none, cut, last)
+    agent = pqn.make(pqn.Config(num_minibatches=1), MASKED, Discrete(4), linear())
+    found = pqn.targets(agent.act.args[0], start(agent, pqn.Hyper(), MASKED), rollout)
+    assert np.abs(found).max() < 1e3
+
+
 KEYS = jax.random.split(jax.random.key(0), 4000)
+
+
+@pytest.mark.parametrize("name", ["dqn", "pqn", "r2d2"])
+def test_actions_have_the_dtype_of_their_space(name):
+    """A buffer and an environment take no other."""
+    module = agents.get(name)
+    agent = module.make(module.Config(hidden_sizes=(4,)), OBS, Discrete(3, np.dtype(np.int8)))
+    key, one = jax.random.key(0), example()._replace(action=jnp.zeros((), jnp.int8))
+    state = jax.eval_shape(lambda: agent.init(module.Hyper(), key, one._replace(extras=agent.memory), 4))
+    for acts in (agent.act, agent.policy):
+        action = jax.eval_shape(lambda s, acts=acts: acts(agent.actor(s), agent.memory, one.obs, key)[1], state)
+        assert action.dtype == np.int8
 
 
 @pytest.mark.parametrize("mask", [None, np.array([True, False, True, True])])
 def test_how_often_random_actions_are_taken(mask):
     q = jnp.array([0.0, 5.0, 1.0, -1.0])
-    draw = jax.jit(lambda key, epsilon: exploration.epsilon_greedy(key, q, mask, epsilon))
+    draw = jax.jit(lambda key, epsilon: exploration.epsilon_greedy(key, Discrete(4), q, mask, epsilon))
     drawn = jax.vmap(draw, (0, None))(KEYS, jnp.float32(0.4))
     share = np.bincount(drawn, minlength=4) / 4000
     legal = np.ones(4, bool) if mask is None else mask

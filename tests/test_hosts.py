@@ -1,10 +1,13 @@
 """Pools of environments outside of JAX, in real processes: real transitions, seeds, spaces, the contract, errors."""
 
 import os
+from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
+from host_envs import Large
 
 from rlkit import hosts
 from rlkit.hosts import pool as pools
@@ -199,6 +202,44 @@ def test_the_contract(backend, how, said):
     assert "host_envs:Wrong" in text
     assert "environment 0 of worker 0, seed " in text
     assert "\n" not in text
+
+
+NEAR, FAR = 2**31 - 1, 2**31  # what int32 can hold, and cannot
+
+
+@pytest.mark.parametrize(
+    ("space", "make", "path"),
+    [
+        (spaces.Box(0, 2**40, (2,), np.int64), lambda x: np.array([1, x], np.int64), ""),
+        (spaces.Box(0, 2**40, (2,), np.uint64), lambda x: np.array([1, x], np.uint64), ""),
+        (spaces.Box(0, 2**32 - 1, (), np.uint32), lambda x: np.uint32(x), ""),
+        (spaces.MultiDiscrete([3, 2**40]), lambda x: np.array([1, x]), ""),
+        (spaces.Discrete(2**40), int, ""),
+        (spaces.Dict({"id": spaces.Box(0, 9, (1,), np.int64)}), lambda x: {"id": np.array([x])}, r"\['id'\]"),
+    ],
+)
+def test_whole_numbers_beyond_int32(space, make, path):
+    """They do not wrap around: wherever they come, it is one line."""
+
+    def values(tree):
+        return next(iter(tree.values())) if isinstance(tree, dict) else tree
+
+    for first, second, field in ((NEAR, NEAR, None), (FAR, NEAR, "obs of reset"), (NEAR, FAR, "obs of step")):
+        one = partial(Large, space, make(first), make(second))
+        sync = partial(gymnasium.vector.SyncVectorEnv, [one], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+        for made, final in (
+            (partial(hosts.make, one, num_envs=1, backend="serial"), field),
+            (partial(hosts.from_vector, sync), "final_obs" if field == "obs of step" else field),
+        ):
+            with made() as pool:
+                if field is None:
+                    seen = [pool.reset(), pool.step(np.zeros(1, np.int32)).next_obs]
+                    assert all(np.ravel(values(obs))[-1] == NEAR for obs in seen)
+                    continue
+                said = rf"{final}{path}: expected u?int\d\d whose values must fit int32, got {FAR}; return smaller"
+                with pytest.raises(ConfigError, match=said):  # noqa: PT012
+                    pool.reset()
+                    pool.step(np.zeros(1, np.int32))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from rlkit import hosts
+from rlkit.hosts import guard
 from rlkit.types import ConfigError
 
 TIMEOUT = 0.5  # of a call of an environment, where one is to hang
@@ -162,6 +164,45 @@ def test_an_answer_that_comes_too_late_is_dropped():
         for time_ in range(1, 4):
             step = pool.step(act(pool))
             assert step.obs[:, 1].tolist() == [4 + time_, time_]
+
+
+@pytest.mark.parametrize("backend", ["process", "thread", "serial"])
+def test_a_pool_that_has_failed_says_so(backend):
+    with hosts.make("host_envs:Breaks", num_envs=1, backend=backend, restarts=0) as pool:
+        pool.reset()
+        with pytest.raises(hosts.HostError, match="broken on purpose"):  # noqa: PT012
+            for _ in range(5):
+                pool.step(act(pool))
+        for use in (pool.reset, lambda: pool.step(act(pool))):
+            with pytest.raises(hosts.HostError, match=r"env='host_envs:Breaks': .* after it has failed; make another"):
+                use()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_guard_ends_where_another_holds_its_pipe(monkeypatch, stopped):
+    """As a child does that was forked meanwhile. A guard that does not listen is killed."""
+    monkeypatch.setattr(guard, "_END", 0.2 if stopped else 10.0, raising=False)
+    started = subprocess.Popen(["sleep", "100"], process_group=0)
+    ours = guard.Guard()
+    ours.add(started.pid)
+    copy = os.dup(ours.process.stdin.fileno())
+    pid = ours.process.pid
+    if stopped:
+        os.kill(pid, signal.SIGSTOP)
+    closing = threading.Thread(target=ours.close, daemon=True)
+    closing.start()
+    closing.join(5)
+    try:
+        assert not closing.is_alive()
+        assert not psutil.pid_exists(pid)
+        assert stopped or started.wait(5) == -signal.SIGKILL
+    finally:
+        os.close(copy)
+        if alive(pid):
+            os.kill(pid, signal.SIGCONT)
+        started.kill()
+        started.wait()
+        closing.join()
 
 
 def script(code):

@@ -1,7 +1,9 @@
 """Datasets and environments outside of JAX: collected there, learned from, evaluated there, and pictures of it."""
 
 import json
+import sys
 
+import host_envs
 import jax
 import numpy as np
 import pytest
@@ -89,18 +91,69 @@ def test_a_dataset_of_another_environment_is_refused(dataset, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("blind", [False, True])
-def test_a_picture_of_a_host(tmp_path, blind):
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory):
+    """A run in an environment of this process, which a test can change."""
     config = {key: SAC[key] for key in ("num_envs", "num_steps", "hidden_sizes", "eval_episodes", "backend")}
     config |= {"agent": "ppo", "env": "host_envs:Picture", "total_steps": 8, "num_minibatches": 1}
-    run = runs.train(config | {"env_kwargs": {"blind": blind}}, out=tmp_path / "run", show=False).run
-    words = ["render", str(run), "--env", "host_envs:Picture"]
-    if blind:
-        assert cli.main(words) == 2
-        assert not (run / "policy.gif").exists()
-        return
-    assert cli.main(words) == 0
-    with Image.open(run / "policy.gif") as picture:
+    return runs.train(config, out=tmp_path_factory.mktemp("pictured") / "run", show=False).run
+
+
+def line(capsys, code, *words):
+    """The one line that a command which fails with `code` says, as in a process that has never trained."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "rlkit.runs.loop", raising=False)
+        assert cli.main([*words, "--env", "host_envs:Picture"]) == code
+    err = capsys.readouterr().err
+    assert err.startswith("rlkit: env='host_envs:Picture'")
+    assert err.count("\n") == 1
+    return err
+
+
+def raises(*args, **kwargs):
+    raise RuntimeError("broken on purpose")
+
+
+def test_a_dataset_holds_no_reward_that_is_no_number(pictured, tmp_path, monkeypatch, capsys):
+    step = host_envs.Picture.step
+    monkeypatch.setattr(host_envs.Picture, "step", lambda self, a: (*step(self, a)[:1], float("inf"), False, False, {}))
+    err = line(capsys, 2, "collect", str(pictured), "--steps", "8", "--out", str(tmp_path / "data"))
+    assert "reward of environment 0, inf, must be finite in a dataset" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("collect", "--steps", "8"), ("render",)])
+def test_a_host_that_fails_is_one_line(pictured, monkeypatch, capsys, words):
+    monkeypatch.setattr(host_envs.Picture, "step", raises)
+    assert "failed in step: RuntimeError: broken on purpose" in line(capsys, 1, *words, str(pictured))
+    assert not (pictured / "dataset").exists()
+
+
+def test_a_render_that_fails_is_one_line(pictured, monkeypatch, capsys):
+    monkeypatch.setattr(host_envs.Picture, "render", raises)
+    assert "failed in render: RuntimeError: broken on purpose" in line(capsys, 1, "render", str(pictured))
+    monkeypatch.setattr(host_envs.Picture, "render", lambda self: None)
+    assert "uint8[height, width, 3]" in line(capsys, 2, "render", str(pictured))
+    assert not (pictured / "policy.gif").exists()
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_picture_needs_render_mode(pictured, monkeypatch, capsys, bare):
+    """Which ones own class may not take, or which may have no constructor."""
+
+    def refuses(**kwargs):
+        if kwargs:
+            raise TypeError("Picture() takes no arguments")
+        return host_envs.Counter()
+
+    monkeypatch.setattr(host_envs, "Picture", refuses if bare else lambda: host_envs.Counter())
+    assert "take render_mode in the constructor" in line(capsys, 2, "render", str(pictured))
+
+
+def test_a_picture_of_a_host(pictured, tmp_path):
+    path = tmp_path / "policy.gif"
+    assert cli.main(["render", str(pictured), "--env", "host_envs:Picture", "--out", str(path)]) == 0
+    with Image.open(path) as picture:
         assert picture.size == (30, 20)
         grays = []
         for frame in range(picture.n_frames):

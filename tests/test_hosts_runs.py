@@ -85,6 +85,8 @@ def test_resume(tmp_path, values):
     after = resumed.state.agent.params
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     assert not all(np.array_equal(a, b) for a, b in pairs)
+    more = runs.train(values, lambda line, state: True, out=tmp_path / "more", init_from=resumed.run, show=False)
+    assert more.run == tmp_path / "more"
 
 
 def test_a_replaying_agent_holds_the_last_step_back(tmp_path):
@@ -243,6 +245,16 @@ def test_a_fault_in_an_evaluation_loses_nothing(tmp_path, monkeypatch, error):
     often = {"num_steps": 2, "eval_every": 8, "log_every": 8, "backend": "serial"}
     with pytest.raises(error):
         runs.train(PPO | often, out=tmp_path / "run", show=False)
+    assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"] == 8
+
+
+def test_a_reward_that_is_no_number_in_an_evaluation_loses_nothing(tmp_path, monkeypatch):
+    """Episodes have ten steps, of which the first update takes two."""
+    monkeypatch.setattr(hosted.checks, "check", lambda pool, seed: None)
+    values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "late reward nan"}, "backend": "serial"}
+    said = r"env='host_envs:Wrong': reward of environment 0 in an evaluation: expected finite numbers, got nan; mend"
+    with pytest.raises(ConfigError, match=said):
+        runs.train(values | {"num_steps": 2, "eval_every": 8, "log_every": 8}, out=tmp_path / "run", show=False)
     assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"] == 8
 
 

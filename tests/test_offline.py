@@ -1,6 +1,8 @@
 """Runs that learn from a dataset alone, datasets that a run leaves, and the memory that a run needs."""
 
 import json
+import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,6 +12,7 @@ from tiny_runs import shared_compilations
 from rlkit import cli, runs, training
 from rlkit.agents import iql
 from rlkit.runs import datasets, memory
+from rlkit.runs.config import read
 from rlkit.runs.program import Program
 from rlkit.types import ConfigError
 
@@ -83,12 +86,35 @@ def test_a_run_learns_from_a_dataset_and_takes_no_step(dataset, tmp_path, num_se
     assert np.all(np.asarray(normalizer.count) == 252)
 
 
+def test_an_offline_run_is_drawn_from_its_evaluations(dataset, tmp_path):
+    run = runs.train(offline(dataset, log_every=32, eval_every=32), out=tmp_path / "run", show=False).run
+    assert (run / "curve.png").exists()
+    assert cli.main(["plot", str(run), "--out", str(tmp_path / "curve")]) == 0
+
+
 def test_a_stopped_offline_run_goes_on_as_if_it_had_not(dataset, tmp_path):
     config = offline(dataset, log_every=32, checkpoint_every=32)
     whole = runs.train(config, out=tmp_path / "whole", show=False).state
     runs.train(config, lambda line, state: line["step"] >= 32, out=tmp_path / "part", show=False)
     resumed = runs.resume(tmp_path / "part", show=False).state
     jax.tree.map(np.testing.assert_array_equal, whole.agent.params, resumed.agent.params)
+
+
+def test_what_was_learned_needs_its_dataset_no_more(dataset, tmp_path, monkeypatch):
+    """A path as it was typed, relative; from elsewhere, and after the dataset is gone, the policy is still there."""
+    shutil.copytree(dataset, tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    runs.train(offline("data", log_every=32), lambda line, _: line["step"] >= 32, out="run", show=False)
+    assert read(Path("run/config.yaml"))["dataset"] == str(tmp_path / "data")
+    shutil.rmtree("data")
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    assert cli.main(["eval", "../run"]) == 0
+    action, _ = runs.load("../run").act(np.zeros(1, np.float32), jax.random.key(0))
+    assert np.isfinite(action).all()
+    assert runs.resume("../run", show=False).signal is None
+    with pytest.raises(ConfigError, match="dataset"):
+        runs.train(read(Path("../run/config.yaml")), out="again", show=False)
 
 
 def test_an_archive_is_a_dataset_too(dataset, tmp_path):

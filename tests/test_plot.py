@@ -47,6 +47,33 @@ def test_no_curve_is_one_clear_line(lines):
         curves.curve(lines)
 
 
+def test_a_run_without_episodes_of_its_own_is_its_evaluations():
+    lines = [line(step, None) | {"eval_return_mean": value} for step, value in ((1, 1.0), (2, None), (3, 2.0))]
+    found = curves.curve([*lines, line(4, None)])
+    assert (found.step.tolist(), found.center.tolist(), found.greedy) == ([1, 3], [1.0, 2.0], True)
+    assert curves.figure({"x": found}).axes[0].get_ylabel() == "greedy return (mean over episodes)"
+    both = curves.curve([*lines, line(4, 7.0)])
+    assert (both.step.tolist(), both.greedy) == ([4], False), "the two kinds of returns are not mixed"
+    drawn = curves.figure({"x": found, "y": both}).axes[0]
+    assert [text.get_text() for text in drawn.get_legend().get_texts()] == ["x, evaluated", "y"]
+
+
+@pytest.mark.parametrize(
+    ("config", "remedy"),
+    [
+        ("agent: ppo\n", "train longer"),
+        ("agent: iql\ndataset: data\neval_every: 100\n", "train longer"),
+        ("agent: iql\ndataset: data\neval_every: null\n", "train with eval_every"),
+    ],
+)
+def test_a_run_without_a_curve_is_named_with_what_would_give_it_one(tmp_path, config, remedy):
+    good = make_run(tmp_path / "good", [line(1, 1.0)])
+    run = make_run(tmp_path / "bare", [line(1, None)])
+    (run / files.CONFIG).write_text(config)
+    with pytest.raises(ConfigError, match=rf"bare/metrics\.jsonl must hold .*{remedy}$"):
+        curves.plot([good, run], tmp_path / "x")
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"step": "x"}', "{}", "[" * 5000, '{"step": 1}\nnot json'])
 def test_metric_lines_that_are_none(tmp_path, text):
     run = make_run(tmp_path / "run", [])

@@ -346,6 +346,28 @@ def test_the_kl_coefficient_adapts_to_what_the_whole_update_moved():
         np.testing.assert_allclose(run(target)[2].kl_coef, 0.3 * factor, rtol=1e-6)
 
 
+def test_the_kl_of_a_recurrent_update_is_along_the_memories_of_after_it():
+    """The memory before each step is another one under other parameters; acting again along the rollout shows it."""
+    config = ppo.Config(hidden_sizes=(8,), recurrent="gru", memory_size=4, num_minibatches=1, kl_penalty=True)
+    agent = ppo.make(config, OBS, Discrete(3))
+    state = start(agent, ppo.Hyper(learning_rate=0.1))
+    rollout = rollout_of(agent, state, 8, 4)
+    after, metrics = update(agent, state, rollout)
+    policy, done = parts_of(agent).policy, rollout.terminated | rollout.truncated
+
+    def says(state):
+        core, rows = jax.tree.map(lambda x: x[0], rollout.extras.core), []
+        for t in range(8):
+            if t:
+                core = where_rows(done[t - 1], policy.network.memory, core)
+            logits, _, core = policy.network.apply(state.params, rollout.obs[t], core)
+            rows.append(log_softmax(np.asarray(logits, float), axis=-1))
+        return np.stack(rows)
+
+    old, new = says(state), says(state.replace(params=after.params))
+    np.testing.assert_allclose(metrics["update_kl"], (np.exp(old) * (old - new)).sum(-1).mean(), rtol=1e-3)
+
+
 def test_schedules_follow_the_environment_steps():
     config = ppo.Config(**SMALL, learning_rate_schedule="linear", clip_schedule="cosine")
     agent = ppo.make(config, OBS, Discrete(3))

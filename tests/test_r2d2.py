@@ -96,14 +96,15 @@ def test_replaying_gives_the_values_of_acting(setup):
     q = acted(agent, state.params, rollout)[0]
 
     @jax.jit
-    @jax.vmap  # a batch of one sequence at a time, whose mean q the metrics show
+    @jax.vmap  # a batch of one sequence at a time, whose mean q of what was done the metrics show
     def means(sample):
         one = jax.tree.map(lambda x: x[None], sample)
         return r2d2.loss(parts, state.params, state, one, jax.random.key(0))[1][1]["q"]
 
     rows, env = np.asarray(sample.index.row), np.asarray(sample.index.env)
     learned = [slice(r + config.burn_in, r + config.slice_len) for r in rows]
-    expected = [q[rows, e].mean() for rows, e in zip(learned, env, strict=True)]
+    taken = np.take_along_axis(q, np.asarray(rollout.action)[..., None], axis=-1)[..., 0]
+    expected = [taken[rows, e].mean() for rows, e in zip(learned, env, strict=True)]
     np.testing.assert_allclose(means(sample), expected, atol=1e-5)
     done = np.asarray(rollout.terminated | rollout.truncated)
     inside = [done[r : r + config.slice_len - 1, e] for r, e in zip(rows, env, strict=True)]

@@ -1,6 +1,7 @@
 """Every buffer against a plain model, and what has gone wrong in the buffers of others."""
 
 from collections import Counter
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -349,6 +350,21 @@ def test_a_late_update_changes_nothing(kind):
     state = add(state, Stream(N, 1, end=0.0).rollout(R))
     late = jax.jit(buffer.update)(state, old, jnp.full((B,), 77.0))
     assert all(jax.tree.leaves(jax.tree.map(lambda x, y: np.array_equal(x, y), state, late)))
+
+
+@pytest.mark.parametrize("make", [partial(prioritized, length=4), partial(slices, slice_len=4, prioritized=True)])
+def test_an_update_with_what_could_not_be_drawn_changes_nothing(make):
+    """A loop that adds, samples and updates from its first row on; nothing can be drawn from two rows, one an end."""
+    buffer = make(32, 4)
+    ended = steps(2, terminated=jnp.array([[False], [True]]))
+    state = buffer.add(buffer.init(ONE, 1), ended)
+    sample = buffer.sample(state, jax.random.key(0))
+    assert buffer.size(state) == 0
+    assert not sample.mask.any()
+    after = buffer.update(state, sample.index, jnp.full(4, 7.0))
+    assert all(jax.tree.leaves(jax.tree.map(lambda x, y: np.array_equal(x, y), state, after)))
+    assert not buffer.sample(after, jax.random.key(1)).mask.any()
+    replay.check(buffer.add(after, steps(8)))
 
 
 def test_windows_never_cross_the_write_head():

@@ -1,5 +1,7 @@
 """Runs resume to the bit, compile once, and stop where something is not finite."""
 
+import errno
+import fcntl
 import math
 import os
 import signal
@@ -82,6 +84,109 @@ def test_a_run_that_was_stopped_before_its_first_step_starts(trained, tmp_path):
         files.remove(path)
     with pytest.raises(ConfigError, match="must hold a checkpoint"):
         loop.resume(run, show=False)
+
+
+def test_a_run_that_was_stopped_while_compiling_starts_from_where_it_was_told_to(trained, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    config = SMALL | {"total_steps": 32, "seed": 9, "learning_rate": 0.0}
+    monkeypatch.chdir(trained[0].run.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(program.Program, "start", killed)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(config, out=tmp_path / "run", init_from=trained[0].run.name, show=False)
+    assert not checkpoint.steps(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    resumed = loop.resume(tmp_path / "run", show=False)
+    assert digest(resumed.state.agent.params) == digest(trained[0].state.agent.params)
+
+
+def test_ctrl_c_while_compiling_is_kept_until_the_run_can_be_resumed(trained, tmp_path, monkeypatch):
+    start, before = program.Program.start, signal.getsignal(signal.SIGINT)
+
+    def interrupted(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(program.Program, "start", interrupted)
+        stopped = loop.train(SMALL, out=tmp_path / "run", show=False)
+    assert (stopped.signal, stopped.evaluation, checkpoint.steps(stopped.run)) == (signal.SIGINT, None, [0])
+    assert signal.getsignal(signal.SIGINT) is before
+    resumed = loop.resume(stopped.run, show=False)
+    assert digest(resumed.state) == digest(trained[0].state)
+    assert without_clock(resumed.run) == without_clock(trained[0].run)
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(trained, tmp_path):
+    """And the next one may, whether the one before came to its end, failed or was killed."""
+
+    def again(line, state):
+        before = without_clock(tmp_path / "run")
+        with pytest.raises(ConfigError, match=r"run='.*run' must not be trained twice.*; wait for it or stop it"):
+            loop.resume(tmp_path / "run", show=False)
+        assert without_clock(tmp_path / "run") == before
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        loop.train(SMALL, again, out=tmp_path / "run", show=False)
+    with pytest.raises(RuntimeError, match="mine"):
+        loop.resume(tmp_path / "run", again, show=False)
+    loop.resume(tmp_path / "run", show=False)
+    assert without_clock(tmp_path / "run") == without_clock(trained[0].run)
+    assert not (tmp_path / "run" / files.LOCK).exists()
+
+
+LOCKER = """
+import os, sys, time
+from pathlib import Path
+from rlkit.runs import files
+run = Path(sys.argv[1])
+with files.locked(run):
+    if not os.fork():
+        time.sleep(60)
+        os._exit(0)
+with files.locked(run):  # whatever was forked meanwhile
+    worker = __import__("subprocess").Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_dies_with_its_process_and_not_with_the_children(tmp_path):
+    command = [sys.executable, "-c", LOCKER, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"locked\n"
+        with pytest.raises(ConfigError, match="another process trains it"), files.locked(tmp_path):
+            pass
+        process.kill()
+        process.wait()
+        with files.locked(tmp_path):
+            assert (tmp_path / files.LOCK).exists()
+        assert not (tmp_path / files.LOCK).exists()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+
+
+def test_where_there_are_no_locks_runs_go_on(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with files.locked(tmp_path):
+        pass
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with files.locked(tmp_path):
+        pass
+    (tmp_path / files.LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"must have a \.lock that can be written"), files.locked(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
 
 
 CHILD = """

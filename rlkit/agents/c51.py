@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Interval
 from pydantic import Field, model_validator
 
-from rlkit.agents import dqn
+from rlkit.agents import dqn, settings
 from rlkit.agents.dqn import Head
 from rlkit.agents.replaying import Batch
 from rlkit.ops.distributional import categorical_cross_entropy, categorical_target
@@ -41,7 +41,10 @@ class Config(dqn.Config):
         return np.linspace(self.v_min, self.v_max, self.num_atoms, dtype=np.float32)
 
 
-Hyper = dqn.Hyper
+class Hyper(settings.LearningHyper, settings.EpsilonHyper):
+    """What a vmap may sweep: float32 scalars. Infinity switches a term off."""
+
+    max_grad_norm: settings.Positive = 10.0
 
 
 def values(atoms: np.ndarray, logits: Array) -> Array:

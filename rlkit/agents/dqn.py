@@ -26,7 +26,8 @@ from rlkit.agents.replaying import Batch, State
 from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
 from rlkit.ops import losses
-from rlkit.types import Agent, Array, Buffer, Key, Network, PyTree, Space, Transition
+from rlkit.ops._arrays import pick
+from rlkit.types import Agent, Array, Buffer, Discrete, Key, Network, PyTree, Space, Transition
 
 
 class Config(settings.Replay, settings.Torso):
@@ -71,6 +72,7 @@ class Parts(NamedTuple):
 
     config: Any
     obs_space: Space
+    action_space: Discrete
     network: Network
     head: Head
     buffer: Buffer
@@ -102,7 +104,10 @@ def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> 
     selector = exploration.legal(head.values(chooser), action_mask(batch.next_obs))
     per_item, priority = head.loss(hyper, output, batch, next_output, jax.lax.stop_gradient(selector))
     total = jnp.mean(batch.weight * per_item)
-    return total, (priority, {"loss": total, "q": jnp.mean(head.values(output)), "priority": priority.mean()})
+    return total, (
+        priority,
+        {"loss": total, "q": jnp.mean(pick(head.values(output), batch.action)), "priority": priority.mean()},
+    )
 
 
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
@@ -123,13 +128,13 @@ def act(parts: Parts, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tup
     """One exploring step for one observation: a random action with probability epsilon, or by noisy weights."""
     noise_key, explore_key = jax.random.split(key)
     q = parts.head.values(apply(parts, actor.params, actor.obs_stats, obs, noise_key))
-    return memory, exploration.epsilon_greedy(explore_key, q, action_mask(obs), actor.epsilon), ()
+    return memory, exploration.epsilon_greedy(explore_key, parts.action_space, q, action_mask(obs), actor.epsilon), ()
 
 
 def policy(parts: Parts, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One step for one observation: the action of the largest value, without noise. The key is not used."""
     q = parts.head.values(apply(parts, actor.params, actor.obs_stats, obs, None))
-    return memory, jnp.argmax(exploration.legal(q, action_mask(obs)), axis=-1).astype(jnp.int32), ()
+    return memory, exploration.greedy(parts.action_space, q, action_mask(obs)), ()
 
 
 def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
@@ -156,5 +161,5 @@ def with_head(name: str, config: Any, head: Head, obs_space: Space, action_space
         network = q_network.q_network(obs_space=obs_space, num_actions=space.n, outputs=head.outputs, **described)
     else:
         network = checks.own_network(network, noisy=config.noisy)
-    parts = Parts(config, obs_space, network, head, replaying.buffer(config))
+    parts = Parts(config, obs_space, space, network, head, replaying.buffer(config))
     return replaying.agent(parts, init, actor, act, policy, loss=loss, rows=config.n_step)

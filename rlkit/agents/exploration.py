@@ -33,15 +33,20 @@ def legal(q: Array, mask: Array | None) -> Array:
     return q if mask is None else jnp.where(mask, q, jnp.finfo(q.dtype).min)
 
 
-def epsilon_greedy(key: Key, q: Array, mask: Array | None, epsilon: Scalar) -> Array:
-    """The action [] int32 of the largest value among q [A], or with probability epsilon any legal one, all alike."""
+def greedy(space: Discrete, q: Array, mask: Array | None) -> Array:
+    """The legal action [...] of the largest value among q [..., A], in the space's dtype."""
+    return jnp.argmax(legal(q, mask), axis=-1).astype(space.dtype)
+
+
+def epsilon_greedy(key: Key, space: Discrete, q: Array, mask: Array | None, epsilon: Scalar) -> Array:
+    """The action [] of the largest value among q [A], or with probability epsilon any legal one, all alike."""
     explore_key, action_key = jax.random.split(key)
     if mask is None:
-        random = jax.random.randint(action_key, (), 0, q.shape[-1])
+        random = jax.random.randint(action_key, (), 0, q.shape[-1], jnp.int32)
     else:
-        random = jax.random.categorical(action_key, legal(jnp.zeros_like(q), mask)).astype(jnp.int32)
-    greedy = jnp.argmax(legal(q, mask), axis=-1).astype(jnp.int32)
-    return jnp.where(jax.random.uniform(explore_key) < epsilon, random, greedy)
+        random = jax.random.categorical(action_key, legal(jnp.zeros_like(q), mask))
+    explores = jax.random.uniform(explore_key) < epsilon
+    return jnp.where(explores, random.astype(space.dtype), greedy(space, q, mask))
 
 
 def warm_up(space: Box, key: Key, action: Array, warming: Array) -> Array:

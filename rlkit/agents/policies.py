@@ -95,7 +95,7 @@ def action(space: ActionSpace, raw: Array, *, squash: bool) -> Array:
 
 def gsde_noise(key: Key, features: int, size: int) -> Array:
     """Standard normal [features, size]: the exploration matrix before it is scaled."""
-    return jax.random.normal(key, (features, size))
+    return jax.random.normal(key, (features, size), jnp.float32)
 
 
 def gsde_sample(output: PyTree, noise: Array) -> Array:

@@ -239,13 +239,17 @@ def prepare(parts: Parts, state: State, rollout: Transition) -> Batch:
 
 def estimate_anew(parts: Parts, state: State, params: PyTree, rollout: Transition, batch: Batch) -> Batch:
     """The batch with the advantages and targets that the network under `params` gives."""
-    core = rollout.extras.core
-    if parts.policy.recurrent:  # the memory of before each step is another one by now
-        first = jax.tree.map(lambda x: x[0], core)
-        now = Actor(params, state.normalizer.obs)
-        core = actor_critic.apply_along(parts.policy, now, batch.obs, batch.start, first)[2]
-    _, advantage, target = estimate(parts, state, params, rollout, core)
+    _, advantage, target = estimate(parts, state, params, rollout, memories(parts, state, params, rollout, batch))
     return batch._replace(advantage=advantage, target=target)
+
+
+def memories(parts: Parts, state: State, params: PyTree, rollout: Transition, batch: Batch) -> PyTree:
+    """A recurrent network's memory before each step [T, N, ...], as `params` make it from that before the first."""
+    if not parts.policy.recurrent:
+        return rollout.extras.core
+    first = jax.tree.map(lambda x: x[0], rollout.extras.core)
+    now = Actor(params, state.normalizer.obs)
+    return actor_critic.apply_along(parts.policy, now, batch.obs, batch.start, first)[2]
 
 
 def gradient_step(
@@ -301,13 +305,13 @@ def learn(
 
 
 def adapt(
-    parts: Parts, state: State, learner: Learner, rollout: Transition, old_dist: PyTree
+    parts: Parts, state: State, learner: Learner, rollout: Transition, batch: Batch
 ) -> tuple[Array, dict[str, Array]]:
     """The next kl_coef, by how far the whole update went and not by the mean on the way, and its metrics."""
     if not parts.config.kl_penalty:
         return state.kl_coef, {}
-    now, _, _ = estimate(parts, state, learner.params, rollout, rollout.extras.core)
-    moved = policies.kl(old_dist, now.dist).mean()
+    now, _, _ = estimate(parts, state, learner.params, rollout, memories(parts, state, learner.params, rollout, batch))
+    moved = policies.kl(batch.old_dist, now.dist).mean()
     target_kl = state.hyper.kl_target
     adapted = losses.adaptive_kl_coef(state.kl_coef, moved, target_kl=target_kl)
     kl_coef = jnp.where(jnp.isinf(target_kl), state.kl_coef, adapted)
@@ -326,7 +330,7 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
     learner, metrics = learn(parts, state, rates, rollout, batch, key)
     metrics["learning_rate"] = rates.learning_rate
     metrics["explained_variance"] = explained_variance(batch.old_value.reshape(-1), batch.target.reshape(-1))
-    kl_coef, moved = adapt(parts, state, learner, rollout, batch.old_dist)
+    kl_coef, moved = adapt(parts, state, learner, rollout, batch)
     state = state.replace(
         params=learner.params,
         opt_state=learner.opt_state,

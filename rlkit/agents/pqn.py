@@ -5,8 +5,8 @@ An update lowers, over several epochs of minibatches of a rollout,
     E[ (Q(o_t, a_t) - G_t)^2 / 2 ],  G_t = r_t + γ [(1 - λ) max_a Q(o_{t+1}, a) + λ G_{t+1}]
 
 with the λ-returns (algorithm 1) computed once, under the parameters before the update. Layer normalization stands in
-for the target network. Where it departs from the paper: Adam in place of RAdam, and time limits are bootstrapped from
-the true final observation.
+for the target network. Where it departs from the paper: Adam in place of RAdam, no normalization after convolutions,
+and time limits are bootstrapped from the true final observation.
 """
 
 from functools import partial
@@ -27,13 +27,13 @@ from rlkit.ops._arrays import pick
 from rlkit.ops.chunked import chunked_map
 from rlkit.ops.returns import lambda_returns
 from rlkit.ops.schedules import Schedule, schedule
-from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, Space, Transition
+from rlkit.types import Agent, Array, Discrete, Key, Network, PyTree, Scalar, Space, Transition
 
 
 class Config(settings.Torso):
     """What shapes the program. Static and hashable."""
 
-    layer_norm: bool = True
+    layer_norm: bool = Field(True, description="after each dense layer; convolutions have none")
     dueling: bool = False
     num_epochs: PositiveInt = 2
     num_minibatches: PositiveInt = 4
@@ -83,6 +83,7 @@ class Parts(NamedTuple):
 
     config: Config
     obs_space: Space
+    action_space: Discrete
     network: Network
 
 
@@ -122,13 +123,13 @@ def actor(state: State) -> Actor:
 def act(parts: Parts, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One exploring step for one observation: a random action with probability epsilon."""
     q = apply(parts, actor.params, actor.obs_stats, obs)
-    return memory, exploration.epsilon_greedy(key, q, action_mask(obs), actor.epsilon), ()
+    return memory, exploration.epsilon_greedy(key, parts.action_space, q, action_mask(obs), actor.epsilon), ()
 
 
 def policy(parts: Parts, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One step for one observation: the action of the largest value. The key is not used."""
-    q = exploration.legal(apply(parts, actor.params, actor.obs_stats, obs), action_mask(obs))
-    return memory, jnp.argmax(q, axis=-1).astype(jnp.int32), ()
+    q = apply(parts, actor.params, actor.obs_stats, obs)
+    return memory, exploration.greedy(parts.action_space, q, action_mask(obs)), ()
 
 
 def targets(parts: Parts, state: State, rollout: Transition) -> Array:
@@ -136,7 +137,7 @@ def targets(parts: Parts, state: State, rollout: Transition) -> Array:
 
     def best(next_obs: PyTree) -> Array:
         q = apply(parts, state.params, state.normalizer.obs, next_obs)
-        return exploration.legal(q, action_mask(next_obs)).max(-1)
+        return pick(q, exploration.greedy(parts.action_space, q, action_mask(next_obs)))  # finite also if none is legal
 
     flat = minibatches.flat(rollout.next_obs)
     next_value = chunked_map(best, flat, parts.config.chunk_size).reshape(rollout.reward.shape)
@@ -197,7 +198,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
     if network is None:
         described = config.model_dump(include=set(q_network.SETTINGS))
         network = q_network.q_network(obs_space=obs_space, num_actions=space.n, outputs=None, noisy=False, **described)
-    parts = Parts(config, obs_space, checks.own_network(network))
+    parts = Parts(config, obs_space, space, checks.own_network(network))
     return Agent(
         init=partial(init, parts),
         actor=actor,

@@ -32,7 +32,7 @@ from rlkit.networks.recurrent import along, where_rows
 from rlkit.ops import losses
 from rlkit.ops._arrays import pick
 from rlkit.ops.returns import n_step_returns
-from rlkit.types import Agent, Array, Buffer, Key, Network, PyTree, Sample, Scalar, Space, Transition
+from rlkit.types import Agent, Array, Buffer, Discrete, Key, Network, PyTree, Sample, Scalar, Space, Transition
 
 
 class Config(settings.Replay, settings.Torso):
@@ -87,6 +87,7 @@ class Parts(NamedTuple):
 
     config: Config
     obs_space: Space
+    action_space: Discrete
     network: Network
     buffer: Buffer
 
@@ -113,7 +114,7 @@ def loss(parts: Parts, params: PyTree, state: State, sample: Sample, key: Key) -
     target_before = rates(state.target_params)[1]
     next_q = _next(parts, state.target_params, state, item_learned, target_before)
     chooser = _next(parts, params, state, item_learned, jax.lax.stop_gradient(before)) if config.double else next_q
-    next_action = jnp.argmax(exploration.legal(chooser, action_mask(item_learned.next_obs)), axis=-1)
+    next_action = exploration.greedy(parts.action_space, chooser, action_mask(item_learned.next_obs))
     squeeze, expand = (losses.signed_hyperbolic, losses.signed_parabolic) if config.rescale else (_same, _same)
     returns = n_step_returns(
         item_learned.reward,
@@ -123,13 +124,15 @@ def loss(parts: Parts, params: PyTree, state: State, sample: Sample, key: Key) -
         gamma=hyper.gamma,
         n=config.n_step,
     )
-    error = weight * (jax.lax.stop_gradient(squeeze(returns)) - pick(q, item_learned.action))
+    taken = pick(q, item_learned.action)
+    error = weight * (jax.lax.stop_gradient(squeeze(returns)) - taken)
     rows = jnp.maximum(weight.sum(0), 1.0)
     per_sequence = jnp.sum(jnp.square(error), axis=0) / rows / 2
     size = jax.lax.stop_gradient(jnp.abs(error))
     priority = hyper.priority_max * size.max(0) + (1.0 - hyper.priority_max) * size.sum(0) / rows
     total = jnp.mean(sample.weight * per_sequence)
-    return total, (priority, {"loss": total, "q": jnp.mean(q), "priority": priority.mean()})
+    mean_q = jnp.sum(weight * taken) / jnp.maximum(weight.sum(), 1.0)
+    return total, (priority, {"loss": total, "q": mean_q, "priority": priority.mean()})
 
 
 def _starts(item: Transition) -> Array:
@@ -194,7 +197,7 @@ def act(parts: Parts, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tu
     seen = normalize_obs(parts.obs_space, actor.obs_stats, obs)
     q, core = parts.network.apply(actor.params, seen, memory.core)
     epsilon = actor.epsilon ** (1.0 + actor.ladder * memory.rung)
-    action = exploration.epsilon_greedy(key, q, action_mask(obs), epsilon)
+    action = exploration.epsilon_greedy(key, parts.action_space, q, action_mask(obs), epsilon)
     return memory._replace(core=core), action, memory.core
 
 
@@ -202,7 +205,7 @@ def policy(parts: Parts, actor: Actor, memory: Memory, obs: PyTree, key: Key) ->
     """One step for one observation: the action of the largest value. The key is not used."""
     seen = normalize_obs(parts.obs_space, actor.obs_stats, obs)
     q, core = parts.network.apply(actor.params, seen, memory.core)
-    action = jnp.argmax(exploration.legal(q, action_mask(obs)), axis=-1).astype(jnp.int32)
+    action = exploration.greedy(parts.action_space, q, action_mask(obs))
     return memory._replace(core=core), action, ()
 
 
@@ -238,7 +241,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         alpha=config.alpha,
         store_obs_once=config.store_obs_once,
     )
-    parts = Parts(config, obs_space, checks.own_network(network), buffer)
+    parts = Parts(config, obs_space, space, checks.own_network(network), buffer)
     return replaying.agent(
         parts,
         init,

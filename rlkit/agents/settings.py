@@ -23,7 +23,7 @@ class Torso(BaseModel):
     hidden_sizes: tuple[PositiveInt, ...] = Field((64, 64), description="dense layers of a torso")
     channels: tuple[PositiveInt, ...] = Field((16,), description="3x3 filters of each convolution")
     activation: Activation = "relu"
-    layer_norm: bool = False
+    layer_norm: bool = Field(False, description="after each dense layer; convolutions have none")
     compute_dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the torsos; losses stay float32")
     normalize_obs: bool = False
 
@@ -43,7 +43,9 @@ class Learning(BaseModel):
         1000, description="environment steps before the first gradient step"
     )
     target_every: PositiveInt | None = Field(
-        None, description="environment steps between updates of the target network; null for every gradient step"
+        None,
+        description="environment steps between updates of the target network, which tau=1 copies; null for every "
+        "gradient step",
     )
     learning_rate_schedule: Schedule = "constant"
 
@@ -69,8 +71,8 @@ class LearningHyper(struct.PyTreeNode):
 
     learning_rate: Annotated[Scalar, Interval(ge=0.0)] = 3e-4
     gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
-    tau: Annotated[Scalar, Interval(gt=0.0, le=1.0), "share of the new parameters in a target update"] = 0.005
-    max_grad_norm: Annotated[Scalar, Interval(gt=0.0), "global norm"] = jnp.inf
+    tau: Annotated[Scalar, Interval(gt=0.0, le=1.0), "share of the new parameters in a target update; 1 copies"] = 0.005
+    max_grad_norm: Annotated[Scalar, Interval(gt=0.0), "global norm of what learns in one step, together"] = jnp.inf
     adam_eps: Annotated[Scalar, Interval(gt=0.0)] = 1e-8
     beta: Annotated[Scalar, Interval(ge=0.0), "of prioritized replay, at the start"] = 0.4
     beta_end: Annotated[Scalar, Interval(ge=0.0), "of prioritized replay, after schedule_steps"] = 1.0

@@ -71,7 +71,7 @@ def critic_loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: K
     """The critics' loss [], the priorities [B], and metrics."""
     hyper, stats = state.hyper, state.normalizer.obs
     next_action = choose(parts, state.target_params["policy"], stats, batch.next_obs)
-    noise = hyper.target_noise * jax.random.normal(key, next_action.shape)
+    noise = hyper.target_noise * jax.random.normal(key, next_action.shape, next_action.dtype)
     noise = jnp.clip(noise, -hyper.target_noise_clip, hyper.target_noise_clip)
     next_action = jnp.clip(next_action + noise, -1.0, 1.0)
     next_q = control.rate(parts.networks, state.target_params["critics"], stats, batch.next_obs, next_action).min(0)
@@ -123,7 +123,7 @@ def actor(parts: Parts, state: State) -> Actor:
 def act(parts: Parts, actor: Actor, memory: Array, obs: PyTree, key: Key) -> tuple[Array, Array, tuple]:
     """One exploring step for one observation; uniform until learning starts. The memory [D] is the last noise."""
     noise_key, warm_key = jax.random.split(key)
-    fresh = jax.random.normal(noise_key, memory.shape)
+    fresh = jax.random.normal(noise_key, memory.shape, memory.dtype)
     rho = actor.correlation  # from a standard normal start, as every episode's, the noise stays standard normal
     memory = jnp.where(jnp.all(memory == 0), fresh, rho * memory + jnp.sqrt(1.0 - jnp.square(rho)) * fresh)
     unit = jnp.clip(choose(parts, actor.params, actor.obs_stats, obs) + actor.noise * memory, -1.0, 1.0)

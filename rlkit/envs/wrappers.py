@@ -63,7 +63,8 @@ class _ObservationWrapper(Wrapper):
 class Flatten(_ObservationWrapper):
     """Observations become one vector [D] float32: boxes raveled, discrete ones one-hot, dictionaries in their order.
 
-    Where there is an action mask, the observation becomes {"action_mask": the mask, "obs": [D]}.
+    Where there is an action mask, the observation becomes {"action_mask": the mask, "obs": [D]}. Pixels keep their
+    values of 0 to 255, which networks divide by 255 only where they are uint8: leave images as they are.
     """
 
     def _observe(self, obs: PyTree, params: Any) -> PyTree:

@@ -12,6 +12,8 @@ import numpy as np
 _MASK = "action_mask"  # as in rlkit.networks.features, which needs JAX
 _STORED = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64": "int32", "uint32": "int32"}
 
+_INT32 = np.iinfo(np.int32)
+
 
 class Violation(Exception):
     """An environment did not do what its spaces or Gymnasium's interface promise."""
@@ -31,6 +33,7 @@ class Leaf:
     stored: np.dtype  # here: JAX has no 64 bits by default
     low: np.ndarray  # [*shape] of the native dtype
     high: np.ndarray  # [*shape] of the native dtype, included
+    wide: bool  # whether a native whole number may not fit the stored dtype
 
     def says(self) -> str:
         return f"{self.native.name}{list(self.shape)}"
@@ -76,7 +79,11 @@ def _leaf(path: str, discrete: bool, shape: Any, dtype: Any, low: Any, high: Any
     native = np.dtype(dtype)
     stored = np.dtype("bool") if path == f"[{_MASK!r}]" else np.dtype(_STORED.get(native.name, native.name))
     stored = np.dtype("int32") if discrete else stored
-    return Leaf(path, discrete, tuple(shape), native, stored, np.asarray(low, native), np.asarray(high, native))
+    low, high, wide = np.asarray(low, native), np.asarray(high, native), False
+    if stored == np.int32:  # of a Discrete the bounds are looked at, of a Box they are not
+        beyond = np.subtract(high, low, dtype=np.float64) > _INT32.max
+        wide = bool(beyond.any()) if discrete else not np.can_cast(native, stored)
+    return Leaf(path, discrete, tuple(shape), native, stored, low, high, wide)
 
 
 def leaves(tree: Tree) -> list[Leaf]:
@@ -120,7 +127,7 @@ def writer(tree: Tree, views: list[np.ndarray]) -> Callable[[str, int, Any], Non
 
     Raises Violation for what the space does not hold, naming `field`. Bounds of boxes are not looked at.
     """
-    if isinstance(tree, Leaf) and tree.shape and not tree.discrete:  # the common case, in as few steps as it takes
+    if isinstance(tree, Leaf) and tree.shape and not (tree.discrete or tree.wide):  # the common case, in few steps
         shape, native, view, ndarray = tree.shape, tree.native, views[0], np.ndarray
 
         def write_array(field: str, row: int, value: Any) -> None:
@@ -137,7 +144,8 @@ def writer(tree: Tree, views: list[np.ndarray]) -> Callable[[str, int, Any], Non
             part = value
             for step in steps:
                 part = part[step]
-            view[row] = _checked(leaf, field, part)
+            stored = _checked(leaf, field, part)
+            view[row] = fitting(leaf, field, stored) if leaf.wide else stored
 
     return write
 
@@ -199,6 +207,16 @@ def _checked(leaf: Leaf, field: str, value: Any) -> Any:
         return value - leaf.low
     if value.dtype != leaf.native:
         _violate(leaf, field, leaf.says(), value)
+    return value
+
+
+def fitting(leaf: Leaf, field: str, value: Any) -> Any:
+    """What is stored of a wide leaf's value, or of a batch of them. Raises Violation where it would wrap around."""
+    least, most = int(np.min(value, initial=0)), int(np.max(value, initial=0))
+    if least < _INT32.min or most > _INT32.max:
+        got = least if least < _INT32.min else most
+        remedy = "return smaller numbers, or floats"
+        raise Violation(field + leaf.path, f"{leaf.native.name} whose values must fit int32", f"{got}; {remedy}")
     return value
 
 

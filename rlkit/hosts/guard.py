@@ -1,7 +1,8 @@
 """A process that outlives this one by a moment, to end what the environments of dead workers have started.
 
 The kernel ends a worker with its pool, but not what its environment started, a game engine say. Each worker is a
-process group of its own, so the guard can: it is told the groups, and reads from a pipe that closes with the pool.
+process group of its own, so the guard can: it is told the groups, and reads from a pipe that closes with this process.
+A pool that is closed says so: a child that was forked meanwhile may hold the pipe open.
 """
 
 import contextlib
@@ -15,6 +16,8 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 groups = set()
 for line in sys.stdin:
     group = int(line)
+    if not group:
+        break
     groups.add(group) if group > 0 else groups.discard(-group)
 for group in groups:
     try:
@@ -22,6 +25,8 @@ for group in groups:
     except OSError:
         pass
 """
+
+_END = 5.0  # seconds for the guard to leave when told
 
 
 class Guard:
@@ -48,6 +53,11 @@ class Guard:
     def close(self) -> None:
         """End the guard, and every group that it still knows."""
         if self.process is not None and self.process.stdin is not None:
+            self._tell(0)
             self.process.stdin.close()
-            self.process.wait()
+            try:
+                self.process.wait(_END)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
             self.process = None

@@ -11,7 +11,7 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.networks.recurrent import where_rows
 from rlkit.training.evaluate import Evaluation
 from rlkit.training.rollout import memories
-from rlkit.types import Agent, PyTree
+from rlkit.types import Agent, ConfigError, PyTree
 
 
 def play(
@@ -40,6 +40,7 @@ def play(
 
     Raises:
       Interrupted: what the pool was told to watch says so.
+      ConfigError: a reward is not finite.
       HostError, ConfigError: what the pool raises.
     """
     num_envs = pool.num_envs
@@ -57,6 +58,12 @@ def play(
         memory, action, _ = policy(actor, memory, obs, split(key, np.uint32(time)))
         step = pool.step(jax.tree.map(np.asarray, action), copy=False)
         obs = step.obs
+        if (bad := ~np.isfinite(step.reward) & step.real).any():
+            env = int(np.argmax(bad))
+            raise ConfigError(
+                f"env={pool.name!r}: reward of environment {env} in an evaluation: expected finite numbers, "
+                f"got {step.reward[env]}; mend the environment's step"
+            )
         ended = step.lengths > 0
         for env in everyone[ended & (places < episodes_per_env)]:
             place = (env, places[env])

@@ -88,7 +88,7 @@ class Pool(Closing):
         if backend not in BACKENDS:
             raise ConfigError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}; try {BACKENDS[0]}")
         self.name, self.num_envs, self.seed = name, num_envs, seed
-        self.restarts, self.restarted = restarts, 0
+        self.restarts, self.restarted, self.failed = restarts, 0, False
         self.interrupted: Callable[[], bool] = lambda: False
         self.attempts = np.zeros(num_envs, np.int64)  # [N] how often the worker of each has been started anew
         count = 1 if backend == "serial" else min(num_envs, num_workers or cores())
@@ -128,7 +128,7 @@ class Pool(Closing):
     def reset(self, seed: int | None = None) -> PyTree:
         """Begin new episodes, seeded by `seed`, or else by the pool's: the same seed, the same episodes again.
 
-        Returns the observations [N, ...].
+        Returns the observations [N, ...]. Raises as `step` does.
         """
         self._open()
         self.seed = self.seed if seed is None else seed
@@ -154,7 +154,7 @@ class Pool(Closing):
           copy: whether the arrays returned are the caller's to keep; else the next call overwrites some of them.
 
         Raises:
-          HostError: an environment failed, and the pool's restarts are used up.
+          HostError: an environment failed, and the pool's restarts are used up; or that was so before.
           ConfigError: an environment broke its contract, or the actions are not of this shape.
         """
         self._open()
@@ -225,6 +225,7 @@ class Pool(Closing):
         """Raise what the first fault is, where there is one."""
         if not faults:
             return
+        self.failed = True  # the workers of all faults are gone
         worker, fault = faults[0]
         if fault.kind in ("missing", "unknown"):
             raise ConfigError(f"env={self.name!r} cannot be made: {fault.text}{_remedy(fault)}")
@@ -241,6 +242,8 @@ class Pool(Closing):
     def _open(self) -> None:
         if self.closed:
             raise HostError(f"env={self.name!r}: the pool is closed")
+        if self.failed:
+            raise HostError(f"env={self.name!r}: the pool must not be used after it has failed; make another")
 
 
 def derive(seed: int, env: int, attempt: int = 0) -> int:

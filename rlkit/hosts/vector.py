@@ -118,7 +118,14 @@ class VectorPool(Closing):
         if value.shape != shape or (value.dtype != leaf.native and not leaf.discrete):
             said = f"{leaf.native.name}{list(shape)}, as single_observation_space says"
             self._fail(Violation(field + leaf.path, said, f"{value.dtype.name}{list(value.shape)}"))
-        return (value - leaf.low if leaf.discrete else value).astype(leaf.stored)
+        return self._stored(field, leaf, value).astype(leaf.stored)
+
+    def _stored(self, field: str, leaf: Leaf, value: np.ndarray) -> np.ndarray:
+        value = value - leaf.low if leaf.discrete else value
+        try:
+            return contract.fitting(leaf, field, value) if leaf.wide else value
+        except Violation as violation:
+            self._fail(violation)
 
     def _finals(self, infos: dict[str, Any], done: np.ndarray, obs: PyTree) -> PyTree:
         """The observations with those in which episodes ended in their places."""
@@ -132,7 +139,7 @@ class VectorPool(Closing):
                 whole = isinstance(final, np.ndarray) and final.dtype == object
                 parts = _parts(self.obs_tree, final[env] if whole else final)
                 value = np.asarray(parts[index] if whole else parts[index][env])
-                kept[env] = value - leaf.low if leaf.discrete else value
+                kept[env] = self._stored("final_obs", leaf, value)
             values.append(kept)
         return contract.build(self.obs_tree, iter(values))
 

@@ -108,7 +108,7 @@ def _draw(key: Key, wanted: tuple[_Weights, ...]) -> list[Array]:
     for place, size in enumerate(sizes):
         stacks[tuple(largest.tolist()) if max(size) <= _SMALL else size].append(place)
     counts = [len(places) * math.prod(padded) for padded, places in stacks.items()]
-    normal = jnp.split(jax.random.normal(key, (sum(counts),)), np.cumsum(counts)[:-1].tolist())
+    normal = jnp.split(jax.random.normal(key, (sum(counts),), jnp.float32), np.cumsum(counts)[:-1].tolist())
     matrices: list[Array] = [jnp.zeros(())] * len(sizes)
     for part, (padded, places) in zip(normal, stacks.items(), strict=True):
         stack = _orthogonal_factors(part.reshape(-1, *padded), np.array([sizes[place] for place in places]))

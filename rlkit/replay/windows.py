@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rlkit.ops._integers import uniform_below
 from rlkit.replay import ring as rings
@@ -90,12 +91,14 @@ def take(
 
     Args:
       weight: [B] float32.
-      drawn: [B] bool, False at what could not be drawn: its mask is False.
+      drawn: [B] bool, False at what could not be drawn: its mask is False, and its handle is of no stored row, so that
+        an update with it changes nothing.
 
     Returns:
       Sample: item [B, ...] or [B, L, ...], mask [B] or [B, L].
     """
-    index = Handle(_after(rings.row_of(ring, place.slot), weight), place.env)
+    nowhere = ring.row + np.uint32(2**31)  # is stored when as many rows more have come, and no ring holds so many
+    index = Handle(jnp.where(drawn, _after(rings.row_of(ring, place.slot), weight), nowhere), place.env)
     if window is None:
         return Sample(rings.steps_at(ring, place.slot, place.env), index, weight, drawn)
     slots, envs = _rows(ring, place, window)

@@ -136,6 +136,16 @@ def restore(run: Path, template: PyTree, step: int | None = None) -> tuple[PyTre
     raise CheckpointError(f"run={str(run)!r} must hold a whole checkpoint: {'; '.join(problems)}; train it anew")
 
 
+def remembered(run: Path) -> dict[str, Any]:
+    """The `extra` of the newest checkpoint of a run that can be read; empty where there is none."""
+    for step in steps(run)[::-1]:
+        try:
+            return _tree(run / files.CHECKPOINTS / f"{step:012d}")["extra"]
+        except CheckpointError:
+            continue
+    return {}
+
+
 def _flatten(state: PyTree) -> tuple[list[str], list[Any], Any]:
     paths, treedef = jax.tree_util.tree_flatten_with_path(state)
     return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths], [x for _, x in paths], treedef

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from rlkit import training
-from rlkit.hosts.collect import Collector
+from rlkit.hosts.collect import Collector, NotFinite
 from rlkit.runs import dataset_files, files
 from rlkit.runs.hosted import HostProgram
 from rlkit.runs.policy import load_state
@@ -47,12 +47,17 @@ def collect(
       The folder.
 
     Raises:
-      ConfigError: there is no such run or checkpoint, a number is out of range, or the folder exists.
+      ConfigError: there is no such run or checkpoint, a number is out of range, the folder exists or has no plain name,
+        or an environment outside of JAX gives a number that is not finite.
+      HostError: such an environment fails.
     """
     for name, value in (("steps", num_steps), ("num_envs", num_envs)):
         if value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")
     path = files.open_run(run)
+    folder = Path(out) if out is not None else path / "dataset"
+    if not files.NAME.fullmatch(folder.name):
+        raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try offline/first")
     program, state, step = load_state(path, checkpoint, env)
     with closing(program):
         if program.batched:
@@ -66,7 +71,6 @@ def collect(
             made = _on_hosts(program, agent, actor, num_envs, length, seed)
         else:
             made = _in_jax(program, agent, actor, num_envs, length, seed)
-        folder = Path(out) if out is not None else path / "dataset"
         about: dict[str, Any] = {"env": program.config.run.env, "agent": program.config.run.agent, "step": step}
         example = jax.tree.map(lambda x: np.zeros(x.shape[2:], x.dtype), next(made))
         with dataset_files.writer(folder, example, num_envs, extra=about | {"greedy": greedy, "seed": seed}) as writer:
@@ -114,4 +118,8 @@ def _on_hosts(
         collector.begin(seed)
         for first in count(0, length):
             key = jax.random.fold_in(jax.random.key(seed), first)
-            yield collector.collect(actor, key).transitions._replace(extras=())
+            try:
+                found = collector.collect(actor, key)
+            except NotFinite as error:
+                raise ConfigError(f"env={pool.name!r}: {error} must be finite in a dataset; mend it") from None
+            yield found.transitions._replace(extras=())

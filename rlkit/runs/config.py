@@ -7,6 +7,7 @@ key, value, rule, remedy.
 import dataclasses
 import difflib
 import math
+import os
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,8 @@ class RunConfig:
         values = self.flat()
         if values.get("schedule_steps") == values["total_steps"]:
             del values["schedule_steps"]
+        if values.get("dataset") is not None and not values["dataset"].startswith("minari:"):
+            values["dataset"] = os.path.abspath(values["dataset"])
         return yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=120)
 
 

@@ -11,13 +11,14 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlkit.types import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 CONFIG, METRICS, CHECKPOINTS, TEMPORARY = "config.yaml", "metrics.jsonl", "checkpoints", ".tmp-"
+INIT_FROM, LOCK = "init_from", ".lock"
 
 
 def before_operation(operation: str, path: Path) -> None:
@@ -173,6 +174,75 @@ def new_run(out: str | Path) -> Path:
     except OSError as error:
         raise ConfigError(f"out={str(out)!r} must be a writable directory: {error.strerror}; choose another") from None
     return path
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Keep other processes from writing to a run directory; the system lets go of it when this process dies.
+
+    Where the platform or the file system has no locks, nothing is kept. Workers are new interpreters, which inherit no
+    descriptor; the lock's file goes before its descriptor, so that a fork of ours keeps nobody out of the next one.
+
+    Raises:
+      ConfigError: another process trains the run, or the lock's file cannot be opened.
+    """
+    path = run / LOCK
+    while True:
+        try:
+            with _operation("open", path):
+                descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise ConfigError(
+                f"run={str(run)!r} must have a {LOCK} that can be written: {error.strerror}; see to its owner and disk"
+            ) from None
+        try:
+            _flock(descriptor)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigError(
+                f"run={str(run)!r} must not be trained twice, and another process trains it; wait for it or stop it"
+            ) from None
+        if _is_at(path, descriptor):  # and not deleted by who held it before
+            break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if _is_at(path, descriptor):
+                path.unlink()
+        os.close(descriptor)
+
+
+def _flock(descriptor: int) -> None:
+    """Lock an open file, where that can be done. Raises BlockingIOError where another has."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError):
+        pass
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether the open file is the one that has the name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def init_from(run: Path) -> Path | None:
+    """The run that a run was told to start from. Raises ConfigError where that cannot be read."""
+    path = run / INIT_FROM
+    try:
+        return Path(os.fsdecode(read(path, 1 << 14)))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path} must be a readable file: {error.strerror}; train the run anew") from None
 
 
 def next_run(stem: str, folder: str | Path = "runs") -> Path:

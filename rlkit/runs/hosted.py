@@ -40,15 +40,15 @@ class Held(struct.PyTreeNode):
     there: Array  # [] bool, false before the first rollout
 
 
-def program(config: RunConfig) -> "Program | HostProgram":
-    """The program of a config, whichever kind its environment needs."""
+def program(config: RunConfig, streams: int | None = None) -> "Program | HostProgram":
+    """The program of a config, whichever kind its environment needs; `streams` as for `program.Program`."""
     if not hosts.is_host(config.run.env):
-        return Program(config)
+        return Program(config, streams)
     if config.run.dataset is None:
         return HostProgram(config)
     from rlkit.runs.hosted_offline import OfflineHostProgram
 
-    return OfflineHostProgram(config)
+    return OfflineHostProgram(config, streams)
 
 
 class HostProgram:

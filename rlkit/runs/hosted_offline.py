@@ -22,25 +22,30 @@ from rlkit.types import Array, Key, PyTree
 
 
 class OfflineHostProgram(HostProgram):
-    """What `hosted.HostProgram` is, where the transitions come from a dataset.
+    """What `hosted.HostProgram` is, where the transitions come from a dataset; `streams` as for `program.Program`.
 
     Raises:
       ConfigError: as `HostProgram`, or the dataset cannot be read or does not fit.
     """
 
-    def __init__(self, config: RunConfig):
+    def __init__(self, config: RunConfig, streams: int | None = None):
         assert config.run.dataset is not None
-        self.found = datasets.find(config.run.dataset)
+        self.found = datasets.find(config.run.dataset) if streams is None else None
+        self.known = streams
         super().__init__(config)
         self.dataset, self.hold, self.overlap, self.note = self.found, False, False, None
 
     def _streams(self) -> int:
+        if self.known is not None:
+            return self.known
+        assert self.found is not None
         offline.check(self.config, self.found, self.agent, self.env, None)
         return self.found.num_envs
 
     def start(self) -> PyTree:
         """The state before the first update, with all of the dataset in the buffer."""
         state = super().start()
+        assert self.found is not None
         return state.replace(agent=offline.fill(self.agent, state.agent, self.found, batched=False))
 
     @cached_property

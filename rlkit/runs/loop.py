@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -16,12 +17,12 @@ import numpy as np
 
 from rlkit.hosts.pool import HostError
 from rlkit.hosts.processes import Interrupted
-from rlkit.runs import checkpoint, files, memory, scores, transfer
+from rlkit.runs import checkpoint, curves, files, memory, scores, transfer
 from rlkit.runs.config import RunConfig, load_config, parse
 from rlkit.runs.hosted import HostProgram
 from rlkit.runs.hosted import program as make_program
 from rlkit.runs.metrics import Lines, require, summarize
-from rlkit.runs.policy import stored
+from rlkit.runs.policy import stored, streams
 from rlkit.runs.program import Chunk, Program
 from rlkit.runs.progress import progress
 from rlkit.runs.signals import Signals
@@ -77,13 +78,16 @@ def train(
         memory.require(program)
         taken = transfer.of(program, init_from) if init_from is not None else None
         run = files.new_run(out if out is not None else files.next_run(config.name))
-        try:
-            files.replace(run / "versions.json", json.dumps(versions(), indent=1).encode() + b"\n")
-            files.replace(run / files.CONFIG, config.resolved().encode())
-        except OSError as error:
-            raise ConfigError(f"out={str(run)!r} must be writable: {error.strerror}; choose another") from None
-        with Run(program, run, on_chunk, show) as session:
-            return session.start(taken)
+        with files.locked(run):
+            try:
+                files.replace(run / "versions.json", json.dumps(versions(), indent=1).encode() + b"\n")
+                if init_from is not None:
+                    files.replace(run / files.INIT_FROM, os.fsencode(os.path.abspath(init_from)))
+                files.replace(run / files.CONFIG, config.resolved().encode())
+            except OSError as error:
+                raise ConfigError(f"out={str(run)!r} must be writable: {error.strerror}; choose another") from None
+            with Run(program, run, on_chunk, show) as session:
+                return session.start(taken)
 
 
 def resume(run: str | Path, on_chunk: OnChunk | None = None, *, env: str | None = None, show: bool = True) -> Trained:
@@ -93,16 +97,17 @@ def resume(run: str | Path, on_chunk: OnChunk | None = None, *, env: str | None 
     (`module:Class`), `env` has to name it again, since no code is run that only a file names.
 
     Raises:
-      ConfigError: there is no such run, or no checkpoint that its config fits.
+      ConfigError: there is no such run, no checkpoint that its config fits, or another process trains it.
     """
     path = files.open_run(run)
     files.require_writable(path, f"run={str(run)!r}")
     config = stored(path, env)
     require(config)
-    with closing(make_program(config)) as program:
+    with files.locked(path), closing(make_program(config, streams(path))) as program:
         if not checkpoint.steps(path) and not (path / files.METRICS).exists():
+            taken = transfer.of(program, source) if (source := files.init_from(path)) else None
             with Run(program, path, on_chunk, show) as session:  # it was stopped before its first step
-                return session.start(None)
+                return session.start(taken)
         state, step, extra = checkpoint.restore(path, program.template)
         length, seconds = extra.get("metrics_length"), extra.get("seconds")
         if not isinstance(length, int) or not isinstance(seconds, int | float) or not 0 <= length < 2**62:
@@ -122,7 +127,7 @@ class Run:
         self.program, self.path, self.config, self.on_chunk = program, path, config, on_chunk
         self.batch, self.schedule = config.steps_per_update, Schedule(config)
         self.display = progress(config.num_updates * self.batch, show=show)
-        self.background = ThreadPoolExecutor(1)
+        self.background, self.signals = ThreadPoolExecutor(1), Signals()
 
     def __enter__(self) -> "Run":
         self.display.__enter__()
@@ -136,22 +141,31 @@ class Run:
 
     def start(self, taken: transfer.Taken | None) -> Trained:
         """Train from the first step, with what was `taken` from another run."""
-        started = self.background.submit(self.program.start)  # two compilations at once take as long as the longer
-        _ = self.program.advance
-        state = started.result()
-        if taken is not None:
-            state = state.replace(agent=transfer.into(state.agent, taken))
-        checkpoint.save(self.path, 0, state, {"metrics_length": 0, "seconds": 0.0})
-        return self.go_on(state, 0, 0, 0.0)
+        with self.signals:
+            started = self.background.submit(self.program.start)  # two compilations at once take as long as the longer
+            _ = self.program.advance
+            state = started.result()
+            if taken is not None:
+                state = state.replace(agent=transfer.into(state.agent, taken))
+            checkpoint.save(self.path, 0, state, self._extra(0, 0.0))
+            state, step = self._train(state, 0, 0, 0.0)
+        return self._end(state, step)
 
     def go_on(self, state: PyTree, step: int, metrics_length: int, seconds: float) -> Trained:
         """Train from environment step `step` to the end."""
-        update, stop, num_seeds = step // self.batch, False, self.config.run.num_seeds
+        with self.signals:
+            state, step = self._train(state, step, metrics_length, seconds)
+        return self._end(state, step)
+
+    def _train(self, state: PyTree, step: int, metrics_length: int, seconds: float) -> tuple[PyTree, int]:
+        """The last state and its step."""
+        update, stop, num_seeds, signals = step // self.batch, False, self.config.run.num_seeds, self.signals
         if update < self.config.num_updates:
             _ = self.program.advance  # compiled before the clock starts
-        prepared = self.background.submit(self._prepare)
+        if signals.received is None:
+            self.prepared = self.background.submit(self._prepare)
         lines = Lines(self.path, self.config, length=metrics_length, step=step)
-        with closing(lines), Signals() as signals:
+        with closing(lines):
             self.program.stop = lambda: signals.received is not None
             while update < self.config.num_updates and not stop and signals.received is None:
                 begin = time.perf_counter()
@@ -177,7 +191,7 @@ class Run:
                 }
                 if self.schedule.evaluates(update):
                     try:
-                        line |= self._evaluated(prepared.result(), state)
+                        line |= self._evaluated(self.prepared.result(), state)
                     except (HostError, ConfigError):
                         lines.add(line)
                         self._save(state, step, lines, seconds)
@@ -187,12 +201,16 @@ class Run:
                 stop = bool(self.on_chunk and self.on_chunk(line, state))
                 if stop or signals.received is not None or self.schedule.saves(update):
                     self._save(state, step, lines, seconds)
-            if signals.received is not None:
-                self.display.say(f"stopped at step {step} and saved; go on with: rlkit resume {self.path}")
-                return Trained(self.path, state, None, signals.received)
-        evaluation = evaluate(self.program, prepared.result(), state, step)
+        return state, step
+
+    def _end(self, state: PyTree, step: int) -> Trained:
+        """Evaluate and draw, where no signal stopped the run."""
+        if self.signals.received is not None:
+            self.display.say(f"stopped at step {step} and saved; go on with: rlkit resume {self.path}")
+            return Trained(self.path, state, None, self.signals.received)
+        evaluation = evaluate(self.program, self.prepared.result(), state, step)
         files.replace(self.path / "eval.json", json.dumps(evaluation, indent=1).encode() + b"\n")
-        _draw(self.path, self.config)
+        curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
         return Trained(self.path, state, evaluation, None)
 
     def _evaluated(self, evaluation: Callable[[PyTree], Any], state: PyTree) -> dict[str, Any]:
@@ -211,8 +229,13 @@ class Run:
         return compiled
 
     def _save(self, state: PyTree, step: int, lines: Lines, seconds: float) -> None:
-        extra = {"metrics_length": lines.sync(), "seconds": seconds}
+        extra = self._extra(lines.sync(), seconds)
         checkpoint.save(self.path, step, state, extra, keep=self.config.run.keep_checkpoints)
+
+    def _extra(self, metrics_length: int, seconds: float) -> dict[str, Any]:
+        """What a checkpoint holds beside the state."""
+        streams = None if self.config.run.dataset is None else self.program.streams
+        return {"metrics_length": metrics_length, "seconds": seconds, "streams": streams}
 
     def _fail(self, state: PyTree, chunk: Chunk, update: int, lines: Lines, seconds: float) -> NoReturn:
         """Save the last finite state of a chunk that began with `state`, and say what was not finite."""
@@ -260,17 +283,6 @@ def evaluate(
         "seeds": program.seeds.tolist(),
         **scores.report(evaluation(state), program.batched),
     }
-
-
-def _draw(run: Path, config: RunConfig) -> None:
-    """curve.png, where an episode has ended."""
-    from rlkit.runs import curves, metrics
-
-    try:
-        curve = curves.curve(metrics.read(run))
-    except ConfigError:
-        return
-    curves.save(curves.figure({config.run.agent: curve}, title=config.run.env), run / "curve.png")
 
 
 def versions() -> dict[str, Any]:

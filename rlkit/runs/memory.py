@@ -25,7 +25,7 @@ def estimate(program: Program | HostProgram) -> int:
         return 2 * num_bytes(state) - replay + 3 * config.steps_per_update * (2 * obs + 32)
     metrics = jax.eval_shape(program._over_seeds(program.training.step), state)[1]
     obs = num_bytes(state.envs.obs) // (run.num_seeds * run.num_envs)
-    rollout = config.steps_per_update * (2 * obs + 32) if program.dataset is None else 0
+    rollout = config.steps_per_update * (2 * obs + 32) if config.run.dataset is None else 0
     return 2 * num_bytes(state) + run.num_seeds * rollout + config.updates_per_line * num_bytes(metrics)
 
 

@@ -82,6 +82,12 @@ def stored(run: Path, env: str | None = None) -> RunConfig:
 
 def load_state(run: Path, step: int | None = None, env: str | None = None) -> tuple[Program | HostProgram, PyTree, int]:
     """The program of a run, the state of a checkpoint of it, and its step. `env` as in `stored`."""
-    program = make_program(stored(run, env))
+    program = make_program(stored(run, env), streams(run))
     state, step, _ = checkpoint.restore(run, program.template, step)
     return program, state, step
+
+
+def streams(run: Path) -> int | None:
+    """How many streams the dataset has that a run learns from; None where it has none, or no checkpoint says so."""
+    found = checkpoint.remembered(run).get("streams")
+    return found if isinstance(found, int) and found > 0 else None

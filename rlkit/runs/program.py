@@ -27,20 +27,22 @@ class Chunk(NamedTuple):
 class Program:
     """The pure parts of a run, joined as its config says.
 
-    Building one compiles nothing; `start`, `advance` and `evaluate` compile once each, on first use.
+    Building one compiles nothing; `start`, `advance` and `evaluate` compile once each, on first use. With `streams`,
+    how many a run's dataset has, the dataset is not opened: a checkpoint of the run holds what it needs of it.
 
     Raises:
       ConfigError: the environment cannot be made, or does not fit the agent or the batch.
     """
 
-    def __init__(self, config: RunConfig):
+    def __init__(self, config: RunConfig, streams: int | None = None):
         run, module = config.run, agents.get(config.run.agent)
         env, self.params = envs.make(run.env, **run.env_kwargs)
         self.env = envs.wrap(env, list(run.wrappers))
         obs_space, action_space = self.env.observation_space(self.params), self.env.action_space(self.params)
         self.config = config
         self.agent: Agent = module.make(config.agent, obs_space, action_space)
-        self.dataset = datasets.find(run.dataset) if run.dataset is not None else None
+        self.dataset = datasets.find(run.dataset) if run.dataset is not None and streams is None else None
+        self.streams = streams if self.dataset is None else self.dataset.num_envs
         self.training = self._training()
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.batched = run.num_seeds > 1
@@ -50,10 +52,11 @@ class Program:
 
     def _training(self) -> training.Training:
         run, surroundings = self.config.run, (self.agent, self.env, self.params)
-        if self.dataset is None:
+        if self.dataset is not None:
+            offline.check(self.config, self.dataset, *surroundings)
+        if self.streams is None:
             return training.make(*surroundings, num_envs=run.num_envs, num_steps=run.num_steps)
-        offline.check(self.config, self.dataset, *surroundings)
-        return training.offline(*surroundings, num_envs=self.dataset.num_envs, num_steps=self.config.steps_per_update)
+        return training.offline(*surroundings, num_envs=self.streams, num_steps=self.config.steps_per_update)
 
     def check(self) -> None:
         """Raise ConfigError where the environment breaks its contract."""
@@ -172,7 +175,7 @@ def blame(program: Program, before: PyTree, chunk: Chunk) -> str:
 
     last = jax.tree.map(lambda x: np.asarray(x[chunk.count - 1]), chunk.metrics)
     rollout = (
-        {} if program.dataset else jax.jit(program._over_seeds(again))(before)
+        {} if program.config.run.dataset else jax.jit(program._over_seeds(again))(before)
     )  # leaves [T, N, ...], or [S, T, N, ...]
     for name, value in (rollout | _watched(chunk.state, last, program.agent.actor)).items():
         for leaf in jax.tree.leaves(value):

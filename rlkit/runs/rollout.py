@@ -1,5 +1,6 @@
 """A picture of what a policy does."""
 
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -7,11 +8,15 @@ import jax
 import numpy as np
 
 from rlkit.hosts import names
+from rlkit.hosts.group import READY, fault
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.hosts.pool import Pool
+from rlkit.hosts.pool import HostError, Pool
 from rlkit.runs import files, render
 from rlkit.runs.policy import Policy, load
 from rlkit.types import ConfigError
+
+# What Python says of a class or function that does not take it; the latter where there is no constructor at all.
+_NO_RENDER_MODE = re.compile(r"TypeError: .*(keyword argument 'render_mode'|\(\) takes no (keyword )?arguments)")
 
 
 def record(
@@ -37,11 +42,14 @@ def record(
     Raises:
       ConfigError: there is no such run or seed, `max_steps` is not positive, the environment has no picture, or the GIF
         cannot be written.
+      HostError: the environment, one outside of JAX, fails.
     """
     if max_steps < 1:
         raise ConfigError(f"max_steps={max_steps} must be at least 1; try 500")
-    agent = load(run, seed=seed, env=env)
     path = Path(out) if out is not None else files.open_run(run) / "policy.gif"
+    if path.is_dir():
+        raise ConfigError(f"out={str(path)!r} must be a file, and it is a directory; try {path / 'policy.gif'}")
+    agent = load(run, seed=seed, env=env)
     files.require_writable(path.parent, f"out={str(path)!r}")
     frames = _on_a_host(agent, max_steps) if isinstance(agent.env, HostEnv) else _in_jax(agent, max_steps)
     render.save_gif(frames, path)
@@ -68,7 +76,16 @@ def _on_a_host(agent: Policy, max_steps: int) -> list[np.ndarray]:
     run = agent.config.run
     kwargs = {**run.env_kwargs, "render_mode": "rgb_array"}
     frames, memory, done = [], agent.memory, False
-    with closing(names.pool(run.env, kwargs, num_envs=1, backend="serial", seed=run.seed)) as pool:
+    try:
+        made = names.pool(run.env, kwargs, num_envs=1, backend="serial", seed=run.seed, restarts=0)
+    except HostError as error:
+        if not _NO_RENDER_MODE.search(str(error)):
+            raise
+        raise ConfigError(
+            f"env={run.env!r} must be made with render_mode='rgb_array' for a picture, and it does not take that; "
+            "take render_mode in the constructor"
+        ) from None
+    with closing(made) as pool:
         if not isinstance(pool, Pool):
             raise ConfigError(
                 f"env={run.env!r} comes as a vector environment, which has no picture; use gymnasium:NAME"
@@ -79,13 +96,16 @@ def _on_a_host(agent: Policy, max_steps: int) -> list[np.ndarray]:
             key, act_key = jax.random.split(key)
             action, memory = agent.act(jax.tree.map(lambda x: x[0], obs), act_key, memory)
             step = pool.step(jax.tree.map(lambda x: np.asarray(x)[None], action))
-            obs, done = step.obs, bool((step.terminated | step.truncated | ~step.real)[0])
+            obs, done = step.obs, bool((step.terminated | step.truncated)[0])
     return frames
 
 
 def _picture(pool: Pool, env: str) -> np.ndarray:
     """What the only environment of a serial pool shows."""
-    found = pool.workers.groups[0].envs[0].render()  # type: ignore[union-attr]
+    try:
+        found = pool.workers.groups[0].envs[0].render()  # type: ignore[union-attr]
+    except Exception as error:
+        raise HostError(f"env={env!r}: failed in render: {fault(error, 0, READY).text}") from error
     if not isinstance(found, np.ndarray) or found.ndim != 3 or found.shape[2] != 3 or found.dtype != np.uint8:
         raise ConfigError(
             f"env={env!r} must have a render that gives uint8[height, width, 3] where it was made with "

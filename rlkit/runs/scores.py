@@ -1,5 +1,9 @@
-"""Numbers that say how good a policy is: means, interquartile means and their intervals over episodes or seeds."""
+"""Numbers that say how good a policy is: means, interquartile means and their intervals over episodes or seeds.
 
+What is not finite, or has no episode, is None, which JSON has.
+"""
+
+import math
 from typing import Any
 
 import jax
@@ -21,11 +25,20 @@ def _finished(result: Evaluation, batched: bool) -> list[tuple[np.ndarray, np.nd
     return [(r[d].astype(np.float64), n[d]) for r, n, d in zip(returns, lengths, done, strict=True)]
 
 
+def _mean(values: np.ndarray) -> float | None:
+    with np.errstate(invalid="ignore"):  # of inf and -inf
+        return _finite(values.mean()) if values.size else None
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
 def summary(result: Evaluation, batched: bool) -> dict[str, Any]:
     """What a metric line says of an evaluation: return_mean and episodes, lists with several seeds."""
     seeds = _finished(result, batched)
     line = {
-        "return_mean": [float(returns.mean()) if returns.size else None for returns, _ in seeds],
+        "return_mean": [_mean(returns) for returns, _ in seeds],
         "episodes": [int(returns.size) for returns, _ in seeds],
     }
     return line if batched else {name: values[0] for name, values in line.items()}
@@ -39,20 +52,21 @@ def report(result: Evaluation, batched: bool) -> dict[str, Any]:
     """
     seeds = _finished(result, batched)
     total = int(np.asarray(result.finished).size)
-    means = np.array([returns.mean() for returns, _ in seeds if returns.size])
-    episodes = sum(returns.size for returns, _ in seeds)
-    values = means if batched else seeds[0][0]
-    center, low, high = map(float, iqm_and_interval(values.astype(np.float32))) if values.size else (None,) * 3
+    every, lengths = (np.concatenate(parts) for parts in zip(*seeds, strict=True))
+    with np.errstate(invalid="ignore"):
+        means = np.array([returns.mean() for returns, _ in seeds if returns.size])
+    values = means if batched else every
+    center, low, high = map(_finite, iqm_and_interval(values.astype(np.float32))) if values.size else (None,) * 3
     return {
-        "episodes": episodes,
-        "unfinished": total - episodes,
-        "mean": float(means.mean()) if means.size else None,
+        "episodes": every.size,
+        "unfinished": total - every.size,
+        "mean": _mean(means),
         "iqm": center,
         "interval": [low, high],
         "interval_over": "seeds" if batched else "episodes",
         "confidence": 0.95,
-        "length_mean": float(np.concatenate([n for _, n in seeds]).mean()) if episodes else None,
-        "mean_of_seed": [float(returns.mean()) if returns.size else None for returns, _ in seeds],
-        "min": float(min(returns.min() for returns, _ in seeds if returns.size)) if episodes else None,
-        "max": float(max(returns.max() for returns, _ in seeds if returns.size)) if episodes else None,
+        "length_mean": _mean(lengths),
+        "mean_of_seed": [_mean(returns) for returns, _ in seeds],
+        "min": _finite(every.min()) if every.size else None,
+        "max": _finite(every.max()) if every.size else None,
     }

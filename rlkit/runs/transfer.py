@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import jax
 
+from rlkit.hosts.names import is_own
 from rlkit.runs import files
+from rlkit.runs.config import read
 from rlkit.runs.hosted import HostProgram
 from rlkit.runs.policy import load_state
 from rlkit.runs.program import Program
@@ -25,7 +27,9 @@ def of(program: Program | HostProgram, other: str | Path) -> Taken:
     Raises:
       ConfigError: there is no such run, or its arrays are not like the program's; it names the first that is not.
     """
-    source, found, _ = load_state(files.open_run(other))
+    run, env = files.open_run(other), program.config.run.env
+    same = is_own(env) and read(run / files.CONFIG).get("env") == env  # then this call has named that code itself
+    source, found, _ = load_state(run, env=env if same else None)
     source.close()
     theirs = _parts(found.agent)
     want, have = map(_described, (_parts(program.template.agent), theirs))
