@@ -207,6 +207,16 @@ def test_dqn_writes_the_sizes_of_its_td_errors():
     np.testing.assert_allclose(masses(after, 8), expected, rtol=1e-5)
 
 
+def test_the_learning_rate_is_of_the_steps_before():
+    """As on-policy agents have it: the first rollout learns at the full rate, and the last one still learns."""
+    state, update = stand_in(due, {"learning_rate_schedule": "linear"}, {"schedule_steps": 32.0, "learning_rate": 0.5})
+    rates = []
+    for _ in range(4):
+        state, metrics = jax.jit(update)(state, rollout(), jax.random.key(0))
+        rates.append(metrics["learning_rate"])
+    np.testing.assert_allclose(rates, [0.5, 0.375, 0.25, 0.125], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("schedule_steps", "betas"), [(40.0, [0.52, 0.64, 0.76, 0.88, 1.0, 1.0]), (np.inf, [0.4] * 6)])
 def test_beta_is_annealed(schedule_steps, betas):
     state, update = stand_in(due, {"replay": "prioritized"}, {"schedule_steps": schedule_steps})

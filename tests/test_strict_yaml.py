@@ -65,3 +65,16 @@ def test_an_alias_bomb_is_refused():
     lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
     with pytest.raises(ValueError, match="aliases"):
         strict_yaml.parse("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "text", ["1e5", "7E3", "inf", "-inf", ".nan", "1_000", "1.5", "0x10", "no", "null", "~", "", "a: b", "é"]
+)
+def test_text_that_looks_like_something_else_is_read_back_as_text(text):
+    mapping = {"key": text, "list": [text, 1], "inner": {"key": text}}
+    assert strict_yaml.parse(strict_yaml.dump(mapping)) == mapping
+
+
+@pytest.mark.parametrize("value", [1e5, 1e-7, math.inf, -3, True, None, [0.1, [2]], {"a": 1e300}])
+def test_values_are_read_back_as_they_were(value):
+    assert strict_yaml.parse(strict_yaml.dump({"key": value})) == {"key": value}

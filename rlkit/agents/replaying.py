@@ -160,13 +160,14 @@ def learn(
 ) -> tuple[Any, dict[str, Array]]:
     """Make the gradient steps that follow `rollout_steps` environment steps, from what is in the buffer."""
     count = gradient_steps(config, rollout_steps)
+    before = state.replay.num_steps.astype(jnp.float32)  # so that the last steps of a schedule still count
+    rate = schedule(config.learning_rate_schedule, before / state.hyper.schedule_steps)
+    learning_rate = state.hyper.learning_rate * rate
     memory = state.replay.replace(num_steps=exploration.count(state.replay.num_steps, rollout_steps))
-    seen = memory.num_steps.astype(jnp.float32)
-    progress = seen / state.hyper.schedule_steps
-    learning_rate = state.hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
     learning = (memory.num_steps >= np.uint32(config.learning_starts)) & (buffer.size(memory.buffer) > 0)
     if hasattr(memory.buffer, "beta"):
-        beta = state.hyper.beta + jnp.clip(progress, 0.0, 1.0) * (state.hyper.beta_end - state.hyper.beta)
+        progress = jnp.clip(memory.num_steps.astype(jnp.float32) / state.hyper.schedule_steps, 0.0, 1.0)
+        beta = state.hyper.beta + progress * (state.hyper.beta_end - state.hyper.beta)
         memory = memory.replace(buffer=memory.buffer.replace(beta=beta))
     state = state.replace(replay=memory)
     elapsed = np.diff(np.arange(count + 1) * rollout_steps // count).astype(np.int32)  # steps that fall to each

@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rlkit import agents, envs
@@ -63,7 +62,7 @@ class RunConfig:
             del values["schedule_steps"]
         if values.get("dataset") is not None and not values["dataset"].startswith("minari:"):
             values["dataset"] = os.path.abspath(values["dataset"])
-        return yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=120)
+        return strict_yaml.dump(values)
 
 
 class Schema(typing.NamedTuple):

@@ -57,6 +57,19 @@ def scalar(text: str) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes the words that `scalar` would take for something else, `1e5` say."""
+
+    def represent_scalar(self, tag: str, value: Any, style: str | None = None) -> yaml.ScalarNode:
+        quoted = tag.endswith(":str") and not isinstance(scalar(value), str)
+        return super().represent_scalar(tag, value, "'" if quoted else style)
+
+
+def dump(mapping: dict[str, Any]) -> str:
+    """YAML text that `parse` reads back as the same mapping of plain values."""
+    return yaml.dump(mapping, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120)
+
+
 _END = object()
 
 
