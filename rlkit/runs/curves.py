@@ -119,8 +119,10 @@ def plot(runs: Sequence[str | Path], out: str | Path, *, title: str | None = Non
       title: above the axes; the environment where there is one run and no title.
 
     Raises:
-      ConfigError: a run has no finished episode and no evaluation, or the picture cannot be written.
+      ConfigError: a run has no finished episode and no evaluation, or `out` has no name or cannot be written.
     """
+    if Path(out).name in ("", ".."):
+        raise ConfigError(f"out={str(out)!r} must end in a name, that of the pictures; try --out curves")
     paths = [files.open_run(run) for run in runs]
     names = [path.name for path in paths]
     labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
