@@ -16,6 +16,7 @@ from jax._src import compiler
 
 PLATFORMS = os.environ.get("JAX_PLATFORMS")
 PROGRAMS = "RLKIT_TEST_PROGRAMS"  # where the processes of a session find the folder
+LONG = ("test_notebooks", "test_resume", "test_marks")
 QUICK: dict[str, bool] = {}  # options of XLA for whatever compiles now
 
 
@@ -45,6 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[PROGRAMS] = tempfile.mkdtemp(prefix="rlkit-tests-")
     jax.config.update("jax_compilation_cache_dir", os.environ[PROGRAMS])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose single tests take longest go first, so that where there are several processes none waits for one."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -3,6 +3,7 @@
 import math
 import random
 import string
+from pathlib import Path
 
 import jax
 import pytest
@@ -137,7 +138,9 @@ def test_every_config_that_comes_with_rlkit_is_valid_and_its_resolved_form_too(n
     path = tmp_path / "config.yaml"
     path.write_text(config.resolved())
     again = load_config(path)
-    assert (again.run, again.agent, again.hyper) == (config.run, config.agent, config.hyper)
+    dataset = config.run.dataset and str(Path(config.run.dataset).absolute())  # found from everywhere
+    run = config.run.model_copy(update={"dataset": dataset})
+    assert (again.run, again.agent, again.hyper) == (run, config.agent, config.hyper)
     assert again.resolved() == config.resolved()
 
 
