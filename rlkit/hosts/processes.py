@@ -69,6 +69,19 @@ class _Process:
             os.close(self.commands)
             self.commands = -1
 
+    def ended(self) -> bool:
+        """Whether the process is gone; it is not reaped.
+
+        For where a KeyboardInterrupt may come at any time: in the midst of `Popen.poll` it leaves a lock held for ever,
+        and nothing can wait for the process any more.
+        """
+        if self.popen.returncode is not None or not hasattr(os, "waitid"):
+            return self.popen.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
     def kill(self) -> int | None:
         """End the process and what it started; its exit code, where it had ended by itself."""
         self.hang_up()
@@ -195,7 +208,7 @@ class Processes:
             return False
         process = self.processes[worker]
         assert process is not None
-        if process.popen.poll() is not None:  # something that it started still holds the pipe
+        if process.ended():  # something that it started still holds the pipe
             return True
         return now - since > (_START if stage in (group.STARTING, group.IMPORTING) else self.timeout)
 
