@@ -69,5 +69,6 @@ def _optimizations(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _platform_is_the_users_choice() -> Iterator[None]:
     """The tests run on whatever device JAX finds; neither the package nor a test may force one on the process."""
+    jax.devices()  # started as it is configured now, whatever test comes first
     yield
     assert os.environ.get("JAX_PLATFORMS") == PLATFORMS, "JAX_PLATFORMS was set during the tests"
