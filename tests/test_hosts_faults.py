@@ -34,6 +34,17 @@ def act(pool):
     return np.zeros(pool.num_envs, np.int32)
 
 
+def test_waiting_for_a_slow_worker_takes_no_lock_that_ctrl_c_could_leave_held(monkeypatch):
+    def forbidden(popen):
+        raise AssertionError("an interrupt in the midst of Popen.poll leaves its lock held")
+
+    with hosts.make("host_envs:Target", num_envs=1, backend="process", sleep=0.5) as pool:
+        pool.reset()
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess.Popen, "poll", forbidden)
+            assert pool.step(act(pool)).terminated.all()
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [

@@ -104,10 +104,8 @@ def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> 
     selector = exploration.legal(head.values(chooser), action_mask(batch.next_obs))
     per_item, priority = head.loss(hyper, output, batch, next_output, jax.lax.stop_gradient(selector))
     total = jnp.mean(batch.weight * per_item)
-    return total, (
-        priority,
-        {"loss": total, "q": jnp.mean(pick(head.values(output), batch.action)), "priority": priority.mean()},
-    )
+    q = jnp.mean(pick(head.values(output), batch.action))
+    return total, (priority, {"loss": total, "q": q, "priority": priority.mean()})
 
 
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:

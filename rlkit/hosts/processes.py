@@ -215,7 +215,7 @@ class Processes:
     def _hangs(self, worker: int) -> Fault:
         process = self.processes[worker]
         assert process is not None
-        if process.popen.poll() is not None:
+        if process.ended():
             return self._died(worker)
         stage, env, _ = self._at(worker)
         seconds = _START if stage in (group.STARTING, group.IMPORTING) else self.timeout

@@ -90,4 +90,4 @@ def load_state(run: Path, step: int | None = None, env: str | None = None) -> tu
 def streams(run: Path) -> int | None:
     """How many streams the dataset has that a run learns from; None where it has none, or no checkpoint says so."""
     found = checkpoint.remembered(run).get("streams")
-    return found if isinstance(found, int) and found > 0 else None
+    return found if type(found) is int and 0 < found < 2**31 else None

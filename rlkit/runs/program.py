@@ -42,7 +42,8 @@ class Program:
         self.config = config
         self.agent: Agent = module.make(config.agent, obs_space, action_space)
         self.dataset = datasets.find(run.dataset) if run.dataset is not None and streams is None else None
-        self.streams = streams if self.dataset is None else self.dataset.num_envs
+        known = streams if run.dataset is not None else None  # whatever a checkpoint says
+        self.streams = known if self.dataset is None else self.dataset.num_envs
         self.training = self._training()
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.batched = run.num_seeds > 1
