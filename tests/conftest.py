@@ -1,7 +1,7 @@
 """Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors.
 
 And what makes the tests quick: most of their time is compilation, so a session's processes share a folder of compiled
-programs, and files compile without most of XLA's optimizations unless they are marked `optimized`. Processes that tests
+programs, and tests compile without most of XLA's optimizations unless they are marked `optimized`. Processes that tests
 start (the command line, notebooks, workers) compile as users' do.
 """
 
@@ -58,9 +58,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ.pop(PROGRAMS), ignore_errors=True)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _optimizations(request: pytest.FixtureRequest) -> None:
-    optimized = request.node.get_closest_marker("optimized") is not None
+@pytest.hookimpl(tryfirst=True)  # before any fixture compiles
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    optimized = item.get_closest_marker("optimized") is not None
     jax.config.update("jax_disable_most_optimizations", not optimized)
     QUICK.clear()
     QUICK.update({} if optimized else {"xla_cpu_use_fusion_emitters": False})

@@ -8,8 +8,6 @@ import pytest
 from rlkit import envs, training
 from rlkit.agents import actor_critic, ppo
 
-pytestmark = pytest.mark.optimized
-
 SETTINGS = {"hidden_sizes": (16,), "num_epochs": 4, "num_minibatches": 4}
 
 

@@ -18,8 +18,6 @@ from rlkit.networks.recurrent import unroll, where_rows
 from rlkit.networks.torsos import MLP, Conv
 from rlkit.types import Box, Dict, Discrete, MultiDiscrete, Tuple
 
-pytestmark = pytest.mark.optimized
-
 
 def assert_orthogonal(weights, scale, atol=1e-5):
     """The columns of [..., columns], or its rows where they are fewer, are orthogonal and of norm `scale`."""
@@ -236,6 +234,7 @@ def test_where_rows_broadcasts_one_over_many():
     np.testing.assert_array_equal(result[1], [7, 2])
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(("size", "strides"), [(10, (1, 1)), (33, (2, 1))])
 def test_patches_times_a_matrix_are_a_convolution(size, strides):
     network = Conv(channels=(4, 3), hidden_sizes=(), activation="relu")

@@ -205,6 +205,7 @@ print(hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in leaves)).hexdiges
 
 def child(cwd, hash_seed, **values):
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(rlkit.__file__).parents[1])}
+    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
     cwd.mkdir(exist_ok=True)
     code = CHILD.format(**values)
     return subprocess.Popen([sys.executable, "-c", code], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True)

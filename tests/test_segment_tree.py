@@ -13,8 +13,6 @@ from scipy.stats import chi2
 from rlkit.ops import segment_tree
 from rlkit.ops.segment_tree import check, maximum, minimum, total
 
-pytestmark = pytest.mark.optimized
-
 ALL = ("sum", "min", "max")
 # What is called often is compiled: op by op, each costs a compilation of its own.
 init = jax.jit(segment_tree.init, static_argnums=(0, 1), static_argnames="fanout")
@@ -135,6 +133,7 @@ def test_checkify_catches_an_index_out_of_range(index):
 # No drift, and the same bits on every way.
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("statistics", [ALL, ("max",), ("min", "sum")])
 def test_writing_in_any_order_gives_what_one_dense_pass_gives(statistics):
     capacity = 5000
@@ -148,6 +147,7 @@ def test_writing_in_any_order_gives_what_one_dense_pass_gives(statistics):
     jax.tree.map(np.testing.assert_array_equal, tree, build(weights, statistics, fanout=4))
 
 
+@pytest.mark.optimized
 def test_the_fan_out_changes_no_bit():
     capacity = 5000
     weights = np.random.default_rng(1).exponential(size=capacity)
@@ -166,6 +166,7 @@ def test_equal_values_sum_without_a_bias(size):
         assert abs(float(total(tree)) / (size * float(value)) - 1) < 1e-6
 
 
+@pytest.mark.optimized
 def test_no_drift_after_many_writes():
     capacity, rows = 5000, 128
 
@@ -324,6 +325,7 @@ def test_every_leaf_of_a_large_tree_can_be_drawn():
 # The program.
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("statistics", [("sum",), ALL])
 def test_a_loop_of_writes_and_draws_copies_nothing(statistics):
     """In the optimized program of a loop, with its tree donated, no level is copied or gone through."""
@@ -355,6 +357,7 @@ def large(text, opcode, size):
     return [shape for shape in found if np.prod([int(n) for n in shape.split(",")]) >= size]
 
 
+@pytest.mark.optimized
 def test_several_trees_by_vmap_select_no_whole_tree():
     capacity, rows = 2**17, 256
     trees = jax.eval_shape(lambda: jax.vmap(lambda _: init(capacity))(jnp.zeros(4)))

@@ -13,8 +13,6 @@ from scipy.stats import chi2
 
 from rlkit.ops import _integers, _slice_draws, slice_index
 
-pytestmark = pytest.mark.optimized
-
 KINDS = {
     "strict": {},
     "strict, by episode": {"law": "episode"},
@@ -169,6 +167,7 @@ def test_agrees_with_a_model_under_random_chunks(kind, near_wrap):
         assert_agrees(state, model, jax.random.key(i))
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(("num_rows", "num_envs", "slice_len"), [(4, 1, 4), (5, 2, 1)])
 @pytest.mark.parametrize("kind", ["strict", "strict, by episode"])
 def test_agrees_with_a_model_where_the_ring_barely_holds_a_slice(kind, num_rows, num_envs, slice_len):
@@ -475,6 +474,7 @@ def add_and_sample(state, done, key):
     return state, slice_index.sample(state, key, 32)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("num_states", [None, 4])
 @pytest.mark.parametrize("kind", ["strict", "strict, by episode", "padded"])
 def test_no_step_looks_at_the_whole_ring(kind, num_states):
@@ -490,6 +490,7 @@ def test_no_step_looks_at_the_whole_ring(kind, num_states):
     assert memory.alias_size_in_bytes >= size * (num_states or 1)
 
 
+@pytest.mark.optimized
 def test_a_step_that_looks_at_the_whole_ring_is_seen():
     def step(state, done, key):
         new, drawn = add_and_sample(state, done, key)
