@@ -1,7 +1,7 @@
 """A buffer of pure functions, timed inside of jitted scans and as called from Python."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -60,6 +60,16 @@ def scans(functions: Functions) -> dict[str, Callable[..., Any]]:
     return {name: over(body) for name, body in bodies.items()}
 
 
+def together(
+    functions: Functions, state: Any, handle: Any, priority: Any, step: Any, key: jax.Array
+) -> tuple[Any, Any]:
+    """A cycle as one function, in a learner's order: the priorities of the last sample, then a step, then a sample."""
+    if functions.update is not None:
+        state = functions.update(state, handle, priority)
+    state = functions.add(state, step)
+    return state, functions.sample(state, key)
+
+
 class JaxCase:
     """A buffer, its state, and the inputs of a round: the same steps and priorities in all, and keys of its own."""
 
@@ -88,6 +98,7 @@ class JaxCase:
         self.scans = scans(functions)
         self.python_inputs = [record(**step) for step in each(steps(called), called)], list(priority[:called])
         self.calls = [donated(functions.add), jax.jit(functions.sample), functions.update and donated(functions.update)]
+        self.together = donated(partial(together, functions))
         self.modes = {"jit": self.jit, "python": self.python}
 
     def keys(self, seed: int, mode: str) -> jax.Array:
@@ -126,7 +137,19 @@ class JaxCase:
             update=update and partial(change, update),
         )
         steps, priority = self.python_inputs
-        return cycles(operations, list(zip(steps, list(self.keys(seed, "python")), priority, strict=True)))
+        inputs = list(zip(steps, list(self.keys(seed, "python")), priority, strict=True))
+        return cycles(operations, inputs) | {"one call": self.in_one_call(inputs)}
+
+    def in_one_call(self, inputs: Sequence[tuple[Any, jax.Array, Any]]) -> float:
+        """Median seconds of `together`, of inputs (step, key, priority)."""
+        _, handle = self.calls[1](self.state, inputs[0][1])
+        times = []
+        for step, key, priority in inputs:
+            begin = time.perf_counter()
+            arguments = (handle, priority, step, key)
+            self.state, (_, handle) = jax.block_until_ready(self.together(self.state, *arguments))
+            times.append(time.perf_counter() - begin)
+        return float(np.median(times))
 
     def check(self) -> dict[str, Any]:
         return self.checked(self.state)
