@@ -80,8 +80,9 @@ def slices_targets(found: Found) -> list[list[str]]:
         for mode, ratio in part["growth"].get(MANY, {}).items():
             what = f"{layout}, {mode.replace('python', 'Python')}, rlkit: 346M of 600M / 5M of 6M"
             rows.append(judged(what, ratio, "<=", 3))
-        what = f"{layout}, Python, 346M of 600M: TorchRL / rlkit"
-        rows += target(part["cases"], what, (MANY, "torchrl", "python"), (MANY, "rlkit", "python"), ">=", 1000)
+        for mode, called in (("python", "Python"), ("one call", "Python, both in one call")):
+            what = f"{layout}, {called}, 346M of 600M: TorchRL / rlkit"
+            rows += target(part["cases"], what, (MANY, "torchrl", "python"), (MANY, "rlkit", mode), ">=", 1000)
     return rows
 
 
