@@ -30,7 +30,7 @@ THREE = SMALL | {"num_seeds": 3, "total_steps": 96, "seed": 5}
 
 @contextmanager
 def shared_compilations(folder):
-    """Programs of equal shapes are compiled once, without optimization, and kept in a folder."""
+    """Programs of equal shapes are compiled once and kept in a folder."""
     wanted = {
         "jax_compilation_cache_dir": str(folder),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -39,12 +39,10 @@ def shared_compilations(folder):
     before = {name: getattr(jax.config, name) for name in wanted}
     for name, value in wanted.items():
         jax.config.update(name, value)
-    jax.config.update("jax_disable_most_optimizations", True)
     compilation_cache.reset_cache()
     try:
         yield
     finally:
-        jax.config.update("jax_disable_most_optimizations", False)
         for name, value in before.items():
             jax.config.update(name, value)
         compilation_cache.reset_cache()
