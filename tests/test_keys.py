@@ -1,11 +1,11 @@
-"""rlkit.training.keys: the same bits as JAX's own generator, and never a key of it outside."""
+"""rlkit.ops.keys: the same bits as JAX's own generator, and never a key of it outside."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rlkit.training.keys import plain, straight
+from rlkit.ops.keys import plain, straight
 
 
 def data(x):

@@ -158,7 +158,7 @@ def test_memory_is_known_before_anything_is_compiled(tmp_path, monkeypatch):
     """Seeds are counted, and so is every byte of the buffer, twice."""
     one, three = (memory.estimate(Program(runs.parse(ONLINE | {"num_seeds": n}))) for n in (1, 3))
     assert 2.9 < three / one < 3.1
-    step = 4 + 4 + 4 + 1 + 1 + 4  # obs, action, reward, two flags, next_obs
+    step = 4 + 4 + 4 + 4 + 4  # obs, action, reward, two flags in a word, next_obs
     large, small = (memory.estimate(Program(runs.parse(ONLINE | {"capacity": c}))) for c in (4096, 512))
     assert large - small == 2 * (4096 - 512) * step
     assert cli.main(["check", str(config_file(tmp_path))]) == 0

@@ -12,6 +12,7 @@ from scipy.stats import chi2
 
 from rlkit import replay
 from rlkit.ops import segment_tree
+from rlkit.replay import rows
 from rlkit.types import ConfigError, Transition
 
 
@@ -70,7 +71,12 @@ def test_everything_that_may_be_drawn_is_drawn(kind):
 def flags_changed(state):
     """The second row's episode ends are forgotten, or one is made up where there was none."""
     steps = state.ring.steps
-    return state.replace(ring=state.ring.replace(steps=steps._replace(terminated=steps.terminated.at[1].set(True))))
+    changed = rows.pack(state.ring.stored.layout, steps._replace(terminated=steps.terminated.at[1].set(True)))
+    return state.replace(ring=state.ring.replace(stored=changed))
+
+
+def with_counts(state, **counts):
+    return state.replace(ring=state.ring.replace(cursor=state.ring.cursor.at(**counts)))
 
 
 def with_mass(state, place, mass):
@@ -79,10 +85,10 @@ def with_mass(state, place, mass):
 
 
 BROKEN = {  # a kind, what breaks it, and what is said of that
-    "count": ("uniform", lambda s: s.replace(ring=s.ring.replace(count=jnp.int32(R + 1))), "ring.count=9"),
-    "slot": ("prioritized", lambda s: s.replace(ring=s.ring.replace(slot=jnp.int32(-1))), "ring.slot=-1"),
+    "count": ("uniform", lambda s: with_counts(s, rows=R + 1), "ring.count=9"),
+    "slot": ("prioritized", lambda s: with_counts(s, slot=jnp.uint32(2**32 - 1)), "ring.slot=-1"),
     "beta": ("prioritized", lambda s: s.replace(beta=jnp.float32(jnp.nan)), "beta=nan"),
-    "head": ("slices", lambda s: s.replace(ring=s.ring.replace(row=s.ring.row + 1)), "and the ring at"),
+    "head": ("slices", lambda s: with_counts(s, head=s.ring.row + 1), "and the ring at"),
     "flags": ("slices", flags_changed, "the index counts .* slices, and the stored flags allow"),
     "flags of a pair": ("slices by episode", flags_changed, "and the stored flags"),
     "ended": ("padded slices", flags_changed, "index.ended differs"),
@@ -226,7 +232,7 @@ def test_numbers_survive_many_rows():
         add, sample = jax.jit(buffer.add), jax.jit(buffer.sample)
         for row in (2**31 - 4, 2**32 - 4):
             state = add(buffer.init(example(), N), Stream(N, 0).rollout(R))
-            state = state.replace(ring=state.ring.replace(row=jnp.uint32(row)))
+            state = with_counts(state, head=jnp.uint32(row))
             for i in range(8):
                 state = add(state, Stream(N, i).rollout(1))
                 drawn = sample(state, jax.random.key(i))

@@ -60,9 +60,9 @@ def test_nothing_in_the_loop_touches_a_whole_buffer(name, batch):
 def test_a_donated_buffer_stays_where_it_is(name):
     buffer = BUFFERS[name]
     state = buffer.init(ONE, 8)
-    place = state.ring.steps.obs.unsafe_buffer_pointer()
+    place = state.ring.stored.words.unsafe_buffer_pointer()
     state = jax.jit(buffer.add, donate_argnums=0)(state, steps(2, 8))
-    assert state.ring.steps.obs.unsafe_buffer_pointer() == place
+    assert state.ring.stored.words.unsafe_buffer_pointer() == place
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,41 @@ def test_every_leaf_of_a_large_tree_can_be_drawn():
     assert (alone % 4 == 0).mean() > 0.9  # so that the test can fail
 
 
+@pytest.mark.parametrize(("capacity", "fanout"), [(1, 8), (300, 2), (40_000, 8)], ids=["one", "narrow", "wide"])
+def test_a_run_is_what_writing_its_leaves_gives(capacity, fanout):
+    random = np.random.default_rng(0)
+    tree = segment_tree.build(jnp.asarray(random.random(capacity), jnp.float32), fanout=fanout)
+    for size in {1, min(9, capacity), min(100, capacity)}:
+        for in_maximum in (True, False):
+            run = jax.jit(partial(segment_tree.write_run, in_maximum=in_maximum))
+            one_by_one = jax.jit(partial(segment_tree.write, in_maximum=in_maximum))
+            for start in sorted({0, 5, capacity // 2, capacity - size} & set(range(capacity - size + 1))):
+                value = jnp.asarray(random.choice([0.0, 1e-3, 2.0, np.nan, np.inf, 7.0], size), jnp.float32)
+                expected = one_by_one(tree, start + jnp.arange(size), value)
+                tree = run(tree, start, value)
+                jax.tree.map(np.testing.assert_array_equal, tree, expected)
+            for outside in (-1, capacity - size + 1, 2**31 - 1):
+                jax.tree.map(np.testing.assert_array_equal, run(tree, outside, jnp.ones(size)), tree)
+
+
+def test_a_run_that_cannot_be_one_is_named():
+    tree = segment_tree.init(10)
+    assert segment_tree.write_run(tree, 3, jnp.zeros(0)) is tree
+    for start, size in ((jnp.zeros(2, jnp.int32), 2), (0, 11)):
+        with pytest.raises(ValueError, match="B <= 10"):
+            segment_tree.write_run(tree, start, jnp.zeros(size))
+    with pytest.raises(ValueError, match="expected integers"):
+        segment_tree.write_run(tree, 0.0, jnp.zeros(2))
+
+
+def test_the_values_of_what_is_drawn_come_along():
+    tree = segment_tree.build(jnp.asarray(np.random.default_rng(0).random(5000), jnp.float32))
+    tree = segment_tree.write(tree, jnp.arange(100), jnp.full(100, 3.0), in_maximum=False)
+    leaf, value = segment_tree.sample_with_values(tree, jax.random.key(0), 500)
+    np.testing.assert_array_equal(leaf, segment_tree.sample(tree, jax.random.key(0), 500))
+    np.testing.assert_array_equal(value, segment_tree.read(tree, leaf))
+
+
 # The program.
 
 
@@ -334,6 +369,7 @@ def test_a_loop_of_writes_and_draws_copies_nothing(statistics):
     def cycle(tree, inputs):
         key, index, value = inputs
         tree = write(tree, index[:1], value[:1])
+        tree = segment_tree.write_run(tree, index[1], value[:3])
         drawn = sample(tree, key, rows)
         return write(tree, drawn, value), total(tree)
 
@@ -358,11 +394,12 @@ def large(text, opcode, size):
 
 
 @pytest.mark.optimized
-def test_several_trees_by_vmap_select_no_whole_tree():
+@pytest.mark.parametrize(("writer", "shape"), [(write, (4, 256)), (segment_tree.write_run, (4,))])
+def test_several_trees_by_vmap_select_no_whole_tree(writer, shape):
     capacity, rows = 2**17, 256
     trees = jax.eval_shape(lambda: jax.vmap(lambda _: init(capacity))(jnp.zeros(4)))
-    inputs = (jnp.zeros((4, rows), jnp.int32), jnp.ones((4, rows)))
-    program = jax.jit(jax.vmap(write), donate_argnums=0).lower(trees, *inputs).compile()
+    inputs = (jnp.zeros(shape, jnp.int32), jnp.ones((4, rows)))
+    program = jax.jit(jax.vmap(writer), donate_argnums=0).lower(trees, *inputs).compile()
     text = program.as_text()
     assert large(text, "parameter", 2**14)
     assert not large(text, "select", 2**14)

@@ -104,7 +104,7 @@ def start_at(state, head, place):
         place_here = jnp.uint32((2 * queue.capacity - place) % (2 * queue.capacity))
         return queue.replace(head=place_here, tail=place_here, before=jnp.full_like(queue.before, place_here))
 
-    ring = state.ring.replace(head=jnp.uint32(head))
+    ring = state.ring.at(head=jnp.uint32(head))
     return state.replace(ring=ring, starts=moved(state.starts), episodes=moved(state.episodes))
 
 
@@ -333,7 +333,7 @@ def test_draws_reach_everything_among_hundreds_of_millions():
     """A ring of 600M rows that stores 346M, without a queue; float32 could name only every 32nd of its slices."""
     state = slice_index.init(600_000_000, 1, 4, cross_episodes=True)
     rows = jnp.uint32(346_000_003)
-    state = state.replace(ring=state.ring.replace(head=rows, slot=rows, rows=rows))
+    state = state.replace(ring=state.ring.at(head=rows, slot=rows, rows=rows))
     assert slice_index.size(state) == 346_000_000
     row = np.asarray(sample(state, jax.random.key(0), num_slices=2**20).row)
     for modulus in (2, 3, 32):
@@ -553,7 +553,7 @@ def test_mistakes_are_named():
 
 
 def break_ring(**values):
-    return lambda s: s.replace(ring=s.ring.replace(**{k: jnp.uint32(v) for k, v in values.items()}))
+    return lambda s: s.replace(ring=s.ring.at(**values))
 
 
 def break_queue(name, **changes):
@@ -606,7 +606,7 @@ def test_the_largest_ring():
     rows = 2**31 - 1
     state = slice_index.init(rows, 1, 4, cross_episodes=True)
     state = state.replace(
-        ring=state.ring.replace(head=jnp.uint32(2**32 - 4), slot=jnp.uint32(rows - 4), rows=jnp.uint32(rows))
+        ring=state.ring.at(head=jnp.uint32(2**32 - 4), slot=jnp.uint32(rows - 4), rows=jnp.uint32(rows))
     )
     state = add(state, np.zeros((8, 1), bool))
     assert [int(x) for x in (state.ring.head, state.ring.slot, state.ring.rows)] == [4, 4, rows]

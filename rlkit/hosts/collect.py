@@ -15,7 +15,7 @@ import numpy as np
 from rlkit.hosts.pool import Step
 from rlkit.hosts.processes import Interrupted
 from rlkit.networks.recurrent import where_rows
-from rlkit.training.keys import straight
+from rlkit.ops.keys import straight
 from rlkit.training.rollout import memories
 from rlkit.types import Agent, Array, Key, PyTree, Space, Transition
 

@@ -130,18 +130,20 @@ def scatter(kind: str, level: Array, node: Array, value: Array, mode: str = "dro
 
 
 def hold(x: Array) -> Array:
-    """x [B, ...] itself, computed once.
+    """x [...] itself, of 32-bit numbers, computed once.
 
     XLA's CPU backend would compute it again for each of its uses, and a descent again for each of its levels, which
     adds up to powers of two; it looks through an optimization barrier. It does not fuse across a scatter, and this one
-    changes nothing. (Of two indices, as one alone becomes a slice.)
+    changes nothing: no bits are an integer below the lowest. (Of two indices, as one alone becomes a slice.)
     """
-    lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
-    return x.at[np.zeros(2, np.int32)].max(np.asarray(lowest, x.dtype), mode="promise_in_bounds")
+    bits = lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
+    lowest = np.iinfo(np.int32).min
+    bits = bits.at[np.zeros(2, np.int32)].max(lowest, mode="promise_in_bounds")
+    return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)
 
 
-def pick(row: Array, mass: Array) -> tuple[Array, Array]:
-    """row [B or 1, K], mass [B] -> which child [B] int32, and the mass left in it [B].
+def pick(row: Array, mass: Array) -> tuple[Array, Array, Array]:
+    """row [B or 1, K], mass [B] -> which child [B] int32, the mass left in it [B], and its entry of the row [B].
 
     By halves, as `fold` pairs them. The right half is entered where it is positive and the mass reaches it, so that a
     child of 0 never is, unless all are.
@@ -159,4 +161,4 @@ def pick(row: Array, mass: Array) -> tuple[Array, Array]:
         sums = [
             [jnp.where(go_right, b, a) for a, b in zip(s[: len(s) // 2], s[len(s) // 2 :], strict=True)] for s in sums
         ]
-    return child, mass
+    return child, mass, sums[0][0]

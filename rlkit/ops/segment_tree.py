@@ -27,6 +27,7 @@ from rlkit.ops import _tree_walk as walk
 from rlkit.ops._arrays import check_shapes
 from rlkit.ops._tree_check import check as check
 from rlkit.ops._tree_nodes import STATISTICS
+from rlkit.ops.keys import straight
 from rlkit.types import Array, Key
 
 
@@ -136,6 +137,35 @@ def write(tree: SegmentTree, index: ArrayLike, value: ArrayLike, *, in_maximum: 
     return walk.refreshed(tree.replace(leaves=leaves), leaf)
 
 
+def write_run(tree: SegmentTree, start: ArrayLike, value: ArrayLike, *, in_maximum: bool = True) -> SegmentTree:
+    """The tree with `value` in consecutive leaves from `start` on: what `write` makes of them, in fewer steps.
+
+    Args:
+      tree: the tree before.
+      start: [] int, from 0 to capacity - B; where it lies outside, nothing is written.
+      value: [B] float, B at most the capacity, made fit for a sum as this module's docstring says.
+      in_maximum: see `write`.
+
+    Raises:
+      ValueError: `start` or `value` has other axes, or `start` is not an integer, or B is above the capacity.
+    """
+    value, first = _sanitize(value), jnp.asarray(start)
+    if first.ndim or value.ndim != 1 or value.size > tree.capacity:
+        raise ValueError(
+            f"start has shape {first.shape} and value {value.shape}, expected [] and [B], B <= {tree.capacity}; use "
+            "jax.vmap for several trees"
+        )
+    first = _inside(first, tree.capacity - value.size + 1)
+    if value.size == 0:
+        return tree
+    first = jnp.where((tree.roots < 0).any(), -1, first)  # to come after the write before, as in `write`
+    inside, first = first >= 0, jnp.maximum(first, 0)
+    before = nodes.hold(jax.lax.dynamic_slice(tree.leaves, (first,), value.shape))
+    new = jnp.where(inside, value if in_maximum else -value, before)
+    leaves = jax.lax.dynamic_update_slice(tree.leaves, new, (first,))
+    return walk.run_refreshed(tree.replace(leaves=leaves), first, value.size)
+
+
 def total(tree: SegmentTree) -> Array:
     """The sum of the values, [] float32. Raises ValueError where the tree does not keep "sum"."""
     return _root(tree, "sum", "total")
@@ -181,7 +211,7 @@ def find(tree: SegmentTree, mass: ArrayLike) -> Array:
     """
     _root(tree, "sum", "find")
     mass = jnp.asarray(mass).astype(jnp.float32)
-    return walk.descend(tree, mass.reshape(-1), None).reshape(mass.shape)
+    return walk.descend(tree, mass.reshape(-1), None)[0].reshape(mass.shape)
 
 
 def sample(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True) -> Array:
@@ -202,12 +232,17 @@ def sample(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True
     Raises:
       ValueError: the tree does not keep "sum", or `batch_size` is below 1.
     """
+    return sample_with_values(tree, key, batch_size, stratified)[0]
+
+
+def sample_with_values(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True) -> tuple[Array, Array]:
+    """The leaves that `sample` draws [batch_size] int32, and their values [batch_size] float32, read on the way."""
     _root(tree, "sum", "sample")
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1; a batch of one is the smallest")
     where = nodes.levels_of(tree)
     fine = sum(size > walk.FINE for size in (where.leaves, *where.sizes))
-    words = jax.random.bits(key, (1 + fine, batch_size), jnp.uint32)
+    words = nodes.hold(jax.random.bits(straight(key), (1 + fine, batch_size), jnp.uint32))
     draws = (words >> 8).astype(jnp.float32) * 2.0**-24
     mass = draws[0]
     if stratified:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from rlkit.ops import _ring, _row_queue, _slice_births, _slice_draws
 from rlkit.ops._arrays import check_bools
 from rlkit.ops._integers import uint32, uniform_below
-from rlkit.ops._ring import Ring
+from rlkit.ops._ring import Cursor
 from rlkit.ops._row_queue import RowQueue
 from rlkit.ops._slice_check import LAWS as LAWS
 from rlkit.ops._slice_check import check as check
@@ -45,7 +45,7 @@ class SliceIndex(flax.struct.PyTreeNode):
       num_envs, slice_len, strict, cross_episodes, law: as given to `init`, static.
     """
 
-    ring: Ring
+    ring: Cursor
     age: Array | None  # [N]
     starts: RowQueue | None  # of slot * N + env, [(R - L + 1) * N] int32
     episodes: RowQueue | None  # of slot * N + env, [R // L * N] int32, and lengths, [R // L * N] uint32

@@ -36,7 +36,7 @@ def init(example_obs: PyTree, num_rows: int, num_envs: int, max_finals: int) -> 
 
 def add(state: Finals, slots: Array, rollout: Transition) -> Finals:
     """The state after a rollout [T, N, ...] that goes to `slots` [T]."""
-    ends = _cut(rollout.terminated, rollout.truncated)
+    ends = _cut(rollout)
     nth = jnp.cumsum(ends.reshape(-1), dtype=jnp.uint32).reshape(ends.shape)
     count = state.count + nth[-1, -1]
     number = state.count + nth - jnp.uint32(1)
@@ -53,36 +53,38 @@ def add(state: Finals, slots: Array, rollout: Transition) -> Finals:
     )
 
 
-def known(state: Finals, steps: Transition, slot: Array, env: Array) -> Array:
-    """[...] bool: False at places of truncated steps whose final observation has been overwritten."""
-    ends = _cut(steps.terminated[slot, env], steps.truncated[slot, env])
-    return ~ends | (state.count - state.number[slot, env] <= jnp.uint32(state.capacity))
+def known(state: Finals, step: Transition, slot: Array, env: Array) -> Array:
+    """[...] bool: False at places of truncated steps whose final observation has been overwritten.
+
+    Args:
+      step: the steps at the places, leaves [..., ...].
+      slot, env: [...] int32.
+    """
+    return ~_cut(step) | (state.count - state.number[slot, env] <= jnp.uint32(state.capacity))
 
 
-def next_obs(state: Finals, steps: Transition, slot: Array, env: Array, next_slot: Array) -> PyTree:
+def next_obs(state: Finals, step: Transition, slot: Array, env: Array, newest: Array, after: PyTree) -> PyTree:
     """The next_obs of places, undefined where the step is terminated or its final observation is not known.
 
     Args:
-      steps: leaves [R, N, ...].
+      step: the steps at the places, leaves [..., ...].
       slot, env: [...] int32.
-      next_slot: [] int32, where the next row goes.
+      newest: [...] bool, whether the slot is that of the newest row.
+      after: obs in the row after, leaves [..., ...].
 
     Returns:
       Leaves [..., ...].
     """
-    num_rows = steps.reward.shape[0]
-    following = jnp.where(slot == num_rows - 1, 0, slot + 1)
-    newest = following == next_slot
-    ends = _cut(steps.terminated[slot, env], steps.truncated[slot, env])
+    cut = _cut(step)
     place = (state.number[slot, env] % jnp.uint32(state.capacity)).astype(jnp.int32)
 
-    def pick(obs: Array, last: Array, final: Array) -> Array:
-        newest_rows, end_rows = (jnp.expand_dims(x, range(x.ndim, x.ndim + obs.ndim - 2)) for x in (newest, ends))
-        return jnp.where(end_rows, final[place], jnp.where(newest_rows, last[env], obs[following, env]))
+    def pick(after: Array, last: Array, final: Array) -> Array:
+        newest_rows, cut_rows = (jnp.expand_dims(x, range(x.ndim, after.ndim)) for x in (newest, cut))
+        return jnp.where(cut_rows, final[place], jnp.where(newest_rows, last[env], after))
 
-    return jax.tree.map(pick, steps.obs, state.last, state.obs)
+    return jax.tree.map(pick, after, state.last, state.obs)
 
 
-def _cut(terminated: Array, truncated: Array) -> Array:
+def _cut(step: Transition) -> Array:
     """The steps whose next_obs is needed and is not the next row's obs."""
-    return truncated & ~terminated
+    return step.truncated & ~step.terminated

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlkit.ops import _slice_draws, segment_tree, slice_index
 from rlkit.ops.slice_index import SliceIndex
+from rlkit.replay import rows
 from rlkit.replay.finals import Finals
 from rlkit.replay.priorities import Priorities
 from rlkit.replay.ring import Ring
@@ -50,15 +51,12 @@ def _check_ring(ring: Ring) -> None:
             ring.slot == ring.count, f"ring.slot={ring.slot} must be ring.count={ring.count} until the ring is full"
         )
         _require(ring.row == ring.count, f"ring.row={ring.row} must be ring.count={ring.count} until the ring is full")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(ring.steps):
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        _require(
-            leaf.shape[:2] == (num_rows, num_envs),
-            f"ring.steps.{name} is {leaf.shape}, not [{num_rows}, {num_envs}, ...]",
-        )
+    for name, leaf, expected in rows.shapes(ring.stored, num_rows, num_envs):
+        _require(leaf.shape == expected, f"ring.stored.{name} is {list(leaf.shape)}, not {list(expected)}")
     if isinstance(ring.finals, Finals):
         stored = _stored(ring)
-        cut = stored & ring.steps.truncated & ~ring.steps.terminated
+        steps = ring.steps
+        cut = stored & np.asarray(steps.truncated & ~steps.terminated)
         ages = (ring.finals.count - ring.finals.number)[cut]
         known = (ages >= 1) & (ages <= ring.capacity)
         _require(np.all(known), f"finals.number of a truncated step is not one of the last before {ring.finals.count}")
@@ -85,7 +83,8 @@ def _check_index(ring: Ring, index: SliceIndex) -> np.ndarray:
     expected = (ring.row, ring.slot, ring.count)
     _require(counts == expected, f"the index is at (row, slot, count) {counts}, and the ring at {expected}")
     slots = (ring.slot - ring.count + np.arange(int(ring.count))) % ring.num_rows  # from the oldest row to the newest
-    done = np.asarray(ring.steps.terminated | ring.steps.truncated)[slots]
+    steps = ring.steps
+    done = np.asarray(steps.terminated | steps.truncated)[slots]
     begins = np.zeros((ring.num_rows, ring.num_envs), bool)
     begins[slots] = _starts(done, index)
     size = int(slice_index.size(index))

@@ -56,33 +56,51 @@ def init(capacity: int, settings: Settings) -> Priorities:
     )
 
 
-def refresh(priorities: Priorities, overwritten: Array, born: Array) -> Priorities:
-    """Forget the places that were overwritten, then give those that can be drawn from now on a new item's mass.
+def forget(priorities: Priorities, slots: Array, num_envs: int) -> Priorities:
+    """The places of the rows in slots [T] int32, which were overwritten, cannot be drawn; a slot R is skipped."""
+    nothing = jnp.zeros((slots.shape[0] * num_envs,))
+    return priorities.replace(mass=_write_rows(priorities.mass, slots, nothing))
 
-    Args:
-      overwritten: [A] int32 places; those of the capacity and above are skipped.
-      born: [B] int32 places, likewise; a place in both is born.
-    """
-    mass = segment_tree.write(priorities.mass, overwritten, jnp.zeros(overwritten.shape))
-    largest = segment_tree.maximum(mass)
-    new = jnp.broadcast_to(jnp.where(largest > 0, largest, priorities.start), born.shape)
-    return priorities.replace(mass=segment_tree.write(mass, born, new, in_maximum=False))
+
+def renew(priorities: Priorities, slots: Array, num_envs: int) -> Priorities:
+    """All places of the rows in slots [T] int32 are new items; a slot R is skipped."""
+    new = jnp.broadcast_to(_new(priorities), (slots.shape[0] * num_envs,))
+    return priorities.replace(mass=_write_rows(priorities.mass, slots, new, in_maximum=False))
+
+
+def renew_places(priorities: Priorities, place: Array) -> Priorities:
+    """The places [B] int32 are new items; those of the capacity and above are skipped."""
+    new = jnp.broadcast_to(_new(priorities), place.shape)
+    return priorities.replace(mass=segment_tree.write(priorities.mass, place, new, in_maximum=False))
+
+
+def _new(priorities: Priorities) -> Array:
+    """[] float32, the mass of a new item."""
+    largest = segment_tree.maximum(priorities.mass)
+    return jnp.where(largest > 0, largest, priorities.start)
+
+
+def _write_rows(mass: SegmentTree, slots: Array, value: Array, *, in_maximum: bool = True) -> SegmentTree:
+    """The tree with values [T * N] at the places of the rows in slots [T]; one row is a run of leaves."""
+    num_envs = value.shape[0] // slots.shape[0]
+    if slots.shape[0] == 1:
+        return segment_tree.write_run(mass, slots[0] * num_envs, value, in_maximum=in_maximum)
+    return segment_tree.write(mass, rings.places(slots, num_envs), value, in_maximum=in_maximum)
 
 
 def draw(priorities: Priorities, key: Key, batch_size: int, num_envs: int) -> Place:
     """Places [B] in proportion to their masses, one of each of B equal strata of the total."""
-    leaf = segment_tree.sample(priorities.mass, key, batch_size)
-    return Place(leaf // num_envs, leaf % num_envs)
+    leaf, mass = segment_tree.sample_with_values(priorities.mass, key, batch_size)
+    return Place(leaf // num_envs, leaf % num_envs, mass)
 
 
-def weights(priorities: Priorities, place: Place, num_envs: int, beta: Array) -> Array:
+def weights(priorities: Priorities, place: Place, beta: Array) -> Array:
     """[B] float32 in [0, 1], (size * P)^-beta over the largest that any item has now (Schaul et al. 2016, section 3.4).
 
     That is (mass / least mass)^-beta: size and total cancel.
     """
-    mass = segment_tree.read(priorities.mass, place.slot * num_envs + place.env)
     least = segment_tree.minimum(priorities.mass)
-    return jnp.where(mass > 0, (jnp.maximum(mass, least) / least) ** -beta, 0.0)
+    return jnp.where(place.mass > 0, (jnp.maximum(place.mass, least) / least) ** -beta, 0.0)
 
 
 def update(priorities: Priorities, ring: Ring, index: Handle, priority: Array, settings: Settings) -> Priorities:

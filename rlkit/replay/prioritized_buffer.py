@@ -89,11 +89,10 @@ def init(
 
 def add(state: PrioritizedState, rollout: Transition, *, length: int) -> PrioritizedState:
     """The buffer after a rollout [T, N, ...]: what it overwrites is forgotten, what it completes is new."""
-    ring = rings.add(state.ring, rollout)
     num_rows, num_envs = rollout.reward.shape
-    overwritten = rings.places(rings.next_slots(state.ring, num_rows), num_envs)
-    born = rings.places(windows.slots_completed(state.ring, num_rows, length), num_envs)
-    return state.replace(ring=ring, priorities=priorities.refresh(state.priorities, overwritten, born))
+    forgotten = priorities.forget(state.priorities, rings.next_slots(state.ring, num_rows), num_envs)
+    born = windows.slots_completed(state.ring, num_rows, length)
+    return state.replace(ring=rings.add(state.ring, rollout), priorities=priorities.renew(forgotten, born, num_envs))
 
 
 def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int) -> Sample:
@@ -104,7 +103,7 @@ def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int) -
         state.ring, lambda key: priorities.draw(state.priorities, key, batch_size, num_envs), key, 1
     )
     drawn &= segment_tree.total(state.priorities.mass) > 0
-    weight = priorities.weights(state.priorities, place, num_envs, state.beta)
+    weight = priorities.weights(state.priorities, place, state.beta)
     return windows.take(state.ring, place, weight, drawn, length if length > 1 else None)
 
 

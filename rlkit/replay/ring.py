@@ -4,8 +4,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit.replay import finals
+from rlkit.ops import _ring
+from rlkit.ops._ring import Cursor
+from rlkit.replay import finals, rows
 from rlkit.replay.finals import Finals
+from rlkit.replay.rows import Rows
 from rlkit.types import Array, ConfigError, Transition
 
 
@@ -15,19 +18,37 @@ class Ring(struct.PyTreeNode):
     A place is a pair (slot, env). A slot is used again R rows later; a row's absolute number tells the two apart.
     """
 
-    steps: Transition  # leaves [R, N, ...]; next_obs is () where observations are stored once
-    slot: Array  # [] int32, where the next row goes
-    count: Array  # [] int32, how many rows are stored
-    row: Array  # [] uint32, the absolute number of the next row, modulo 2^32
+    stored: Rows  # steps; next_obs is () where observations are stored once
+    cursor: Cursor  # where the next row goes, and how many are stored
     finals: Finals | tuple  # what next_obs is made of where observations are stored once, else ()
 
     @property
+    def steps(self) -> Transition:
+        """All steps, leaves [R, N, ...], as a copy; next_obs is () where observations are stored once."""
+        return rows.unpack(self.stored)
+
+    @property
+    def slot(self) -> Array:
+        """[] int32, where the next row goes."""
+        return self.cursor.slot.astype(jnp.int32)
+
+    @property
+    def count(self) -> Array:
+        """[] int32, how many rows are stored."""
+        return self.cursor.rows.astype(jnp.int32)
+
+    @property
+    def row(self) -> Array:
+        """[] uint32, the absolute number of the next row, modulo 2^32."""
+        return self.cursor.head
+
+    @property
     def num_rows(self) -> int:
-        return self.steps.reward.shape[0]
+        return self.stored.words.shape[0]
 
     @property
     def num_envs(self) -> int:
-        return self.steps.reward.shape[1]
+        return self.stored.words.shape[1]
 
     @property
     def capacity(self) -> int:
@@ -59,10 +80,8 @@ def init(example: Transition, num_envs: int, capacity: int, window: int, max_fin
     example = jax.tree.map(jnp.asarray, example)
     kept = example if max_finals is None else example._replace(next_obs=())
     return Ring(
-        steps=jax.tree.map(lambda x: jnp.zeros((num_rows, num_envs, *x.shape), x.dtype), kept),
-        slot=jnp.zeros((), jnp.int32),
-        count=jnp.zeros((), jnp.int32),
-        row=jnp.zeros((), jnp.uint32),
+        stored=rows.init(kept, num_rows, num_envs),
+        cursor=_ring.init(num_rows),
         finals=() if max_finals is None else finals.init(example.obs, num_rows, num_envs, max_finals),
     )
 
@@ -78,24 +97,17 @@ def add(ring: Ring, rollout: Transition) -> Ring:
     once = isinstance(ring.finals, Finals)
     kept = rollout._replace(next_obs=()) if once else rollout
     return ring.replace(
-        steps=jax.tree.map(lambda leaf, x: _write(leaf, slots, x), ring.steps, kept),
-        slot=advance(ring.slot, length, ring.num_rows),
-        count=jnp.minimum(ring.count, ring.num_rows - length) + length,
-        row=ring.row + jnp.uint32(length),
+        stored=rows.write(ring.stored, slots, kept),
+        cursor=_ring.advance(ring.cursor, length),
         finals=finals.add(ring.finals, slots, rollout) if isinstance(ring.finals, Finals) else (),
     )
-
-
-def _write(leaf: Array, slots: Array, rows: Array) -> Array:
-    if slots.shape[0] == 1:
-        return jax.lax.dynamic_update_slice_in_dim(leaf, rows, slots[0], 0)
-    return leaf.at[slots].set(rows, mode="promise_in_bounds", unique_indices=True)
 
 
 def _length(ring: Ring, rollout: Transition) -> int:
     """T of a rollout that fits the ring."""
     once = isinstance(ring.finals, Finals)
-    known = ring.steps._replace(next_obs=ring.steps.obs) if once else ring.steps
+    step = rows.example(ring.stored)
+    known = step._replace(next_obs=step.obs) if once else step
     expected, given = jax.tree.structure(known), jax.tree.structure(rollout)
     if expected != given:
         raise ValueError(f"rollout has the structure {given}, expected {expected}, that of init's example")
@@ -107,7 +119,7 @@ def _length(ring: Ring, rollout: Transition) -> int:
         )
     leaves, _ = jax.tree_util.tree_flatten_with_path(known)
     for (path, leaf), x in zip(leaves, jax.tree.leaves(rollout), strict=True):
-        fitting = (shape[0], ring.num_envs, *leaf.shape[2:])
+        fitting = (shape[0], ring.num_envs, *leaf.shape)
         if jnp.shape(x) != fitting or jnp.asarray(x).dtype != leaf.dtype:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise ValueError(
@@ -149,14 +161,16 @@ def row_of(ring: Ring, slot: Array) -> Array:
 
 def steps_at(ring: Ring, slot: Array, env: Array) -> Transition:
     """The steps at places [...], leaves [..., ...]."""
-    steps = jax.tree.map(lambda leaf: leaf.at[slot, env].get(mode="promise_in_bounds"), ring.steps)
+    step = rows.at(ring.stored, slot, env)
     if not isinstance(ring.finals, Finals):
-        return steps
-    return steps._replace(next_obs=finals.next_obs(ring.finals, ring.steps, slot, env, ring.slot))
+        return step
+    following = advance(slot, 1, ring.num_rows)
+    newest, after = following == ring.slot, rows.at(ring.stored, following, env).obs
+    return step._replace(next_obs=finals.next_obs(ring.finals, step, slot, env, newest, after))
 
 
 def known(ring: Ring, slot: Array, env: Array) -> Array:
     """[...] bool: False at places of truncated steps whose next_obs is no longer stored."""
     if not isinstance(ring.finals, Finals):
         return jnp.ones(slot.shape, bool)
-    return finals.known(ring.finals, ring.steps, slot, env)
+    return finals.known(ring.finals, rows.at(ring.stored, slot, env), slot, env)

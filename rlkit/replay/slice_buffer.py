@@ -144,8 +144,8 @@ def add(state: SlicesState | PrioritizedSlicesState, rollout: Transition) -> Sli
         return added
     births = slice_index.births(state.index, done)
     born = jnp.where(births.born, rings.places(births.slot, ring.num_envs).reshape(done.shape), ring.capacity)
-    overwritten = rings.places(rings.next_slots(state.ring, done.shape[0]), ring.num_envs)
-    return added.replace(priorities=priorities.refresh(state.priorities, overwritten, born.reshape(-1)))
+    forgotten = priorities.forget(state.priorities, rings.next_slots(state.ring, done.shape[0]), ring.num_envs)
+    return added.replace(priorities=priorities.renew_places(forgotten, born.reshape(-1)))
 
 
 def sample(state: SlicesState | PrioritizedSlicesState, key: Key, *, num_slices: int, whole: int) -> Sample:
@@ -162,7 +162,7 @@ def sample(state: SlicesState | PrioritizedSlicesState, key: Key, *, num_slices:
     place, drawn = windows.draw_known(state.ring, draw, key, whole)
     if isinstance(state, PrioritizedSlicesState):
         drawn &= segment_tree.total(state.priorities.mass) > 0
-        weight = priorities.weights(state.priorities, place, num_envs, state.beta)
+        weight = priorities.weights(state.priorities, place, state.beta)
     else:
         drawn &= size(state) > 0
         weight = jnp.ones((num_slices,))

@@ -10,7 +10,7 @@ import numpy as np
 from rlkit.ops._integers import uniform_below
 from rlkit.replay import ring as rings
 from rlkit.replay.ring import Ring
-from rlkit.types import Array, Key, Sample
+from rlkit.types import Array, Key, PyTree, Sample
 
 _TRIES = 16
 
@@ -20,6 +20,7 @@ class Place(NamedTuple):
 
     slot: Array  # [B] int32
     env: Array  # [B] int32
+    mass: PyTree = ()  # [B] float32, what it is drawn in proportion to, where that differs
 
 
 class Handle(NamedTuple):

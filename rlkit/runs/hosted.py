@@ -23,11 +23,11 @@ from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.play import play
 from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
+from rlkit.ops.keys import plain, straight
 from rlkit.runs.config import RunConfig
 from rlkit.runs.parts import join, split
 from rlkit.runs.program import Chunk, Program
 from rlkit.training import Evaluation, TrainState
-from rlkit.training.keys import plain, straight
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
 
 _EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # what tells the seeds of these from those of training

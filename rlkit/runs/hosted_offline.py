@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from rlkit.ops.keys import plain, straight
 from rlkit.runs import datasets, offline
 from rlkit.runs.config import RunConfig
 from rlkit.runs.hosted import HostProgram
 from rlkit.runs.parts import join, split
 from rlkit.runs.program import Chunk
 from rlkit.training import TrainState
-from rlkit.training.keys import plain, straight
 from rlkit.types import Array, Key, PyTree
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.networks.recurrent import where_rows
-from rlkit.training.keys import straight
+from rlkit.ops.keys import straight
 from rlkit.training.rollout import reset
 from rlkit.types import Agent, Array, Env, Key, PyTree
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit.training.keys import plain, straight
+from rlkit.ops.keys import plain, straight
 from rlkit.training.rollout import EnvsState, reset, rollout
 from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
 

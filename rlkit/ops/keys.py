@@ -56,7 +56,7 @@ def _words(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def _seed(seed: Array) -> Array:
-    raise NotImplementedError("keys of this generator are made by rlkit.training.keys.straight")
+    raise NotImplementedError("keys of this generator are made by rlkit.ops.keys.straight")
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
