@@ -4,6 +4,8 @@ Each library has a process of its own and waits while another one works; rounds 
 cycle of a prioritized buffer, full and with distinct priorities, adds a step, samples a batch and updates its
 priorities; a cycle of a buffer of slices adds steps and samples. rlkit and flashbax are timed inside of one jitted
 scan, and all as called from Python, where a cycle is a call for each operation, waited for: the median of a round.
+Called from Python, rlkit and flashbax have a second process, whose XLA has one thread and runs what it is called for at
+once, as a program that waits for each small call should be started; what they take with JAX's own settings is kept too.
 
 The peers live in a virtual environment that is made on first use, as this would (it takes about 2 GB; torch's smaller
 CPU build does as well):
@@ -34,6 +36,8 @@ PEERS = {"torch": "2.13.0", "torchrl": "0.14.1", "tensordict": "0.14.3", "flashb
 LIBRARIES = ("rlkit", "flashbax", "cpprb", "torchrl")
 BATCH, SLICES, SLICE_LEN, ADDED = 256, 256, 4, 256
 PER_ROUND = {"jit": 2000, "python": 500}  # cycles
+WITH_XLA = ("rlkit", "flashbax")
+ONE_THREAD = {"NPROC": "1", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "0"}
 LAYOUTS = {  # name: what the buffer of rlkit is made with
     "1 env x 256 steps": {"envs": 1, "rows": ADDED, "law": "slice"},
     "1 env x 256 steps, by episode": {"envs": 1, "rows": ADDED, "law": "episode"},
@@ -81,21 +85,33 @@ def measure(
     runs = []
     for case, (kind, arguments) in cases.items():
         for library in arguments:
-            print(f"filling {library}: {kind}, {case}", file=sys.stderr)
-            modes = libraries[library].ask("build", case, kind, arguments[library])
-            runs += [(mode, case, library) for mode in modes]
+            for process in processes(library, libraries):
+                print(f"filling {process}: {kind}, {case}", file=sys.stderr)
+                modes = libraries[process].ask("build", case, kind, arguments[library])
+                runs += [(mode, case, library, process) for mode in modes if process == library or mode == "python"]
     found: Found = {case: {library: {} for library in arguments} for case, (_, arguments) in cases.items()}
     for seed in range(rounds + 1):
-        for mode, case, library in sorted(runs, key=lambda run: run[0]):  # jit and Python apart
-            seconds = libraries[library].ask("run", case, mode, seed)
-            kept = found[case][library].setdefault(mode, {name: [] for name in seconds})
-            for name, value in seconds.items() if seed else ():  # the first round compiles and warms up
-                kept[name].append(value)
+        for mode, case, library, process in sorted(runs, key=lambda run: run[0]):  # jit and Python apart
+            seconds = libraries[process].ask("run", case, mode, seed)
+            name = "default" if mode == "python" and process != processes(library, libraries)[-1] else mode
+            kept = found[case][library].setdefault(name, {operation: [] for operation in seconds})
+            for operation, value in seconds.items() if seed else ():  # the first round compiles and warms up
+                kept[operation].append(value)
     for case, by_library in found.items():
         for library in by_library:
             by_library[library]["check"] = libraries[library].ask("check", case)
-            libraries[library].ask("drop", case)
+            for process in processes(library, libraries):
+                libraries[process].ask("drop", case)
     return found
+
+
+def one_thread(library: str) -> str:
+    return f"{library}, one thread"
+
+
+def processes(library: str, running: Mapping[str, workers.Worker]) -> list[str]:
+    """The processes that time a library; the last is the one for calls from Python."""
+    return [process for process in (library, one_thread(library)) if process in running]
 
 
 def everywhere(arguments: dict[str, Any]) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -169,9 +185,11 @@ PARTS = {"prioritized": prioritized, "batch": batch, "slices": slices, "trees": 
 NEEDED = {"prioritized": LIBRARIES, "batch": LIBRARIES, "slices": ("rlkit", "torchrl"), "trees": ("rlkit",)}
 
 
-def worker(library: str, python: Path | str, *, gpu: bool) -> workers.Worker:
-    environment = {} if gpu else {"JAX_PLATFORMS": "cpu"}
-    return workers.Worker(library, [python, Path(__file__).with_name("replay_worker.py"), library], environment)
+def worker(
+    library: str, python: Path | str, *, gpu: bool, name: str | None = None, **environment: str
+) -> workers.Worker:
+    command = [python, Path(__file__).with_name("replay_worker.py"), library]
+    return workers.Worker(name or library, command, environment | ({} if gpu else {"JAX_PLATFORMS": "cpu"}))
 
 
 def run(parts: Sequence[str], sizes: Mapping[str, Any], rounds: int, options: argparse.Namespace) -> None:
@@ -181,10 +199,17 @@ def run(parts: Sequence[str], sizes: Mapping[str, Any], rounds: int, options: ar
     if len(needed) > 1 and peers is None:
         peers = workers.peer_python(options.peer_env, PEERS | {"jax": version("jax")})  # the same compiler
     with ExitStack() as stack:
-        started = [worker(name, sys.executable if name == "rlkit" else peers, gpu=options.gpu) for name in needed]
+        pythons = {name: sys.executable if name == "rlkit" else peers for name in needed}
+        started = [worker(name, python, gpu=options.gpu) for name, python in pythons.items()]
+        if len(needed) > 1:
+            started += [
+                worker(name, python, gpu=False, name=one_thread(name), **ONE_THREAD)
+                for name, python in pythons.items()
+                if name in WITH_XLA
+            ]
         running = {one.name: stack.enter_context(one) for one in started}
         for part in parts:
-            made = report.made() | {"versions": {name: one.versions for name, one in running.items()}}
+            made = report.made() | {"versions": {name: running[name].versions for name in needed}}
             name = "trees_gpu" if options.gpu else part
             results[name] = {"found": PARTS[part](running, sizes, rounds), "rounds": rounds, "made": made}
             report.write(options.results, "replay", results, replay_report.render)

@@ -16,6 +16,10 @@ MODES = {"jit": "In one jitted scan", "python": "As called from Python"}
 SMALL, MIDDLE, LARGE = (str(2**k) for k in (14, 20, 23))
 MANY = "346000000/600000000"
 PRIORITIZED = ("add", "sample", "update")
+THREAD = (
+    "rlkit and flashbax have one thread of XLA's for that, which runs what it is called for at once "
+    "(`NPROC=1 JAX_CPU_ENABLE_ASYNC_DISPATCH=0`); with JAX's own settings, each call wakes other threads."
+)
 RATIO = "the ratio of the medians, with the least and the greatest of a round"
 
 Found = Mapping[str, Any]
@@ -107,13 +111,18 @@ def operations(found: Found, header: str, names: Sequence[str], mode: str) -> st
             times = "" if library == "rlkit" else report.spread(report.ratio(seconds["total"], ours))
             cells = [micro(seconds[name]) for name in (*names, "total")]
             if mode == "python":
-                last = [micro(seconds["one call"]) if "one call" in seconds else ""]
+                default = measured.get("default", {})
+                last = [
+                    micro(of[name]) if name in of else ""
+                    for of, name in ((seconds, "one call"), (default, "total"), (default, "one call"))
+                ]
             else:
                 last = [micro(seconds["independent"]), f"{measured['check']['error']:.0e}"]
             rows.append([size(case), LOOKS[library][0], *cells, times, *last])
     columns = [header, "library", *(f"{name} us" for name in names)]
     columns += ["total us", "times rlkit's"]
-    columns += ["in one call us"] if mode == "python" else ["independent us", "root off by"]
+    calls = ["in one call us", "with JAX's own settings us", "so in one call us"]
+    columns += calls if mode == "python" else ["independent us", "root off by"]
     return report.table(columns, rows)
 
 
@@ -130,8 +139,8 @@ def prioritized_text(part: Found) -> str:
         "to read what was drawn before the update writes: else it copies the tree in every cycle.\n\n"
         + operations(found, "capacity", PRIORITIZED, "jit")
         + f"\n### {MODES['python']}\n\n"
-        "Each operation is a call that is waited for. Pure functions compose: in one call, one jitted function of the "
-        "caller's own writes the last sample's priorities, adds a step and draws the next sample.\n\n"
+        f"Each operation is a call that is waited for. {THREAD} Pure functions compose: in one call, one jitted "
+        "function of the caller's own writes the last sample's priorities, adds a step and draws the next sample.\n\n"
         + operations(found, "capacity", PRIORITIZED, "python")
         + made(part)
     )
@@ -153,7 +162,7 @@ def slices_text(part: Found) -> str:
     text = (
         "## Slices: add 256 steps, sample 256 slices of 4\n\n"
         "Four bytes a step; episodes of 200 steps on average, geometric. TorchRL holds one stream in one dimension and "
-        "draws an episode first, then a slice in it.\n\n"
+        f"draws an episode first, then a slice in it. Called from Python, {THREAD}\n\n"
         + report.table(["target", "measured", "bound", ""], slices_targets(found))
     )
     for layout, measured in found.items():

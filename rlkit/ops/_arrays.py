@@ -1,9 +1,11 @@
-"""What every op does at its door: one float type for its inputs, and shapes that agree."""
+"""What every op does at its door: one float type for its inputs, and shapes that agree; and arrays computed once."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
 from rlkit.types import Array
@@ -48,3 +50,17 @@ def check_bools(**arrays: Any) -> None:
 def pick(values: Array, index: ArrayLike) -> Array:
     """values [..., A], index [...] int -> [...]: one entry of each row, NaN where the index is out of range."""
     return jnp.take_along_axis(values, jnp.asarray(index)[..., None], axis=-1, mode="fill")[..., 0]
+
+
+def hold(x: Array) -> Array:
+    """x [...] itself, of 32-bit numbers, computed once.
+
+    XLA's CPU backend would compute it again for each of its uses, random numbers for each of what they index, and a
+    descent of a tree for each of its levels, which adds up to powers of two; it looks through an optimization barrier.
+    It does not fuse across a scatter, and this one changes nothing: no bits are an integer below the lowest. (Of two
+    indices, as one alone becomes a slice.)
+    """
+    bits = lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
+    lowest = np.iinfo(np.int32).min
+    bits = bits.at[np.zeros(2, np.int32)].max(lowest, mode="promise_in_bounds")
+    return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)

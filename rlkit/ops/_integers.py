@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from rlkit.ops._arrays import hold
+from rlkit.ops.keys import straight
 from rlkit.types import Array, Key
 
 
@@ -28,10 +30,10 @@ def uniform_below(key: Key, shape: tuple[int, ...], n: Array) -> Array:
     The integer part of n times a fraction of 64 random bits, so that no probability is off by more than n / 2^64 of
     itself. (jax.random.randint reduces 32 bits modulo n where n > 2^16: off by 1 in 12 at n = 3.5e8.)
     """
-    high, low = jax.random.bits(key, (2, *shape), jnp.uint32)
+    high, low = jax.random.bits(straight(key), (2, *shape), jnp.uint32)
     n = jnp.broadcast_to(n, shape)
     carry = _mul_high(low, n)
-    return _mul_high(high, n) + uint32((high * n + carry) < carry)  # plus what the low words carry
+    return hold(_mul_high(high, n) + uint32((high * n + carry) < carry))  # plus what the low words carry
 
 
 def _mul_high(a: Array, b: Array) -> Array:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rlkit.ops import _ring, _row_queue
 from rlkit.ops._integers import add_mod, uint32, uniform_below
+from rlkit.ops.keys import straight
 from rlkit.types import Array, Key
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def draw_by_episode(state: "SliceIndex", key: Key, num_slices: int) -> tuple[Arr
     """Slot and environment, [B] uint32, of the starts of slices under the law "episode"."""
     assert state.episodes is not None
     assert state.age is not None
-    episode_key, slice_key = jax.random.split(key)
+    episode_key, slice_key = jax.random.split(straight(key))
     finished, unfinished = _row_queue.size(state.episodes), is_open(state)
     episode = uniform_below(episode_key, (num_slices,), finished + jnp.sum(unfinished, dtype=jnp.uint32))
     ended = episode < finished

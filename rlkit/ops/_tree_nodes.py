@@ -129,19 +129,6 @@ def scatter(kind: str, level: Array, node: Array, value: Array, mode: str = "dro
     return _SCATTER[kind](level, node[:, None], value, _NUMBERS, mode=mode)
 
 
-def hold(x: Array) -> Array:
-    """x [...] itself, of 32-bit numbers, computed once.
-
-    XLA's CPU backend would compute it again for each of its uses, and a descent again for each of its levels, which
-    adds up to powers of two; it looks through an optimization barrier. It does not fuse across a scatter, and this one
-    changes nothing: no bits are an integer below the lowest. (Of two indices, as one alone becomes a slice.)
-    """
-    bits = lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
-    lowest = np.iinfo(np.int32).min
-    bits = bits.at[np.zeros(2, np.int32)].max(lowest, mode="promise_in_bounds")
-    return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)
-
-
 def pick(row: Array, mass: Array) -> tuple[Array, Array, Array]:
     """row [B or 1, K], mass [B] -> which child [B] int32, the mass left in it [B], and its entry of the row [B].
 

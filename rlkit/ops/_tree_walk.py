@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.ops import _tree_nodes as nodes
+from rlkit.ops._arrays import hold
 from rlkit.types import Array
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _narrow_refreshed(tree: "SegmentTree", leaf: Array) -> "SegmentTree":
             where.wide + 1, where.sparse, lambda height, level: _written(tree, height, level, level, leaf), level
         )
         top, size = where.starts[where.sparse - 1], where.sizes[where.sparse - 1]
-        below = nodes.hold(level[top : top + len(kept) * size]).reshape(len(kept), -1)
+        below = hold(level[top : top + len(kept) * size]).reshape(len(kept), -1)
     else:
         below = jnp.stack([nodes.from_leaves(name, tree.leaves) for name in kept])
     above, roots = nodes.fold_up(below, where.sizes[where.sparse :], tree.fanout, kept)
@@ -119,5 +120,5 @@ def descend(tree: "SegmentTree", mass: Array, draws: Array | None) -> tuple[Arra
     for (level, start), draw in reversed(list(zip(levels, fine, strict=True))):
         if draw or level is not tree.nodes[-1]:
             found = down(level, start, node, mass, unused.pop() if draw else None)
-            node, mass, value = map(nodes.hold, found)
+            node, mass, value = map(hold, found)
     return node, value  # the leaves come last, and always by themselves

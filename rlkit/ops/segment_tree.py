@@ -24,7 +24,7 @@ from jax.typing import ArrayLike
 
 from rlkit.ops import _tree_nodes as nodes
 from rlkit.ops import _tree_walk as walk
-from rlkit.ops._arrays import check_shapes
+from rlkit.ops._arrays import check_shapes, hold
 from rlkit.ops._tree_check import check as check
 from rlkit.ops._tree_nodes import STATISTICS
 from rlkit.ops.keys import straight
@@ -129,7 +129,7 @@ def write(tree: SegmentTree, index: ArrayLike, value: ArrayLike, *, in_maximum: 
         value, leaf = jnp.repeat(value, 2), jnp.repeat(leaf, 2)
     # No root is ever below 0. But in depending on the roots, which depend on all that the write before has read, this
     # write comes after it, so that XLA can change the arrays where they lie. It would copy some of them otherwise.
-    leaf = nodes.hold(jnp.where((tree.roots < 0).any(), -1, leaf))
+    leaf = hold(jnp.where((tree.roots < 0).any(), -1, leaf))
 
     leaves = nodes.scatter("set", tree.leaves, leaf, jnp.zeros_like(value))
     leaves = nodes.scatter(*(("max", leaves, leaf, value) if in_maximum else ("min", leaves, leaf, -value)))
@@ -160,7 +160,7 @@ def write_run(tree: SegmentTree, start: ArrayLike, value: ArrayLike, *, in_maxim
         return tree
     first = jnp.where((tree.roots < 0).any(), -1, first)  # to come after the write before, as in `write`
     inside, first = first >= 0, jnp.maximum(first, 0)
-    before = nodes.hold(jax.lax.dynamic_slice(tree.leaves, (first,), value.shape))
+    before = hold(jax.lax.dynamic_slice(tree.leaves, (first,), value.shape))
     new = jnp.where(inside, value if in_maximum else -value, before)
     leaves = jax.lax.dynamic_update_slice(tree.leaves, new, (first,))
     return walk.run_refreshed(tree.replace(leaves=leaves), first, value.size)
@@ -242,7 +242,7 @@ def sample_with_values(tree: SegmentTree, key: Key, batch_size: int, stratified:
         raise ValueError(f"batch_size={batch_size} must be at least 1; a batch of one is the smallest")
     where = nodes.levels_of(tree)
     fine = sum(size > walk.FINE for size in (where.leaves, *where.sizes))
-    words = nodes.hold(jax.random.bits(straight(key), (1 + fine, batch_size), jnp.uint32))
+    words = hold(jax.random.bits(straight(key), (1 + fine, batch_size), jnp.uint32))
     draws = (words >> 8).astype(jnp.float32) * 2.0**-24
     mass = draws[0]
     if stratified:
