@@ -37,7 +37,6 @@ LIBRARIES = ("rlkit", "flashbax", "cpprb", "torchrl")
 BATCH, SLICES, SLICE_LEN, ADDED = 256, 256, 4, 256
 PER_ROUND = {"jit": 2000, "python": 500}  # cycles
 WITH_XLA = ("rlkit", "flashbax")
-ONE_THREAD = {"NPROC": "1", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "0"}
 LAYOUTS = {  # name: what the buffer of rlkit is made with
     "1 env x 256 steps": {"envs": 1, "rows": ADDED, "law": "slice"},
     "1 env x 256 steps, by episode": {"envs": 1, "rows": ADDED, "law": "episode"},
@@ -185,11 +184,11 @@ PARTS = {"prioritized": prioritized, "batch": batch, "slices": slices, "trees": 
 NEEDED = {"prioritized": LIBRARIES, "batch": LIBRARIES, "slices": ("rlkit", "torchrl"), "trees": ("rlkit",)}
 
 
-def worker(
-    library: str, python: Path | str, *, gpu: bool, name: str | None = None, **environment: str
-) -> workers.Worker:
-    command = [python, Path(__file__).with_name("replay_worker.py"), library]
-    return workers.Worker(name or library, command, environment | ({} if gpu else {"JAX_PLATFORMS": "cpu"}))
+def worker(name: str, library: str, python: Path | str, *, gpu: bool) -> workers.Worker:
+    command, environment = [python, Path(__file__).with_name("replay_worker.py"), library], {}
+    if name == one_thread(library):
+        command, environment = [*command, "--inline"], {"NPROC": "1"}  # which is how many threads XLA starts
+    return workers.Worker(name, command, environment | ({} if gpu else {"JAX_PLATFORMS": "cpu"}))
 
 
 def run(parts: Sequence[str], sizes: Mapping[str, Any], rounds: int, options: argparse.Namespace) -> None:
@@ -199,14 +198,11 @@ def run(parts: Sequence[str], sizes: Mapping[str, Any], rounds: int, options: ar
     if len(needed) > 1 and peers is None:
         peers = workers.peer_python(options.peer_env, PEERS | {"jax": version("jax")})  # the same compiler
     with ExitStack() as stack:
-        pythons = {name: sys.executable if name == "rlkit" else peers for name in needed}
-        started = [worker(name, python, gpu=options.gpu) for name, python in pythons.items()]
-        if len(needed) > 1:
-            started += [
-                worker(name, python, gpu=False, name=one_thread(name), **ONE_THREAD)
-                for name, python in pythons.items()
-                if name in WITH_XLA
-            ]
+        started = []
+        for library in needed:
+            alone = [one_thread(library)] if len(needed) > 1 and library in WITH_XLA else []
+            python = sys.executable if library == "rlkit" else peers
+            started += [worker(name, library, python, gpu=options.gpu) for name in (library, *alone)]
         running = {one.name: stack.enter_context(one) for one in started}
         for part in parts:
             made = report.made() | {"versions": {name: running[name].versions for name in needed}}

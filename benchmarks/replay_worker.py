@@ -1,4 +1,6 @@
-"""One library's replay buffers in a process of its own, for replay.py: `python replay_worker.py LIBRARY`.
+"""One library's replay buffers in a process of its own, for replay.py: `python replay_worker.py LIBRARY [--inline]`.
+
+With `--inline` JAX runs what is called on the thread that calls.
 
 It speaks JSON, a line each, as `workers.answer` does: {"build": [name, kind, arguments]} fills a buffer, {"run": [name,
 mode, seed]} is answered with the seconds of a cycle by operation, {"check": [name]} with what the buffer holds then.
@@ -46,7 +48,11 @@ class Worker:
 
 
 def main() -> None:
-    library = sys.argv[1]
+    library, *inline = sys.argv[1:]
+    if inline:
+        import jax
+
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     workers.answer(Worker(import_module(MODULES[library]).KINDS), PACKAGES[library])
 
 
