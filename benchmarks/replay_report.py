@@ -17,9 +17,9 @@ SMALL, MIDDLE, LARGE = (str(2**k) for k in (14, 20, 23))
 MANY = "346000000/600000000"
 PRIORITIZED = ("add", "sample", "update")
 THREAD = (
-    "rlkit and flashbax have one thread of XLA's for that (`NPROC=1` in the environment), and run what is called on the "
-    "thread that calls (`jax.config.update('jax_cpu_enable_async_dispatch', False)`); with JAX's own settings, each call "
-    "wakes other threads."
+    "rlkit and flashbax have one thread of XLA's for that (`NPROC=1` in the environment) and run what is called on the "
+    "thread that calls it (`jax.config.update('jax_cpu_enable_async_dispatch', False)`); with JAX's own settings, each "
+    "call wakes other threads."
 )
 RATIO = "the ratio of the medians, with the least and the greatest of a round"
 
