@@ -60,7 +60,10 @@ def hold(x: Array) -> Array:
     It does not fuse across a scatter, and this one changes nothing: no bits are an integer below the lowest. (Of two
     indices, as one alone becomes a slice.)
     """
-    bits = lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
-    lowest = np.iinfo(np.int32).min
-    bits = bits.at[np.zeros(2, np.int32)].max(lowest, mode="promise_in_bounds")
-    return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)
+
+    def scattered(x: Array) -> Array:
+        bits = lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
+        bits = bits.at[np.zeros(2, np.int32)].max(np.iinfo(np.int32).min, mode="promise_in_bounds")
+        return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)
+
+    return lax.platform_dependent(x, cpu=scattered, default=lambda x: x)
