@@ -8,11 +8,16 @@ import jax
 
 
 def prepare() -> None:
-    """Ask JAX for a second CPU device, where it has not started yet and nobody has said how many there are to be."""
+    """Ask JAX for a second CPU device, where it has not started yet and nobody has said how many there are to be.
+
+    And to compute on the thread that asks: acting is waited for anyway, and an update has a thread of ours. A call of
+    0.1 ms that is handed to a thread of JAX's waits as long again for that thread to wake.
+    """
     told = getattr(jax.config, "jax_num_cpu_devices", -1) > 0
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "") and not told:
         with contextlib.suppress(RuntimeError):  # it has started
             jax.config.update("jax_num_cpu_devices", 2)
+            jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def acting() -> tuple[Any, str | None]:
