@@ -133,7 +133,9 @@ def render(results: Mapping[str, Any]) -> str:
     for name, versions in last["versions"].items():
         text += f"{name}: {', '.join(f'{k} {v}' for k, v in versions.items())}. "
     machine = last["made"]["machine"]
-    return text + f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}; {last['made']['date']}.\n"
+    made = {part: found["made"] for part, found in results.items()}
+    cores = ", ".join(f"{part} on {one['machine']['cores']} ({one['date']})" for part, one in made.items())
+    return text + f"{machine['cpu']}, Python {machine['python']}; cores: {cores}.\n"
 
 
 def _against(title: str, found: Mapping[str, Any], part: str) -> str:
