@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rlkit import agents, envs, training
+from rlkit.replay import rows
 
 REPLAY = {"hidden_sizes": (8,), "capacity": 128, "batch_size": 8, "learning_starts": 0, "replay_ratio": 0.125}
 CASES = {
@@ -58,6 +59,9 @@ def setup(request):
 
 
 def as_numbers(tree):
+    """The leaves as NumPy arrays: keys as their data, what a buffer has stored as the numbers that its words hold."""
+    stored = lambda x: isinstance(x, rows.Rows)  # noqa: E731
+    tree = jax.tree.map(lambda x: rows.unpack(x) if stored(x) else x, tree, is_leaf=stored)
     return jax.tree.map(
         lambda x: np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x), tree
     )

@@ -17,7 +17,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def straight(tree: PyTree) -> PyTree:
-    """`tree` with all keys of JAX's default generator as keys of the same bits in straight-line code.
+    """`tree` with all keys [...] of JAX's default generator as keys [...] of the same bits in straight-line code.
 
     Splits, folds and draws give what they give of the keys as they were. Keys of other generators stay.
     """
@@ -25,7 +25,7 @@ def straight(tree: PyTree) -> PyTree:
 
 
 def plain(tree: PyTree) -> PyTree:
-    """What `straight` has been taken of: the keys that callers and files know."""
+    """What `straight` has been taken of: the keys [...] that callers and files know."""
     return _converted(tree, _STRAIGHT, "threefry2x32")
 
 
