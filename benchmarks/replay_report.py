@@ -17,7 +17,7 @@ SMALL, MIDDLE, LARGE = (str(2**k) for k in (14, 20, 23))
 MANY = "346000000/600000000"
 PRIORITIZED = ("add", "sample", "update")
 THREAD = (
-    "rlkit and flashbax have one thread of XLA's for that (`NPROC=1` in the environment) and run what is called on the "
+    "What uses XLA has one thread of it for that (`NPROC=1` in the environment) and runs what is called on the "
     "thread that calls it (`jax.config.update('jax_cpu_enable_async_dispatch', False)`); with JAX's own settings, each "
     "call wakes other threads."
 )
@@ -163,8 +163,8 @@ def slices_text(part: Found) -> str:
     text = (
         "## Slices: add 256 steps, sample 256 slices of 4\n\n"
         "Four bytes a step; episodes of 200 steps on average, geometric. TorchRL holds one stream in one dimension and "
-        f"draws an episode first, then a slice in it. Called from Python, {THREAD}\n\n"
-        + report.table(["target", "measured", "bound", ""], slices_targets(found))
+        "draws an episode first, then a slice in it. From Python, each operation is a call that is waited for. "
+        f"{THREAD}\n\n" + report.table(["target", "measured", "bound", ""], slices_targets(found))
     )
     for layout, measured in found.items():
         cases, growth = measured["cases"], measured["growth"]

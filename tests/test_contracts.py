@@ -60,8 +60,9 @@ def setup(request):
 
 def as_numbers(tree):
     """The leaves as NumPy arrays: keys as their data, what a buffer has stored as the numbers that its words hold."""
-    stored = lambda x: isinstance(x, rows.Rows)  # noqa: E731
-    tree = jax.tree.map(lambda x: rows.unpack(x) if stored(x) else x, tree, is_leaf=stored)
+    tree = jax.tree.map(
+        lambda x: rows.unpack(x) if isinstance(x, rows.Rows) else x, tree, is_leaf=lambda x: isinstance(x, rows.Rows)
+    )
     return jax.tree.map(
         lambda x: np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x), tree
     )

@@ -79,6 +79,10 @@ def with_counts(state, **counts):
     return state.replace(ring=state.ring.replace(cursor=state.ring.cursor.at(**counts)))
 
 
+def with_words(state, words):
+    return state.replace(ring=state.ring.replace(stored=state.ring.stored.replace(words=words)))
+
+
 def with_mass(state, place, mass):
     tree = segment_tree.write(state.priorities.mass, jnp.array([place]), jnp.array([mass]))
     return state.replace(priorities=state.priorities.replace(mass=tree))
@@ -88,6 +92,11 @@ BROKEN = {  # a kind, what breaks it, and what is said of that
     "count": ("uniform", lambda s: with_counts(s, rows=R + 1), "ring.count=9"),
     "slot": ("prioritized", lambda s: with_counts(s, slot=jnp.uint32(2**32 - 1)), "ring.slot=-1"),
     "beta": ("prioritized", lambda s: s.replace(beta=jnp.float32(jnp.nan)), "beta=nan"),
+    "words": (
+        "uniform",
+        lambda s: with_words(s, s.ring.stored.words[1:]),
+        rf"ring.stored.words is \[{R - 1}, {N}, .*not \[{R}, {N}, ",
+    ),
     "head": ("slices", lambda s: with_counts(s, head=s.ring.row + 1), "and the ring at"),
     "flags": ("slices", flags_changed, "the index counts .* slices, and the stored flags allow"),
     "flags of a pair": ("slices by episode", flags_changed, "and the stored flags"),

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rlkit.ops import _ring
+from rlkit.ops._integers import uint32
 from rlkit.ops._ring import Cursor
 from rlkit.replay import finals, rows
 from rlkit.replay.finals import Finals
@@ -44,11 +45,11 @@ class Ring(struct.PyTreeNode):
 
     @property
     def num_rows(self) -> int:
-        return self.stored.words.shape[0]
+        return self.cursor.num_rows
 
     @property
     def num_envs(self) -> int:
-        return self.stored.words.shape[1]
+        return self.stored.words.shape[-2]
 
     @property
     def capacity(self) -> int:
@@ -131,7 +132,7 @@ def _length(ring: Ring, rollout: Transition) -> int:
 
 def next_slots(ring: Ring, length: int) -> Array:
     """[T] int32, the slots that the next T rows take."""
-    return advance(ring.slot, jnp.arange(length, dtype=jnp.int32), ring.num_rows)
+    return _ring.next_slots(ring.cursor, length).astype(jnp.int32)
 
 
 def places(slots: Array, num_envs: int) -> Array:
@@ -148,15 +149,14 @@ def advance(slot: Array, by: Array | int, num_rows: int) -> Array:
 def slot_of(ring: Ring, row: Array) -> tuple[Array, Array]:
     """The slots of absolute rows [...] uint32, and which rows are still stored; the slot of one that is not is R."""
     age = ring.row - row
-    stored = (age >= jnp.uint32(1)) & (age <= ring.count.astype(jnp.uint32))
-    back = jnp.where(stored, age, jnp.uint32(1)).astype(jnp.int32)
-    return jnp.where(stored, advance(ring.slot, ring.num_rows - back, ring.num_rows), ring.num_rows), stored
+    stored = (age >= jnp.uint32(1)) & (age <= ring.cursor.rows)
+    slot = _ring.slot_of(ring.cursor, jnp.where(stored, age, jnp.uint32(1))).astype(jnp.int32)
+    return jnp.where(stored, slot, ring.num_rows), stored
 
 
 def row_of(ring: Ring, slot: Array) -> Array:
     """[...] uint32, the absolute numbers of the rows in slots [...] int32."""
-    age = advance(ring.slot, ring.num_rows - slot, ring.num_rows)
-    return ring.row - jnp.where(age == 0, ring.num_rows, age).astype(jnp.uint32)
+    return ring.row - _ring.back_of(ring.cursor, uint32(slot))
 
 
 def steps_at(ring: Ring, slot: Array, env: Array) -> Transition:
