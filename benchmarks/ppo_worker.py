@@ -23,6 +23,7 @@ Train = Callable[[Any], Any]  # key -> the state at the end
 
 def rlkit(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
     import jax
+    import jax.numpy as jnp
 
     from rlkit import envs, training
     from rlkit.agents import ppo
@@ -36,7 +37,7 @@ def rlkit(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
     def train(key):
         def update(state, _):
             state, metrics = step(state)
-            return state, {name: x for name, x in metrics.items() if x.ndim == 0}  # rejax has none
+            return state, jnp.stack([x.astype(jnp.float32) for x in metrics.values() if x.ndim == 0])  # rejax has none
 
         return jax.lax.scan(update, init(hyper, key), None, updates)
 

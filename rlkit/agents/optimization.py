@@ -7,7 +7,10 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
+from rlkit.ops._arrays import after
 from rlkit.types import Array, PyTree, Scalar
+
+SIDE_BY_SIDE = 4
 
 
 class Descent(NamedTuple):
@@ -43,8 +46,19 @@ class Descent(NamedTuple):
         """
         flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
-            updates, after = self.optimizer.update(flat, opt_state)
+            updates, moved = self.optimizer.update(flat, opt_state)
         if unless is not None:
             updates = jnp.where(unless, 0.0, jnp.asarray(updates))
-            after = jax.tree.map(lambda new, old: jnp.where(unless, old, new), after, opt_state)
-        return optax.apply_updates(params, unravel(jnp.asarray(updates))), after, optax.tree.norm(flat)
+            moved = jax.tree.map(lambda new, old: jnp.where(unless, old, new), moved, opt_state)
+        return _add(params, unravel(jnp.asarray(updates))), moved, optax.tree.norm(flat)
+
+
+def _add(params: PyTree, updates: PyTree) -> PyTree:
+    """params + updates, a few leaves side by side and those after the first of them: see `ops._arrays.after`."""
+    leaves, structure = jax.tree.flatten(params)
+    new: list[Array] = []
+    for i, (leaf, update) in enumerate(zip(leaves, jax.tree.leaves(updates), strict=True)):
+        if i >= SIDE_BY_SIDE:
+            update = after(update, new[(i // SIDE_BY_SIDE - 1) * SIDE_BY_SIDE])
+        new.append((leaf + update).astype(leaf.dtype))
+    return jax.tree.unflatten(structure, new)

@@ -1,8 +1,9 @@
-"""What every op does at its door: one float type for its inputs, and shapes that agree; and arrays computed once."""
+"""What every op does at its door: one float type, and shapes that agree; and when and how often XLA computes."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -67,3 +68,23 @@ def hold(x: Array) -> Array:
         return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)
 
     return lax.platform_dependent(x, cpu=scattered, default=lambda x: x)
+
+
+@jax.custom_jvp
+def after(x: Array, other: Array) -> Array:
+    """x [...] itself, computed after `other` [...], where both are 32-bit numbers.
+
+    Where more than eight kernels are ready at once, XLA's CPU backend hands half of them to another thread, which takes
+    longer to wake up than small kernels take. (No bits are an integer below the lowest, which XLA does not know.)
+    """
+
+    def ordered(x: Array, other: Array) -> Array:
+        bits, first = (lax.bitcast_convert_type(a, jnp.int32) for a in (x, other[(0,) * other.ndim]))
+        return lax.bitcast_convert_type(jnp.maximum(bits, jnp.minimum(first, np.iinfo(np.int32).min)), x.dtype)
+
+    if not other.size or not {x.dtype, other.dtype} <= {np.dtype(name) for name in ("float32", "int32", "uint32")}:
+        return x
+    return lax.platform_dependent(x, other, cpu=ordered, default=lambda x, other: x)
+
+
+after.defjvp(lambda primals, tangents: (after(*primals), tangents[0]))

@@ -1,0 +1,98 @@
+"""`ops._arrays.after`: nothing changes but the order of XLA's kernels; small loops leave the other threads asleep."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hlo import most_ready
+
+from rlkit import envs, training
+from rlkit.agents import optimization, ppo
+from rlkit.agents.optimization import Descent
+from rlkit.ops._arrays import after
+from rlkit.ops.keys import straight
+
+rollout = importlib.import_module("rlkit.training.rollout")  # the name is a function's, too
+
+SPLIT = 8  # kernels that XLA's CPU executor leaves on one thread
+
+
+def bits(x):
+    return np.asarray(x).view(np.int32).tolist()
+
+
+@pytest.mark.parametrize(
+    "other", [0.0, -0.0, np.nan, -np.inf, np.float32(-1e-45), np.int32(-(2**31)), np.uint32(2**31)]
+)
+def test_not_a_bit_changes(other):
+    extremes = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38], np.float32)
+    for x in (extremes, extremes.view(np.int32), extremes.view(np.uint32)):
+        for found in (after(x, jnp.asarray(other)), jax.jit(after)(x, jnp.full((3, 2), other))):
+            assert bits(found) == bits(x)
+            assert found.dtype == x.dtype
+        each = jax.vmap(after)(jnp.stack([x, x[::-1]]), jnp.full((2, 3), other))
+        assert bits(each) == bits(np.stack([x, x[::-1]]))
+
+
+def test_other_dtypes_and_nothing_pass():
+    flags, empty = jnp.array([True, False]), jnp.zeros((0, 3))
+    assert after(flags, jnp.ones(2)) is flags
+    assert after(flags, flags) is flags
+    assert after(empty, jnp.ones(2)).shape == (0, 3)
+    assert after(flags, empty) is flags
+
+
+def test_gradients_pass_to_the_array_alone():
+    def f(x, y):
+        return jnp.sum(after(x, y) ** 3)
+
+    x, y = jnp.array([1.0, -2.0]), jnp.array([5.0])
+    for grad in (jax.grad(f, (0, 1)), jax.jit(jax.grad(f, (0, 1)))):
+        np.testing.assert_array_equal(grad(x, y)[0], [3.0, 12.0])
+        np.testing.assert_array_equal(grad(x, y)[1], [0.0])
+    np.testing.assert_array_equal(jax.hessian(f)(x, y), [[6.0, 0.0], [0.0, -12.0]])
+
+
+def descending():
+    """Steps of Adam on 20 weights, in a loop."""
+    descent = Descent(jnp.float32(1e-3), jnp.float32(0.5), jnp.float32(1e-5))
+
+    def step(carry, gradient):
+        params, opt_state = carry
+        grads = jax.tree.map(lambda x: jnp.full(x.shape, gradient), params)
+        params, opt_state, _ = descent.step(params, opt_state, grads)
+        return (params, opt_state), None
+
+    params = [jnp.ones((i % 3 + 2, 64)) for i in range(20)]
+    return lambda carry, gradients: jax.lax.scan(step, carry, gradients)[0], (params, descent.init(params)), jnp.ones(5)
+
+
+def rolling():
+    """A rollout of PPO with few environments."""
+    env, params = envs.make("CartPole-v1")
+    agent = ppo.make(ppo.Config(hidden_sizes=(8,)), env.observation_space(params), env.action_space(params))
+    pair = training.make(agent, env, params, num_envs=4, num_steps=16)
+    state = jax.eval_shape(pair.init, ppo.Hyper(), jax.eval_shape(lambda: jax.random.key(0)))
+
+    def roll(state):
+        state = straight(state)
+        return rollout.rollout(agent, env, params, agent.actor(state.agent), state.envs, state.key, 16)
+
+    return roll, state
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize(("made", "module", "few"), [(descending, optimization, SPLIT), (rolling, rollout, SPLIT + 1)])
+def test_few_kernels_of_a_loop_are_ready_at_once(made, module, few, monkeypatch):
+    """Of a rollout's step, nine copies of the environments' state, of which some wait for others' buffers."""
+
+    def most():
+        program, *arguments = made()
+        counts = most_ready(jax.jit(program).lower(*arguments).compile().as_text())
+        return max(count for name, count in counts.items() if name != "ENTRY")
+
+    assert most() <= few
+    monkeypatch.setattr(module, "after", lambda x, other: x)
+    assert most() > few  # so that this test would see it
