@@ -306,6 +306,43 @@ def test_gradients(name: str):
         )
 
 
+@pytest.mark.parametrize("rows", [3, 2048])  # few and many: many are turned around in memory
+def test_the_gradients_of_a_categorical_are_those_of_the_chain_rule(rows: int):
+    logits, action = jnp.asarray(normal(rows, 3), jnp.float32), jnp.arange(rows) % 3
+    weights = jnp.asarray(normal(2, rows, seed=1), jnp.float32)
+
+    def by_chain_rule(logits):
+        log_probs = jax.nn.log_softmax(logits)
+        return log_probs[jnp.arange(rows), action], -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+    def written_out(logits):
+        return Categorical(logits).log_prob(action), Categorical(logits).entropy()
+
+    def one_by_one(logits):
+        return jax.vmap(lambda row, a: (Categorical(row).log_prob(a), Categorical(row).entropy()))(logits, action)
+
+    def total(numbers):
+        return lambda logits: sum(jnp.vdot(w, jnp.sin(x)) for w, x in zip(weights, numbers(logits), strict=True))
+
+    def numbers(f):
+        """Value, derivative along the logits, gradient, and the second derivative along the logits."""
+        gradient = jax.grad(total(f))
+        return f(logits), jax.jvp(f, (logits,), (logits,))[1], gradient(logits), jax.jvp(gradient, (logits,), (logits,))
+
+    expected = numbers(by_chain_rule)
+    for f in (written_out, one_by_one):
+        found = jax.jit(lambda f=f: numbers(f))()
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, expected)
+
+
+def test_an_action_that_does_not_exist_has_no_gradient():
+    logits = jnp.float32([[1.0, 2.0, 3.0]] * 3)
+    _, pull = jax.vjp(lambda logits: Categorical(logits).log_prob(jnp.array([3, -1, 2])), logits)
+    (slope,) = pull(jnp.ones(3))
+    np.testing.assert_array_equal(slope[:2], 0.0)
+    assert bool(jnp.all(slope[2] != 0.0))
+
+
 @pytest.mark.parametrize("name", ["DiagNormal", "TanhNormal"])
 def test_draws_are_reparameterized(name: str):
     with jax.enable_x64(True):

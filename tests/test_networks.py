@@ -250,21 +250,24 @@ def test_patches_times_a_matrix_are_a_convolution(size, strides):
     np.testing.assert_allclose(network.apply(params, x), expected.reshape(2, 5, -1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 100, 128, 384])
-def test_the_derivatives_of_affine_are_those_of_the_product(rows):
-    x, kernel, bias, *tangents = (
-        jax.random.normal(key, shape)
-        for key, shape in zip(jax.random.split(jax.random.key(0), 6), 2 * [(rows, 5), (5, 3), (3,)], strict=True)
-    )
+@pytest.mark.parametrize(
+    ("rows", "depth", "size"),  # one block and three, narrow sides and wide ones
+    [(1, 5, 3), (100, 5, 3), (384, 5, 3), (384, 3, 5), (384, 4, 1), (384, 18, 20), (384, 20, 18)],
+)
+def test_the_derivatives_of_affine_are_those_of_the_product(rows, depth, size):
+    shapes = 2 * [(rows, depth), (depth, size), (size,)]
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    x, kernel, bias, *tangents = (jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True))
 
     def product(x, kernel, bias):
         return x @ kernel + bias[None]
 
     primals, close = (x, kernel, bias), partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
     jax.tree.map(close, jax.jvp(affine, primals, tuple(tangents)), jax.jvp(product, primals, tuple(tangents)))
-    (value, pull), (expected, pull_expected) = jax.vjp(affine, *primals), jax.vjp(product, *primals)
-    close(value, expected)
-    jax.tree.map(close, pull(jnp.cos(value)), pull_expected(jnp.cos(value)))
+    for function in (affine, jax.jit(affine)):
+        (value, pull), (expected, pull_expected) = jax.vjp(function, *primals), jax.vjp(product, *primals)
+        close(value, expected)
+        jax.tree.map(close, jax.jit(pull)(jnp.cos(value)), pull_expected(jnp.cos(value)))
 
     def loss(function):
         return lambda kernel: jnp.sum(jnp.sin(function(x, kernel, bias)))

@@ -11,6 +11,8 @@ from jax.typing import ArrayLike
 
 from rlkit.types import Array
 
+FEW = 4096  # numbers, below which XLA's CPU backend sums neighbors fast; see benchmarks/NOTES.md
+
 
 def as_floats(*values: ArrayLike) -> list[Array]:
     """The values as arrays of one dtype: float64 if any of them is float64, else float32 (bfloat16 is promoted)."""
@@ -88,3 +90,24 @@ def after(x: Array, other: Array) -> Array:
 
 
 after.defjvp(lambda primals, tangents: (after(*primals), tangents[0]))
+
+
+def written(x: Array) -> Array:
+    """x [...] itself, written down as it is: XLA's CPU backend else reads what it was made of through its transpose."""
+    return lax.platform_dependent(x, cpu=lax.optimization_barrier, default=lambda x: x)
+
+
+@jax.custom_jvp
+def leading(x: Array) -> Array:
+    """x [..., A] as [A, ...], in memory too where it is not small.
+
+    XLA's CPU backend takes 10 ns for a sum over a few neighbors, and cannot vectorize what is broadcast along them.
+    """
+    turned = jnp.moveaxis(x, -1, 0)
+    return turned if x.size < FEW else written(turned)
+
+
+@leading.defjvp
+def _leading_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (tangent,) = primals, tangents  # the transpose writes down what it has turned back, hence the order
+    return leading(x), jnp.moveaxis(tangent if x.size < FEW else written(tangent), -1, 0)

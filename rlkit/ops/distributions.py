@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from rlkit.ops import _softmax
 from rlkit.ops._arrays import as_floats, check_shape
 from rlkit.types import Array, Key
 
@@ -66,16 +67,11 @@ class Categorical(flax.struct.PyTreeNode):
     def log_prob(self, action: ArrayLike) -> Array:
         """action: [...] int -> [...] float, NaN where it is out of range. Raises ValueError on another shape."""
         check_shape("action", action, jnp.shape(self.logits)[:-1])
-        # A sum over a mask, which fuses with what is around it, gradient included; a gather takes eight more kernels.
-        log_probs, action = self.log_probs, jnp.asarray(action)
-        actions = jax.lax.broadcasted_iota(action.dtype, log_probs.shape, log_probs.ndim - 1)
-        taken = jnp.sum(jnp.where(actions == action[..., None], log_probs, 0.0), axis=-1)
-        return jnp.where((action >= 0) & (action < log_probs.shape[-1]), taken, jnp.nan)
+        return _softmax.log_prob(as_floats(self.logits)[0], jnp.asarray(action))
 
     def entropy(self) -> Array:
         """[...] float, in nats, -Σ p log p."""
-        log_probs = self.log_probs
-        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+        return _softmax.entropy(as_floats(self.logits)[0])
 
     def kl(self, other: "Categorical") -> Array:
         """[...] float, KL(self || other) in nats. Raises ValueError if the shapes differ."""
