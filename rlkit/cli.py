@@ -197,9 +197,7 @@ def _evaluated(found: dict[str, Any]) -> str:
 
 def _eval(options: argparse.Namespace) -> int:
     _cache_compilations()
-    import json
-
-    from rlkit.runs import files
+    from rlkit.runs import files, scores
     from rlkit.runs.loop import evaluate
     from rlkit.runs.policy import load_state
 
@@ -209,7 +207,7 @@ def _eval(options: argparse.Namespace) -> int:
         found = evaluate(program, program.evaluate, state, step)
     print(_evaluated(found))
     files.require_writable(run, f"run={options.run!r}")
-    files.replace(run / "eval.json", json.dumps(found, indent=1).encode() + b"\n")
+    scores.save(run, found)
     return 0
 
 

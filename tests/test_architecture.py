@@ -15,6 +15,7 @@ FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "rlkit").rg
 
 FLOORS = {
     "types": 0,
+    "_xla": 0,
     "ops": 1,
     "networks": 1,
     "replay": 2,

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -111,6 +113,16 @@ def test_returns_that_are_no_numbers(batched):
     assert short["return_mean"] == ([None, None] if batched else None)
     said = "greedy return not finite, IQM not finite [not finite, not finite] over 1 seed(s) and 4 episodes"
     assert said in cli._evaluated(found | {"step": 8, "seeds": [0]})
+
+
+def test_infinite_parameters_of_an_environment_leave_eval_json_json(tmp_path):
+    kwargs = {"gravity": math.inf, "levels": (1.0, -math.inf), "name": "x"}
+    run = SimpleNamespace(env="E", env_kwargs=kwargs, wrappers=(), agent="ppo")
+    program = SimpleNamespace(config=SimpleNamespace(run=run), seeds=np.arange(1), batched=False)
+    result = Evaluation(np.ones((2, 2), np.float32), np.ones((2, 2), np.int32), np.ones((2, 2), bool))
+    scores.save(tmp_path, loop.evaluate(program, lambda state: result, None, 8))
+    found = json.loads((tmp_path / "eval.json").read_text(), parse_constant=pytest.fail)
+    assert found["env_kwargs"] == {"gravity": "inf", "levels": [1.0, "-inf"], "name": "x"}
 
 
 def test_resume_of_a_finished_run_and_eval_agree(run, capsys):

@@ -1,4 +1,4 @@
-"""`ops._arrays.after`: nothing changes but the order of XLA's kernels; small loops leave the other threads asleep."""
+"""`_xla.after`: nothing changes but the order of XLA's kernels; small loops leave the other threads asleep."""
 
 import importlib
 
@@ -9,9 +9,9 @@ import pytest
 from hlo import most_ready
 
 from rlkit import envs, training
+from rlkit._xla import after
 from rlkit.agents import optimization, ppo
 from rlkit.agents.optimization import Descent
-from rlkit.ops._arrays import after
 from rlkit.ops.keys import straight
 
 rollout = importlib.import_module("rlkit.training.rollout")  # the name is a function's, too

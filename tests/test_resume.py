@@ -274,7 +274,7 @@ def test_the_state_before_the_first_bad_update_of_a_chunk_is_kept(trained, tmp_p
     assert step == 64
     reference = loop.train(SMALL, lambda line, state: line["step"] == 64, out=tmp_path / "reference", show=False)
     for a, b in zip(jax.tree.leaves(found.agent), jax.tree.leaves(reference.state.agent), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9)  # Adam's moments go down to 1e-7
 
 
 def test_the_environment_of_what_is_not_finite_is_named(tmp_path):

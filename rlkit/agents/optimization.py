@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from rlkit.ops._arrays import after
+from rlkit._xla import after
 from rlkit.types import Array, PyTree, Scalar
 
 SIDE_BY_SIDE = 4
@@ -54,7 +54,7 @@ class Descent(NamedTuple):
 
 
 def _add(params: PyTree, updates: PyTree) -> PyTree:
-    """params + updates, a few leaves side by side and those after the first of them: see `ops._arrays.after`."""
+    """params + updates, a few leaves side by side and those after the first of them: see `_xla.after`."""
     leaves, structure = jax.tree.flatten(params)
     new: list[Array] = []
     for i, (leaf, update) in enumerate(zip(leaves, jax.tree.leaves(updates), strict=True)):

@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rlkit._xla import written
 from rlkit.networks.initializers import if_starting, orthogonal
-from rlkit.ops._arrays import written
 from rlkit.types import Array
 
 _BLOCK, _NARROW = 128, 16  # rows and columns; see benchmarks/NOTES.md

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from rlkit.ops._arrays import hold
+from rlkit._xla import hold
 from rlkit.ops.keys import straight
 from rlkit.types import Array, Key
 

@@ -1,24 +1,42 @@
 """What a policy gradient takes of a softmax, with gradients written out.
 
-By the chain rule, one softmax for the log-probability and one for the entropy, they are twelve kernels more on a CPU.
-Inside, arrays are [A, ...]: see `leading`.
+By the chain rule, through one softmax for the log-probability and one for the entropy, they take half as long again on
+a CPU. Inside, arrays are [A, ...]: see `_leading`; benchmarks/NOTES.md has the times.
 """
 
 import jax
 import jax.numpy as jnp
 
-from rlkit.ops._arrays import leading
+from rlkit._xla import written
 from rlkit.types import Array
+
+FEW = 4096  # numbers, below which XLA's CPU backend sums neighbors fast; see benchmarks/NOTES.md
 
 
 def log_prob(logits: Array, action: Array) -> Array:
     """logits [..., A] float, action [...] int -> [...], NaN and without a gradient where there is no such action."""
-    return _log_prob(leading(logits), action)
+    return _log_prob(_leading(logits), action)
 
 
 def entropy(logits: Array) -> Array:
     """logits [..., A] float -> [...], -Σ p log p."""
-    return _entropy(leading(logits))
+    return _entropy(_leading(logits))
+
+
+@jax.custom_jvp
+def _leading(x: Array) -> Array:
+    """x [..., A] as [A, ...], in memory too where it is not small.
+
+    XLA's CPU backend takes 10 ns for a sum over a few neighbors, and cannot vectorize what is broadcast along them.
+    """
+    turned = jnp.moveaxis(x, -1, 0)
+    return turned if x.size < FEW else written(turned)
+
+
+@_leading.defjvp
+def _leading_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (tangent,) = primals, tangents  # the transpose writes down what it has turned back, hence the order
+    return _leading(x), jnp.moveaxis(tangent if x.size < FEW else written(tangent), -1, 0)
 
 
 def _both(logits: Array) -> tuple[Array, Array]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from rlkit._xla import hold
 from rlkit.ops import _tree_nodes as nodes
-from rlkit.ops._arrays import hold
 from rlkit.types import Array
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from rlkit._xla import hold
 from rlkit.ops import _tree_nodes as nodes
 from rlkit.ops import _tree_walk as walk
-from rlkit.ops._arrays import check_shapes, hold
+from rlkit.ops._arrays import check_shapes
 from rlkit.ops._tree_check import check as check
 from rlkit.ops._tree_nodes import STATISTICS
 from rlkit.ops.keys import straight

@@ -209,7 +209,7 @@ class Run:
             self.display.say(f"stopped at step {step} and saved; go on with: rlkit resume {self.path}")
             return Trained(self.path, state, None, self.signals.received)
         evaluation = evaluate(self.program, self.prepared.result(), state, step)
-        files.replace(self.path / "eval.json", json.dumps(evaluation, indent=1).encode() + b"\n")
+        scores.save(self.path, evaluation)
         curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
         return Trained(self.path, state, evaluation, None)
 
@@ -275,7 +275,7 @@ def evaluate(
     run = program.config.run
     return {
         "env": run.env,
-        "env_kwargs": {key: list(v) if isinstance(v, tuple) else v for key, v in run.env_kwargs.items()},
+        "env_kwargs": {key: scores.plain(value) for key, value in run.env_kwargs.items()},
         "wrappers": list(run.wrappers),
         "agent": run.agent,
         "step": step,

@@ -3,13 +3,17 @@
 What is not finite, or has no episode, is None, which JSON has.
 """
 
+import json
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from rlkit.ops.statistics import iqm, iqm_interval
+from rlkit.runs import files
 from rlkit.training import Evaluation
 
 
@@ -70,3 +74,15 @@ def report(result: Evaluation, batched: bool) -> dict[str, Any]:
         "min": _finite(every.min()) if every.size else None,
         "max": _finite(every.max()) if every.size else None,
     }
+
+
+def plain(value: Any) -> Any:
+    """A value of a config as JSON has it: lists for tuples, words for numbers that are not finite."""
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def save(run: Path, evaluation: Mapping[str, Any]) -> None:
+    """Write eval.json, whole or not at all."""
+    files.replace(run / "eval.json", json.dumps(evaluation, indent=1, allow_nan=False).encode() + b"\n")

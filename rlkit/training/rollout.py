@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._xla import after
 from rlkit.networks.recurrent import where_rows
-from rlkit.ops._arrays import after
 from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
 
 SMALL = 128  # bytes that one thread writes in less time than another takes to wake up
@@ -92,7 +92,7 @@ def rollout(
 
 
 def _in_turn(tree: PyTree) -> PyTree:
-    """A step's record, its small leaves one after the other: see `ops._arrays.after`."""
+    """A step's record, its small leaves one after the other: see `_xla.after`."""
     leaves, structure = jax.tree.flatten(tree)
     last = None
     for i, leaf in enumerate(leaves):
