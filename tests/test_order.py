@@ -1,4 +1,4 @@
-"""`_xla.after`: nothing changes but the order of XLA's kernels; small loops leave the other threads asleep."""
+"""What XLA is told (`_xla`): nothing changes but the order of kernels; small loops leave the other threads asleep."""
 
 import importlib
 
@@ -12,6 +12,7 @@ from rlkit import envs, training
 from rlkit._xla import after
 from rlkit.agents import optimization, ppo
 from rlkit.agents.optimization import Descent
+from rlkit.ops.distributions import Categorical
 from rlkit.ops.keys import straight
 
 rollout = importlib.import_module("rlkit.training.rollout")  # the name is a function's, too
@@ -96,3 +97,16 @@ def test_few_kernels_of_a_loop_are_ready_at_once(made, module, few, monkeypatch)
     assert most() <= few
     monkeypatch.setattr(module, "after", lambda x, other: x)
     assert most() > few  # so that this test would see it
+
+
+@pytest.mark.parametrize(("platform", "barriers"), [("cpu", 4), ("cuda", 0), ("tpu", 0)])
+def test_only_a_cpu_is_told_what_to_write_down(platform, barriers):
+    """Of many rows' log-probabilities and entropies, the logits and what their gradients turn back; of few, nothing."""
+
+    def total(logits):
+        dist = Categorical(logits)
+        return jnp.sum(dist.log_prob(jnp.zeros(logits.shape[:1], jnp.int32)) + dist.entropy())
+
+    for rows, expected in ((2048, barriers), (2047, 0)):
+        lowered = jax.jit(jax.grad(total)).trace(jnp.ones((rows, 2))).lower(lowering_platforms=(platform,))
+        assert lowered.as_text().count("optimization_barrier") == expected
