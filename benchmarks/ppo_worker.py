@@ -1,4 +1,4 @@
-"""One library's PPO in a process of its own, for ppo.py: `python ppo_worker.py rlkit|rejax`.
+"""One library's PPO in a process of its own, for ppo.py: `python ppo_worker.py rlkit|bare|rejax`.
 
 It speaks JSON, a line each, as `workers.answer` does: {"compile": [num_envs, updates]} and {"run": [seed]} are answered
 with the seconds they took, and a run with the environment steps that the program itself has counted. The libraries need
@@ -21,7 +21,7 @@ REJAX_ALWAYS = {"vf_clip_eps": 0.2, "adam_eps": 1e-8}  # what rejax has built in
 Train = Callable[[Any], Any]  # key -> the state at the end
 
 
-def rlkit(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
+def rlkit(num_envs: int, updates: int, metrics: bool = True) -> tuple[Train, Callable[[Any], int]]:
     import jax
     import jax.numpy as jnp
 
@@ -36,12 +36,18 @@ def rlkit(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
 
     def train(key):
         def update(state, _):
-            state, metrics = step(state)
-            return state, jnp.stack([x.astype(jnp.float32) for x in metrics.values() if x.ndim == 0])  # rejax has none
+            state, found = step(state)
+            scalars = [x.astype(jnp.float32) for x in found.values() if x.ndim == 0]
+            return state, jnp.stack(scalars) if metrics else None  # rejax has none
 
         return jax.lax.scan(update, init(hyper, key), None, updates)
 
     return train, lambda out: int(out[0].agent.num_updates) * num_envs * NUM_STEPS
+
+
+def bare(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
+    """rlkit without metrics, which returns what rejax returns: the state at the end."""
+    return rlkit(num_envs, updates, metrics=False)
 
 
 def rejax(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
@@ -93,7 +99,7 @@ class Trainer:
 
 
 def main() -> None:
-    answer(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), PACKAGES)
+    answer(Trainer({"rlkit": rlkit, "bare": bare, "rejax": rejax}[sys.argv[1]]), PACKAGES)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,48 @@
 """Where XLA's CPU backend is told what to compute once, in which order, and what to write down; elsewhere identities.
 
-None of it changes a number. What it is good for: benchmarks/NOTES.md.
+None of it changes a number. What it is good for: benchmarks/NOTES.md. These are primitives, as programs have dozens of
+them and `lax.platform_dependent` takes ten times as long to trace.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+
+def _itself(name: str, on_cpu: Callable[..., Array]) -> Primitive:
+    """A primitive that is x of (x, *others), as `on_cpu` computes it on a CPU; the derivative is that of x alone."""
+    primitive = Primitive(name)
+    primitive.def_impl(jax.jit(primitive.bind))
+    primitive.def_abstract_eval(lambda x, *others: x)
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda x, *others: x, multiple_results=False))
+    mlir.register_lowering(primitive, mlir.lower_fun(on_cpu, multiple_results=False), platform="cpu")
+    batching.primitive_batchers[primitive] = lambda args, axes: (primitive.bind(*args), axes[0])
+    ad.primitive_jvps[primitive] = lambda primals, tangents: (primitive.bind(*primals), tangents[0])
+    return primitive
+
+
+def _scattered(x: Array) -> Array:
+    bits = lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
+    bits = bits.at[np.zeros(2, np.int32)].max(np.iinfo(np.int32).min, mode="promise_in_bounds")
+    return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)
+
+
+def _ordered(x: Array, other: Array) -> Array:
+    bits, first = (lax.bitcast_convert_type(a, jnp.int32) for a in (x, other[(0,) * other.ndim]))
+    return lax.bitcast_convert_type(jnp.maximum(bits, jnp.minimum(first, np.iinfo(np.int32).min)), x.dtype)
+
+
+_hold, _after, _written = (
+    _itself("hold", _scattered),
+    _itself("after", _ordered),
+    _itself("written", lax.optimization_barrier),
+)
+ad.deflinear2(_written, lambda cotangent, x: [_written.bind(cotangent)])
 
 
 def hold(x: Array) -> Array:
@@ -17,35 +53,20 @@ def hold(x: Array) -> Array:
     It does not fuse across a scatter, and this one changes nothing: no bits are an integer below the lowest. (Of two
     indices, as one alone becomes a slice.)
     """
-
-    def scattered(x: Array) -> Array:
-        bits = lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
-        bits = bits.at[np.zeros(2, np.int32)].max(np.iinfo(np.int32).min, mode="promise_in_bounds")
-        return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)
-
-    return lax.platform_dependent(x, cpu=scattered, default=lambda x: x)
+    return _hold.bind(x)
 
 
-@jax.custom_jvp
 def after(x: Array, other: Array) -> Array:
     """x [...] itself, computed after `other` [...], where both are 32-bit numbers.
 
     Where more than eight kernels are ready at once, XLA's CPU backend hands half of them to another thread, which takes
     longer to wake up than small kernels take. (No bits are an integer below the lowest, which XLA does not know.)
     """
-
-    def ordered(x: Array, other: Array) -> Array:
-        bits, first = (lax.bitcast_convert_type(a, jnp.int32) for a in (x, other[(0,) * other.ndim]))
-        return lax.bitcast_convert_type(jnp.maximum(bits, jnp.minimum(first, np.iinfo(np.int32).min)), x.dtype)
-
     if not other.size or not {x.dtype, other.dtype} <= {np.dtype(name) for name in ("float32", "int32", "uint32")}:
         return x
-    return lax.platform_dependent(x, other, cpu=ordered, default=lambda x, other: x)
-
-
-after.defjvp(lambda primals, tangents: (after(*primals), tangents[0]))
+    return _after.bind(x, other)
 
 
 def written(x: Array) -> Array:
     """x [...] itself, written down as it is: XLA's CPU backend else reads what it was made of through its transpose."""
-    return lax.platform_dependent(x, cpu=lax.optimization_barrier, default=lambda x: x)
+    return _written.bind(x)

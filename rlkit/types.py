@@ -226,3 +226,18 @@ class Tuple:
 
 
 Space = Discrete | MultiDiscrete | Box | Dict | Tuple
+
+
+def shape_of(space: Space) -> PyTree:
+    """What a value of the space is like: `jax.ShapeDtypeStruct`s in its structure, in the dtypes that JAX knows."""
+    match space:
+        case Dict():
+            return {name: shape_of(child) for name, child in space.spaces.items()}
+        case Tuple():
+            return tuple(shape_of(child) for child in space.spaces)
+    return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
+
+
+def zeros(space: Space) -> PyTree:
+    """A value of the space's shapes and dtypes, all zero, be that within its bounds or not."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape_of(space))

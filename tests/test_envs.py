@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
-from rlkit import envs
-from rlkit.envs._spaces import leaves
-from rlkit.types import Box, ConfigError, Discrete, Env
+from rlkit import envs, types
+from rlkit.envs.adapter import Adapter
+from rlkit.types import Box, ConfigError, Discrete, Env, shape_of, zeros
 
 
 def avals(tree):
@@ -45,7 +46,7 @@ def test_types_are_those_of_the_space_and_stay_the_same(name):
     next_obs, next_state, reward, terminated, truncated, info = jax.eval_shape(
         env.step, jax.random.key(1), state, action, params
     )
-    expected = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, False), leaves(space))
+    expected = jax.tree.map(lambda like: (like.shape, like.dtype, False), shape_of(space))
     assert avals(obs) == avals(next_obs) == avals(info["final_observation"]) == expected
     assert avals(state) == avals(next_state)
     assert not any(x.weak_type for x in jax.tree.leaves(state))
@@ -53,6 +54,39 @@ def test_types_are_those_of_the_space_and_stay_the_same(name):
     assert avals(terminated) == avals(truncated) == ((), jnp.bool_, False)
     assert set(info) == {"final_observation"}
     assert env.name == name
+
+
+def test_what_a_space_is_like_is_what_it_samples():
+    parts = {
+        "b": Box(-np.inf, np.inf, (2, 3)),
+        "a": types.Tuple((Box(0.0, 1.0, (1,)), Box(0, 255, (4, 4), np.uint8))),
+        "c": types.Tuple((Discrete(3), types.MultiDiscrete((2, 5)))),
+    }
+    for space in (types.Dict(parts), Discrete(2)):
+        like = jax.eval_shape(space.sample, jax.random.key(0))
+        assert avals(shape_of(space)) == avals(zeros(space)) == avals(like)
+        assert not any(np.any(x) for x in jax.tree.leaves(zeros(space)))
+    assert shape_of(Box(0.0, 1.0, (1,), np.float64)).dtype == np.float32  # as JAX has it
+
+
+def test_parameters_of_another_structure_have_a_space_of_their_own():
+    """What an observation is like is remembered, for parameters of one structure."""
+
+    class Params(struct.PyTreeNode):
+        whole: bool = struct.field(pytree_node=False)
+
+    class Task(Adapter):
+        name = "task"
+
+        def _start(self, key, params):
+            return jnp.zeros((2,)), jnp.zeros(())
+
+        def observation_space(self, params):
+            return Box(-1, 1, (2,), np.int32 if params.whole else np.float32)
+
+    task = Task()
+    for whole in (True, False, True):
+        assert task.reset(jax.random.key(0), Params(whole))[0].dtype == (np.int32 if whole else np.float32)
 
 
 # The tasks whose bounds gymnax gets wrong, and those whose dtype it gets wrong.

@@ -39,6 +39,7 @@ def gradient(
     if chunks == 1:
         return of(params, batch)
     split = jax.tree.map(lambda x: x.reshape(chunks, -1, *x.shape[1:]), batch)
+    of = jax.jit(of, inline=True)  # traced once, for its shapes and for the loop
     shapes = jax.eval_shape(of, params, jax.tree.map(lambda x: x[0], split))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     total, _ = jax.lax.scan(lambda sums, part: (jax.tree.map(jnp.add, sums, of(params, part)), None), zeros, split)

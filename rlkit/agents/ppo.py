@@ -154,7 +154,7 @@ def loss(
         "policy_loss": surrogate.mean(),
         "value_loss": value_loss.mean(),
         "entropy": dist.entropy().mean(),
-        "approx_kl": losses.kl_approx(log_prob, batch.old_log_prob).mean(),
+        "approx_kl": losses.kl_approx(jax.lax.stop_gradient(log_prob), batch.old_log_prob).mean(),
         "clip_fraction": ((log_ratio > jnp.log1p(high)) | (log_ratio < jnp.log1p(-low))).mean(dtype=jnp.float32),
     }
     total = metrics["policy_loss"] + hyper.vf_coef * metrics["value_loss"] - hyper.ent_coef * metrics["entropy"]

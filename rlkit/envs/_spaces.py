@@ -12,16 +12,6 @@ from rlkit.types import Array, Dict, Discrete, MultiDiscrete, PyTree, Space, Tup
 MASK = "action_mask"  # the observation leaf that marks legal actions; no wrapper changes it
 
 
-def leaves(space: Space) -> PyTree:
-    """The leaf spaces as a tree in the structure of the space's values."""
-    match space:
-        case Dict():
-            return {name: leaves(child) for name, child in space.spaces.items()}
-        case Tuple():
-            return tuple(leaves(child) for child in space.spaces)
-    return space
-
-
 def map_obs(fn: Callable, obs: PyTree, *rest: PyTree) -> PyTree:
     """`fn` on every leaf but the mask, which stays what it is in `obs`."""
 

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.envs._spaces import leaves
-from rlkit.types import Box, ConfigError, Dict, Discrete, Env, Key, MultiDiscrete, PyTree, Space, Tuple
+from rlkit.types import Box, ConfigError, Dict, Discrete, Env, Key, MultiDiscrete, PyTree, Space, Tuple, shape_of
 
 _ENVS, _STEPS = 4, 16
 _TOLERANCE = 1e-5  # of a bounded range: rounding may pass its ends
@@ -38,7 +37,7 @@ def check(env: Env, params: Any, key: Key, *, name: str | None = None) -> None:
 
 def _check_types(env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space) -> None:
     obs, state = _shapes(name, "reset", ("obs", "state"), env.reset, key, params)
-    action = jax.eval_shape(action_space.sample, key)
+    action = shape_of(action_space)
     results = ("obs", "state", "reward", "terminated", "truncated", "info")
     returned = _shapes(name, "step", results, env.step, key, state, action, params)
     next_obs, next_state, reward, terminated, truncated, info = returned
@@ -69,8 +68,7 @@ def _shapes(name: str, field: str, results: tuple[str, ...], fn: Callable, *args
 
 
 def _check_observation(name: str, field: str, space: Space, value: PyTree) -> None:
-    expected = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), leaves(space))
-    _compare(name, field, expected, value, "as observation_space, ")
+    _compare(name, field, shape_of(space), value, "as observation_space, ")
 
 
 def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from rlkit import types
 from rlkit.envs._import import drawing_deferred
 from rlkit.envs.adapter import Adapter, gymnax_space, lenient, refuse_others, replaced
-from rlkit.types import Array, ConfigError, Key, PyTree, Space
+from rlkit.types import Array, ConfigError, Key, PyTree, Space, shape_of
 
 CANNOT_RUN = {
     "MNISTBandit-bsuite": "it downloads its data when it is made, and rlkit downloads nothing; try SimpleBandit-bsuite"
@@ -39,7 +39,9 @@ class GymnaxEnv(Adapter):
         Bounds that depend on traced parameters are not known yet: they count as infinite.
         """
         with jax.ensure_compile_time_eval(), lenient():
-            return _corrected(self.name, self.env, gymnax_space(self.env.observation_space(params)))
+            space = _corrected(self.name, self.env, gymnax_space(self.env.observation_space(params)))
+        self._like = jax.tree.structure(params), shape_of(space)
+        return space
 
     def action_space(self, params: Any) -> Space:
         """The actions' space; bounds that depend on traced parameters count as infinite."""

@@ -14,7 +14,7 @@ import numpy as np
 from flax import struct
 
 from rlkit.envs._spaces import MASK, flat_bounds, flatten, map_obs, map_space, without_mask
-from rlkit.types import Array, Box, ConfigError, Dict, Env, Key, PyTree, Space
+from rlkit.types import Array, Box, ConfigError, Dict, Env, Key, PyTree, Space, zeros
 
 Step = tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]
 
@@ -217,10 +217,7 @@ class StickyAction(Wrapper):
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, StickyActionState]:
         obs, env_state = self.env.reset(key, params)
-        none = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(self.env.action_space(params).sample, key)
-        )
-        return obs, StickyActionState(env_state, none, jnp.array(True))
+        return obs, StickyActionState(env_state, zeros(self.env.action_space(params)), jnp.array(True))
 
     def step(self, key: Key, state: StickyActionState, action: PyTree, params: Any) -> Step:
         stick_key, env_key = jax.random.split(key)

@@ -17,7 +17,7 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.networks.recurrent import where_rows
 from rlkit.ops.keys import straight
 from rlkit.training.rollout import memories
-from rlkit.types import Agent, Array, Key, PyTree, Space, Transition
+from rlkit.types import Agent, Array, Key, PyTree, Space, Transition, shape_of
 
 
 class Collected(NamedTuple):
@@ -65,7 +65,9 @@ class Collector:
 
     def compile(self, actor: PyTree, key: Key) -> None:
         """Compile the acting, with arguments like those of `collect`, and make room for its rollouts."""
-        obs = jax.tree.map(lambda x: np.zeros((self.num_envs, *x.shape), x.dtype), _shape(self.pool.observation_space))
+        obs = jax.tree.map(
+            lambda x: np.zeros((self.num_envs, *x.shape), x.dtype), shape_of(self.pool.observation_space)
+        )
         actor, key = self.place((actor, key))
         _, action, extras = self.act(actor, self.memory, self.ended, obs, key, np.uint32(0))
         reward: Any = np.zeros(self.num_envs, np.float32)
@@ -183,7 +185,7 @@ def _act(
 
 def act_shapes(agent: Agent, obs_space: Space, actor: PyTree, num_envs: int) -> tuple[PyTree, PyTree, PyTree]:
     """Shapes and dtypes of memory, actions and extras [N, ...]."""
-    obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), _shape(obs_space))
+    obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), shape_of(obs_space))
     memory = jax.eval_shape(lambda: memories(agent, num_envs))
     ended, number = jax.ShapeDtypeStruct((num_envs,), bool), jax.ShapeDtypeStruct((), jnp.uint32)
     return jax.eval_shape(partial(_act, agent), actor, memory, ended, obs, _key(), number)
@@ -191,7 +193,3 @@ def act_shapes(agent: Agent, obs_space: Space, actor: PyTree, num_envs: int) -> 
 
 def _key() -> Key:
     return jax.eval_shape(lambda: jax.random.key(0))
-
-
-def _shape(space: Space) -> PyTree:
-    return jax.eval_shape(space.sample, _key())

@@ -11,7 +11,7 @@ from rlkit.networks import encoder
 from rlkit.networks.cells import CELLS, GRU, LSTM
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoder import Make
-from rlkit.networks.initializers import together
+from rlkit.networks.initializers import together, weight
 from rlkit.types import Array, Network, PyTree, Space
 
 SETTINGS = (
@@ -52,7 +52,7 @@ class ActorCritic(nn.Module):
         if self.real_valued:
             width = self.width if self.recurrent == "none" else self.memory_size
             shape = (width, self.policy_size) if self.gsde else (self.policy_size,)
-            self.log_std = self.param("log_std", nn.initializers.constant(self.log_std_init), shape, jnp.float32)
+            self.log_std = weight(self, "log_std", nn.initializers.constant(self.log_std_init), shape)
 
     def __call__(self, obs: PyTree, memory: PyTree = ()):
         hidden = self.encode(obs)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.networks.dense import Dense
-from rlkit.networks.initializers import if_starting, orthogonal
+from rlkit.networks.initializers import orthogonal, weight
 from rlkit.types import Array, PyTree
 
 
@@ -17,8 +17,8 @@ class GRU(nn.Module):
 
     def setup(self):
         self.inputs = Dense(3 * self.size, 3**0.5)  # the scale of one orthogonal matrix for each gate
-        self.kernel = self.param("kernel", if_starting(self, orthogonal(count=3)), (self.size, 3 * self.size))
-        self.bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
+        self.kernel = weight(self, "kernel", orthogonal(count=3), (self.size, 3 * self.size))
+        self.bias = weight(self, "bias", nn.initializers.zeros, (self.size,))
 
     @staticmethod
     def start(size: int) -> PyTree:
@@ -50,7 +50,7 @@ class LSTM(nn.Module):
 
     def setup(self):
         self.inputs = Dense(4 * self.size, 4**0.5)  # the scale of one orthogonal matrix for each gate
-        self.kernel = self.param("kernel", if_starting(self, orthogonal(count=4)), (self.size, 4 * self.size))
+        self.kernel = weight(self, "kernel", orthogonal(count=4), (self.size, 4 * self.size))
 
     @staticmethod
     def start(size: int) -> PyTree:

@@ -10,7 +10,7 @@ import numpy as np
 from rlkit.networks import encoder
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoder import Make
-from rlkit.networks.initializers import together
+from rlkit.networks.initializers import together, weight
 from rlkit.types import Array, Box, Network, PyTree, Space
 
 LOG_STD = (-20.0, 2.0)  # of a policy; beyond them densities overflow
@@ -37,10 +37,10 @@ class PolicyNetwork(nn.Module):
             return loc
         if self.spread == "features":
             start = nn.initializers.constant(self.log_std_init)
-            log_std = self.param("log_std", start, (hidden.shape[-1], self.size), jnp.float32)
+            log_std = weight(self, "log_std", start, (hidden.shape[-1], self.size))
             return loc, jnp.clip(log_std, *LOG_STD), jax.lax.stop_gradient(hidden)
         if self.spread == "constant":
-            log_std = self.param("log_std", nn.initializers.constant(self.log_std_init), (self.size,), jnp.float32)
+            log_std = weight(self, "log_std", nn.initializers.constant(self.log_std_init), (self.size,))
             log_std = jnp.broadcast_to(log_std.reshape((1,) * (loc.ndim - 1) + (-1,)), loc.shape)
         else:
             log_std = Dense(self.size, 0.01, name="log_std")(hidden) + self.log_std_init

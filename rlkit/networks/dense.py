@@ -5,9 +5,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from rlkit._xla import written
-from rlkit.networks.initializers import if_starting, orthogonal
+from rlkit.networks.initializers import orthogonal, weight
 from rlkit.types import Array
 
 _BLOCK, _NARROW = 128, 16  # rows and columns; see benchmarks/NOTES.md
@@ -22,9 +23,8 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        kernel_init = if_starting(self, orthogonal(self.scale))
-        kernel = self.param("kernel", kernel_init, (x.shape[-1], self.size), jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
+        kernel = weight(self, "kernel", orthogonal(self.scale), (x.shape[-1], self.size))
+        bias = weight(self, "bias", nn.initializers.zeros, (self.size,))
         x, kernel, bias = (a.astype(self.dtype) for a in (x, kernel, bias))
         flat = x.reshape(-1, x.shape[-1])
         return affine(flat, kernel, bias).reshape(*x.shape[:-1], self.size)
@@ -37,7 +37,7 @@ def affine(x: Array, kernel: Array, bias: Array) -> Array:
     The gradient of the kernel, a product over B that leaves only [D, F], is the sum of those of blocks of rows: XLA
     does not share it among a CPU's cores otherwise (a quarter of the whole gradient's time at B = 2048, D = F = 64).
     """
-    return x @ kernel + bias[None]
+    return lax.add(lax.dot(x, kernel), lax.broadcast(bias, x.shape[:1]))
 
 
 def _blockwise(x: Array, kernel: Array) -> Array:
@@ -51,19 +51,19 @@ def _blockwise(x: Array, kernel: Array) -> Array:
     turned = blocks > 1 and min(depth, size) <= _NARROW
     x = x.reshape(blocks, rows // blocks, depth)
     if depth <= size:
-        each = jnp.broadcast_to(kernel[None], (blocks, depth, size))
+        each = lax.broadcast(kernel, (blocks,))
         if not turned:
-            return (x @ each).reshape(rows, size)
-        y = jax.lax.dot_general(written(x.transpose(0, 2, 1)), each, (((1,), (1,)), ((0,), (0,))))
+            return lax.dot_general(x, each, (((2,), (1,)), ((0,), (0,)))).reshape(rows, size)
+        y = lax.dot_general(written(x.transpose(0, 2, 1)), each, (((1,), (1,)), ((0,), (0,))))
         return y.reshape(rows, size)
     # Turned before it is repeated, so that the blocks' sum is turned back: XLA would turn each block's product.
-    each = jnp.broadcast_to(kernel.T[None], (blocks, size, depth))
-    y = jax.lax.dot_general(each, x, (((2,), (2,)), ((0,), (0,))))
+    each = lax.broadcast(kernel.T, (blocks,))
+    y = lax.dot_general(each, x, (((2,), (2,)), ((0,), (0,))))
     return (written(y) if turned else y).transpose(0, 2, 1).reshape(rows, size)
 
 
 affine.defjvps(
-    lambda tangent, y, x, kernel, bias: tangent @ kernel,
+    lambda tangent, y, x, kernel, bias: lax.dot(tangent, kernel),
     lambda tangent, y, x, kernel, bias: _blockwise(x, tangent),
-    lambda tangent, y, x, kernel, bias: jnp.broadcast_to(tangent[None], y.shape),
+    lambda tangent, y, x, kernel, bias: lax.broadcast(tangent, y.shape[:1]),
 )

@@ -84,9 +84,15 @@ def together(init: Callable[..., PyTree]) -> Callable[..., PyTree]:
     return init_together
 
 
-def if_starting(module: nn.Module, init: Callable[..., Array]) -> Callable[..., Array]:
-    """`init` for the first weights of `module`, later zeros: flax traces an initializer at every call for its shape."""
-    return init if module.is_initializing() else nn.initializers.zeros
+def weight(module: nn.Module, name: str, init: Callable[..., Array], shape: tuple[int, ...]) -> Array:
+    """The weight of `module` that is called `name`, float32, as `module.param` has it.
+
+    That traces the initializer at every call, to compare shapes.
+    """
+    found = None if module.is_initializing() else module.get_variable("params", name)
+    if found is None or found.shape != shape:
+        return module.param(name, init, shape, jnp.float32)
+    return found
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.networks.dense import Dense
+from rlkit.networks.initializers import weight
 from rlkit.types import Array, Key
 
 STREAM = "noise"  # the name of the random stream: module.apply(params, obs, rngs={STREAM: key})
@@ -28,8 +29,8 @@ class NoisyDense(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         spread = nn.initializers.constant(self.sigma / max(x.shape[-1], 1) ** 0.5)
-        kernel_sigma = self.param("kernel_sigma", spread, (x.shape[-1], self.size), jnp.float32)
-        bias_sigma = self.param("bias_sigma", spread, (self.size,), jnp.float32)
+        kernel_sigma = weight(self, "kernel_sigma", spread, (x.shape[-1], self.size))
+        bias_sigma = weight(self, "bias_sigma", spread, (self.size,))
         y = Dense(self.size, self.scale, self.dtype)(x)
         if not self.has_rng(STREAM):
             return y

@@ -149,7 +149,7 @@ def clipped_value_loss(value: ArrayLike, old_value: ArrayLike, target: ArrayLike
     check_shapes(value=value, old_value=old_value, target=target)
     value, old_value, target = as_floats(value, old_value, target)
     (clip_eps,) = scalars(value, clip_eps=clip_eps)
-    clipped = jnp.clip(value, old_value - clip_eps, old_value + clip_eps)
+    clipped = jax.lax.clamp(old_value - clip_eps, value, old_value + clip_eps)
     error, clipped_error = (value - target) ** 2, (clipped - target) ** 2
     return 0.5 * jnp.where(clipped_error > error, clipped_error, error)
 

@@ -107,11 +107,16 @@ def _feistel(words: Array, x: Array, rows: Array, low_bits: Array) -> Array:
     columns_mask = (jnp.uint32(1) << low_bits) - jnp.uint32(1)
     row, column = x >> low_bits, x & columns_mask
     for i in range(0, _ROUNDS, 2):
-        word = _mix(column ^ words[..., i, None])
-        row = row + (((word >> 16) * rows + (((word & jnp.uint32(0xFFFF)) * rows) >> 16)) >> 16)
-        row = jnp.where(row >= rows, row - rows, row)
-        column = column ^ (_mix(row ^ words[..., i + 1, None]) & columns_mask)
+        row, column = _two_rounds(row, column, words[..., i : i + 2], rows, columns_mask)
     return (row << low_bits) | column
+
+
+@jax.jit  # traced once for all rounds
+def _two_rounds(row: Array, column: Array, words: Array, rows: Array, columns_mask: Array) -> tuple[Array, Array]:
+    word = _mix(column ^ words[..., :1])
+    row = row + (((word >> 16) * rows + (((word & jnp.uint32(0xFFFF)) * rows) >> 16)) >> 16)
+    row = jnp.where(row >= rows, row - rows, row)
+    return row, column ^ (_mix(row ^ words[..., 1:]) & columns_mask)
 
 
 def _mix(x: Array) -> Array:

@@ -15,7 +15,7 @@ from rlkit.runs import dataset_files, files
 from rlkit.runs.hosted import HostProgram
 from rlkit.runs.policy import load_state
 from rlkit.runs.program import Program
-from rlkit.types import Agent, ConfigError, PyTree, Transition
+from rlkit.types import Agent, ConfigError, PyTree, Transition, shape_of
 
 _STEPS, _BYTES = 1 << 16, 1 << 28  # that are collected at a time, at most
 
@@ -84,7 +84,7 @@ def collect(
 def _step_bytes(program: Program | HostProgram) -> int:
     """What a transition takes: two observations and an action; pictures are large."""
     obs, action = program.env.observation_space(program.params), program.env.action_space(program.params)
-    shapes = jax.eval_shape(lambda key: (obs.sample(key), obs.sample(key), action.sample(key)), jax.random.key(0))
+    shapes = shape_of(obs), shape_of(obs), shape_of(action)
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
 

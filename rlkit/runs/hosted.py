@@ -28,7 +28,7 @@ from rlkit.runs.config import RunConfig
 from rlkit.runs.parts import join, split
 from rlkit.runs.program import Chunk, Program
 from rlkit.training import Evaluation, TrainState
-from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
+from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition, zeros
 
 _EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # what tells the seeds of these from those of training
 
@@ -128,10 +128,7 @@ class HostProgram:
     def _init(self, seed: Array, hyper: PyTree) -> TrainState:
         agent_key, run_key = jax.random.split(straight(jax.random.split(jax.random.key(seed))[0]))
         num_envs = self.streams
-        obs, action = (
-            jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(space.sample, run_key))
-            for space in (self.env.obs, self.env.action)
-        )
+        obs, action = zeros(self.env.obs), zeros(self.env.action)
         reward, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
         example = Transition(obs, action, reward, flag, flag, obs)
         state = self.agent.init(hyper, agent_key, example, num_envs)

@@ -7,7 +7,7 @@ import jax
 
 from rlkit.runs.hosted import HostProgram
 from rlkit.runs.program import Program
-from rlkit.types import ConfigError
+from rlkit.types import ConfigError, shape_of
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -20,7 +20,7 @@ def estimate(program: Program | HostProgram) -> int:
     config, state = program.config, program.template
     run = config.run
     if isinstance(program, HostProgram):  # two rollouts on the host; the update takes the buffer over
-        obs = num_bytes(jax.eval_shape(program.env.obs.sample, jax.eval_shape(lambda: jax.random.key(0))))
+        obs = num_bytes(shape_of(program.env.obs))
         replay = num_bytes(getattr(state.agent, "replay", ()))
         return 2 * num_bytes(state) - replay + 3 * config.steps_per_update * (2 * obs + 32)
     metrics = jax.eval_shape(program._over_seeds(program.training.step), state)[1]

@@ -10,7 +10,7 @@ from flax import struct
 
 from rlkit.ops.keys import plain, straight
 from rlkit.training.rollout import EnvsState, reset, rollout
-from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
+from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition, zeros
 
 
 class TrainState(struct.PyTreeNode):
@@ -123,13 +123,12 @@ def _init(agent: Agent, env: Env, params: Any, num_envs: int, hyper: PyTree, key
     keys = jax.random.split(straight(key), 2 + num_envs)
     agent_key, run_key = keys[0], keys[1]
     envs = reset(agent, env, params, keys[2:], num_envs)
-    agent_state = agent.init(hyper, agent_key, _example(env, params, envs, agent_key), num_envs)
+    agent_state = agent.init(hyper, agent_key, _example(env, params, envs), num_envs)
     return plain(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)))
 
 
-def _example(env: Env, params: Any, envs: EnvsState, key: Key) -> Transition:
+def _example(env: Env, params: Any, envs: EnvsState) -> Transition:
     """One step of one environment, without batch axes and extras, all zero: what Agent.init wants to see."""
     obs = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), envs.obs)
-    action = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(env.action_space(params).sample, key))
     flag = jnp.zeros((), bool)
-    return Transition(obs, action, jnp.zeros((), jnp.float32), flag, flag, obs)
+    return Transition(obs, zeros(env.action_space(params)), jnp.zeros((), jnp.float32), flag, flag, obs)
