@@ -32,13 +32,20 @@ def _scattered(x: Array) -> Array:
     return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)
 
 
+def _divided(x: Array) -> Array:
+    first = lax.bitcast_convert_type(x.reshape(-1)[0], jnp.int32)
+    lowest = lax.bitcast_convert_type(lax.min(first, np.int32(-(2**31))), jnp.uint32)
+    return lax.div(x, lax.broadcast(lax.bitwise_xor(lowest, np.uint32(2**31 + 1)), x.shape))
+
+
 def _ordered(x: Array, other: Array) -> Array:
     bits, first = (lax.bitcast_convert_type(a, jnp.int32) for a in (x, other[(0,) * other.ndim]))
     return lax.bitcast_convert_type(jnp.maximum(bits, jnp.minimum(first, np.iinfo(np.int32).min)), x.dtype)
 
 
-_hold, _after, _written = (
+_hold, _once, _after, _written = (
     _itself("hold", _scattered),
+    _itself("once", _divided),
     _itself("after", _ordered),
     _itself("written", lax.optimization_barrier),
 )
@@ -54,6 +61,15 @@ def hold(x: Array) -> Array:
     indices, as one alone becomes a slice.)
     """
     return _hold.bind(x)
+
+
+def once(x: Array) -> Array:
+    """x [...] uint32 itself, computed once for all kernels that use it: less than `hold`, and free.
+
+    XLA's CPU backend computes nothing twice that takes a division, such as this one by a one that it does not recognize
+    (the lowest integer is never above another). LLVM does, and leaves it out.
+    """
+    return _once.bind(x) if x.size else x
 
 
 def after(x: Array, other: Array) -> Array:

@@ -9,7 +9,7 @@ import pytest
 from hlo import most_ready
 
 from rlkit import envs, training
-from rlkit._xla import after
+from rlkit._xla import after, once
 from rlkit.agents import optimization, ppo
 from rlkit.agents.optimization import Descent
 from rlkit.ops.distributions import Categorical
@@ -35,6 +35,27 @@ def test_not_a_bit_changes(other):
             assert found.dtype == x.dtype
         each = jax.vmap(after)(jnp.stack([x, x[::-1]]), jnp.full((2, 3), other))
         assert bits(each) == bits(np.stack([x, x[::-1]]))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2**31 - 1, 2**31, 2**32 - 1])
+def test_once_changes_no_bit(first):
+    x = np.array([first, 0, 1, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1], np.uint32)
+    for fn in (once, jax.jit(once)):
+        np.testing.assert_array_equal(fn(x), x)
+        np.testing.assert_array_equal(fn(x[0]), first)
+    np.testing.assert_array_equal(jax.vmap(once)(np.stack([x, x[::-1]])), np.stack([x, x[::-1]]))
+    assert once(jnp.zeros((0, 3), jnp.uint32)).shape == (0, 3)
+
+
+def test_random_numbers_that_many_arrays_are_made_of_are_computed_once():
+    def draw(key):
+        x = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(jax.random.split(key, 64))
+        return x, *jnp.moveaxis(x, -1, 0)  # as a reset makes an observation and a state
+
+    text = jax.jit(lambda key: draw(straight(key))).lower(jax.random.key(0)).compile().as_text()
+    assert (
+        text.count(" xor(") <= 2 * 25
+    )  # 20 rounds each of the split and of the draw, and a few; four times as many else
 
 
 def test_other_dtypes_and_nothing_pass():

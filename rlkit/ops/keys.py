@@ -14,6 +14,7 @@ from jax import lax
 from jax.extend.random import define_prng_impl
 from jax.typing import ArrayLike
 
+from rlkit._xla import once
 from rlkit.types import Array, PyTree
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -73,7 +74,7 @@ def _seed(seed: Array) -> Array:
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.stack(_words(key, shape), axis=-1)
+    return once(jnp.stack(_words(key, shape), axis=-1))
 
 
 def _fold_in(key: Array, data: ArrayLike) -> Array:
@@ -84,7 +85,7 @@ def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     x, y = _words(key, shape)
     if bit_width == 64:
         return (x.astype(jnp.uint64) << 32) | y.astype(jnp.uint64)
-    return (x ^ y).astype(f"uint{bit_width}")
+    return once(x ^ y).astype(f"uint{bit_width}")
 
 
 _STRAIGHT = define_prng_impl(
