@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.lax import GatherDimensionNumbers, gather
 
 from rlkit.ops.chunked import num_chunks
 from rlkit.ops.permutation import permutations
@@ -21,6 +22,16 @@ def flat(rollout: PyTree) -> PyTree:
 def shuffled(key: Key, num_epochs: int, num_minibatches: int, rows: int) -> Array:
     """The rows of each minibatch, [E, M, rows / M] int32; every epoch has an order of its own."""
     return permutations(key, num_epochs, rows).reshape(num_epochs, num_minibatches, -1)
+
+
+def take(tree: PyTree, rows: Array) -> PyTree:
+    """The rows [B] of leaves [R, ...], all of which there are: [B, ...]."""
+
+    def of(x: Array) -> Array:  # x[rows] would first ask whether a row is negative
+        numbers = GatherDimensionNumbers(tuple(range(1, x.ndim)), collapsed_slice_dims=(0,), start_index_map=(0,))
+        return gather(x, rows[:, None], numbers, (1, *x.shape[1:]), mode="promise_in_bounds")
+
+    return jax.tree.map(of, tree)
 
 
 def gradient(

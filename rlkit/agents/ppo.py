@@ -288,8 +288,8 @@ def learn(
         data = data if policy.recurrent else minibatches.flat(data)
 
         def step(learner: Learner, rows: Array):
-            taken = jax.tree.map(lambda x: x[:, rows] if policy.recurrent else x[rows], data)
-            core = jax.tree.map(lambda x: x[rows], first_core)
+            taken = jax.tree.map(lambda x: x[:, rows], data) if policy.recurrent else minibatches.take(data, rows)
+            core = minibatches.take(first_core, rows)
             return gradient_step(parts, state, rates, learner, taken, core)
 
         return minibatches.descend(step, learner, orders, names)

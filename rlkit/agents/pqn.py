@@ -158,7 +158,7 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
 
     def step(learner: tuple[PyTree, PyTree], rows: Array):
         params, opt_state = learner
-        taken = jax.tree.map(lambda x: x[rows], data)
+        taken = minibatches.take(data, rows)
         grads, metrics = minibatches.gradient(
             lambda params, batch: loss(parts, params, state, batch), params, taken, config.chunk_size
         )

@@ -115,14 +115,18 @@ def normalize_advantage(advantage: ArrayLike, mask: ArrayLike | None = None, *, 
     # Measured from one of the entries, equal ones are exactly 0: their mean alone would leave a rounding error, and the
     # division by an equally small deviation would make a signal of it.
     if mask is None:
-        origin, mask = advantage[(0,) * advantage.ndim], jnp.ones(advantage.shape, bool)
+        origin, count = advantage[(0,) * advantage.ndim], advantage.size
     else:
         check_shapes(advantage=advantage, mask=mask)
         mask = jnp.asarray(mask)
         origin = jnp.max(advantage, where=mask, initial=jnp.finfo(advantage.dtype).min)
-    count = jnp.maximum(jnp.sum(mask, dtype=advantage.dtype), 1.0)
-    shifted = jnp.where(mask, advantage - jax.lax.stop_gradient(origin), 0.0)
-    centered = jnp.where(mask, shifted - jnp.sum(shifted) / count, 0.0)
+        count = jnp.maximum(jnp.sum(mask, dtype=advantage.dtype), 1.0)
+
+    def real(x: Array) -> Array:
+        return x if mask is None else jnp.where(mask, x, 0.0)
+
+    shifted = real(advantage - jax.lax.stop_gradient(origin))
+    centered = real(shifted - jnp.sum(shifted) / count)
     variance = jnp.sum(centered**2) / count
     # The root's slope at 0 is infinite, so it is taken only where the variance is not 0.
     std = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
