@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.errors import ScopeParamNotFoundError, ScopeParamShapeError
 
 from rlkit.networks import actor_critic
 from rlkit.networks.dense import affine
@@ -206,6 +207,16 @@ def test_bfloat16_torsos_keep_float32_weights_and_heads():
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
     assert {x.dtype for x in network.apply(params, jnp.zeros((5, 3)))} == {jnp.dtype(jnp.float32)}
     assert "bf16" in jax.jit(network.apply).lower(params, jnp.zeros((5, 3))).as_text()
+
+
+def test_weights_of_another_shape_and_missing_ones_are_named():
+    module, x = MLP((4,)), jnp.ones((2, 3))
+    params = module.init(jax.random.key(0), x)
+    with pytest.raises(ScopeParamShapeError, match="kernel"):
+        module.apply(params, jnp.ones((2, 5)))
+    del params["params"]["Dense_0"]["bias"]
+    with pytest.raises(ScopeParamNotFoundError, match="bias"):
+        module.apply(params, x)
 
 
 def test_memory_is_put_back_at_every_pattern_of_starts():
