@@ -6,7 +6,6 @@ them and `lax.platform_dependent` takes ten times as long to trace.
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -17,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 def _itself(name: str, on_cpu: Callable[..., Array]) -> Primitive:
     """A primitive that is x of (x, *others), as `on_cpu` computes it on a CPU; the derivative is that of x alone."""
     primitive = Primitive(name)
-    primitive.def_impl(jax.jit(primitive.bind))
+    primitive.def_impl(lambda x, *others: jnp.asarray(x))
     primitive.def_abstract_eval(lambda x, *others: x)
     mlir.register_lowering(primitive, mlir.lower_fun(lambda x, *others: x, multiple_results=False))
     mlir.register_lowering(primitive, mlir.lower_fun(on_cpu, multiple_results=False), platform="cpu")
@@ -32,10 +31,9 @@ def _scattered(x: Array) -> Array:
     return lax.bitcast_convert_type(bits.reshape(x.shape), x.dtype)
 
 
-def _divided(x: Array) -> Array:
-    first = lax.bitcast_convert_type(x.reshape(-1)[0], jnp.int32)
-    lowest = lax.bitcast_convert_type(lax.min(first, np.int32(-(2**31))), jnp.uint32)
-    return lax.div(x, lax.broadcast(lax.bitwise_xor(lowest, np.uint32(2**31 + 1)), x.shape))
+def _divided(x: Array) -> Array:  # each number by its own one: the first of all may be another device's
+    lowest = lax.bitcast_convert_type(lax.min(lax.bitcast_convert_type(x, jnp.int32), np.int32(-(2**31))), jnp.uint32)
+    return lax.div(x, lax.bitwise_xor(lowest, np.uint32(2**31 + 1)))
 
 
 def _ordered(x: Array, other: Array) -> Array:
@@ -49,6 +47,7 @@ _hold, _once, _after, _written = (
     _itself("after", _ordered),
     _itself("written", lax.optimization_barrier),
 )
+# Instead of the rule above: what turns a cotangent back is written down, too.
 ad.deflinear2(_written, lambda cotangent, x: [_written.bind(cotangent)])
 
 
@@ -69,7 +68,7 @@ def once(x: Array) -> Array:
     XLA's CPU backend computes nothing twice that takes a division, such as this one by a one that it does not recognize
     (the lowest integer is never above another). LLVM does, and leaves it out.
     """
-    return _once.bind(x) if x.size else x
+    return _once.bind(x)
 
 
 def after(x: Array, other: Array) -> Array:

@@ -1,7 +1,8 @@
 """The records that everything in rlkit speaks: transitions, environments, buffers, agents, and the spaces.
 
 Records are NamedTuples of arrays or of pure functions. Nothing here has behavior beyond the spaces' `sample` and
-`contains`. Shapes: T is time, N is environments, B is a batch.
+`contains`; `shape_of` and `zeros` say what a value of a space is like. Shapes: T is time, N is environments, B is a
+batch.
 """
 
 from collections.abc import Callable

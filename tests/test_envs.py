@@ -69,11 +69,9 @@ def test_what_a_space_is_like_is_what_it_samples():
     assert shape_of(Box(0.0, 1.0, (1,), np.float64)).dtype == np.float32  # as JAX has it
 
 
-def test_parameters_of_another_structure_have_a_space_of_their_own():
-    """What an observation is like is remembered, for parameters of one structure."""
-
+def test_observations_are_of_the_space_of_their_own_parameters():
     class Params(struct.PyTreeNode):
-        whole: bool = struct.field(pytree_node=False)
+        whole: bool  # a leaf, so that the structure is the same
 
     class Task(Adapter):
         name = "task"

@@ -219,6 +219,13 @@ def test_weights_of_another_shape_and_missing_ones_are_named():
         module.apply(params, x)
 
 
+def test_weights_may_be_boxed_as_flax_boxes_them():
+    module, x = MLP((4,)), jnp.ones((2, 3))
+    params = module.init(jax.random.key(0), x)
+    boxed = jax.tree.map(lambda w: nn.Partitioned(w, names=(None,) * w.ndim), params)
+    np.testing.assert_array_equal(module.apply(boxed, x), module.apply(params, x))
+
+
 def test_memory_is_put_back_at_every_pattern_of_starts():
     """A core that sums its inputs, against a Python loop over all 2^6 patterns."""
     x = np.arange(1.0, 7.0, dtype=np.float32)

@@ -1,6 +1,9 @@
 """What XLA is told (`_xla`): nothing changes but the order of kernels; small loops leave the other threads asleep."""
 
 import importlib
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +12,7 @@ import pytest
 from hlo import most_ready
 
 from rlkit import envs, training
-from rlkit._xla import after, once
+from rlkit._xla import after, once, written
 from rlkit.agents import optimization, ppo
 from rlkit.agents.optimization import Descent
 from rlkit.ops.distributions import Categorical
@@ -44,7 +47,35 @@ def test_once_changes_no_bit(first):
         np.testing.assert_array_equal(fn(x), x)
         np.testing.assert_array_equal(fn(x[0]), first)
     np.testing.assert_array_equal(jax.vmap(once)(np.stack([x, x[::-1]])), np.stack([x, x[::-1]]))
-    assert once(jnp.zeros((0, 3), jnp.uint32)).shape == (0, 3)
+    for empty in (once, jax.vmap(once)):  # of no examples, too
+        assert empty(jnp.zeros((0, 3), jnp.uint32)).shape == (0, 3)
+
+
+def test_nothing_needs_to_be_compiled():
+    key = straight(jax.random.key(0))
+    expected = jax.jit(jax.random.uniform, static_argnums=1)(key, (3,))
+    with jax.disable_jit():
+        np.testing.assert_array_equal(jax.random.uniform(key, (3,)), expected)
+        np.testing.assert_array_equal(jax.grad(lambda x: after(written(x), x) @ x)(expected), 2 * expected)
+
+
+def test_each_device_draws_from_keys_of_its_own():
+    """On two devices, of keys shared out to them: nothing is sent."""
+    program = """
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from rlkit.ops.keys import straight
+expected = jax.vmap(jax.random.uniform)(jax.random.split(jax.random.key(0), 8))
+for kind in (AxisType.Auto, AxisType.Explicit):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(kind,))
+    keys = jax.device_put(jax.random.split(jax.random.key(0), 8), NamedSharding(mesh, PartitionSpec("x")))
+    draw = jax.jit(jax.vmap(lambda key: jax.random.uniform(straight(key))))
+    assert (draw(keys) == expected).all()
+    text = draw.lower(keys).compile().as_text()
+    assert not any(name in text for name in ("all-reduce", "all-gather", "collective")), text
+"""
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=120)
 
 
 def test_random_numbers_that_many_arrays_are_made_of_are_computed_once():

@@ -25,7 +25,6 @@ class Adapter:
     """An environment of another library with float32 rewards, observations of their space's dtype and strong types."""
 
     name: str
-    _like: tuple[Any, PyTree] | None = None  # parameters' structure, and what an observation is like
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         """-> obs, state of a new episode."""
@@ -65,10 +64,11 @@ class Adapter:
         raise NotImplementedError
 
     def _observation(self, obs: PyTree, params: Any) -> PyTree:
-        structure = jax.tree.structure(params)
-        if self._like is None or self._like[0] != structure:  # a space takes longer to make than a step to trace
-            self._like = structure, shape_of(self.observation_space(params))
-        return jax.tree.map(lambda x, like: cast(x, like.dtype), obs, self._like[1])
+        return jax.tree.map(lambda x, like: cast(x, like.dtype), obs, self._observed(params))
+
+    def _observed(self, params: Any) -> PyTree:
+        """What an observation is like: jax.ShapeDtypeStruct leaves."""
+        return shape_of(self.observation_space(params))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -9,7 +9,7 @@ import numpy as np
 from rlkit import types
 from rlkit.envs._import import drawing_deferred
 from rlkit.envs.adapter import Adapter, gymnax_space, lenient, refuse_others, replaced
-from rlkit.types import Array, ConfigError, Key, PyTree, Space, shape_of
+from rlkit.types import Array, ConfigError, Key, PyTree, Space
 
 CANNOT_RUN = {
     "MNISTBandit-bsuite": "it downloads its data when it is made, and rlkit downloads nothing; try SimpleBandit-bsuite"
@@ -25,6 +25,7 @@ class GymnaxEnv(Adapter):
     def __init__(self, name: str, env: Any):
         self.name = name
         self.env = env
+        self._like: PyTree = None
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         return self.env.reset_env(key, params)
@@ -39,14 +40,21 @@ class GymnaxEnv(Adapter):
         Bounds that depend on traced parameters are not known yet: they count as infinite.
         """
         with jax.ensure_compile_time_eval(), lenient():
-            space = _corrected(self.name, self.env, gymnax_space(self.env.observation_space(params)))
-        self._like = jax.tree.structure(params), shape_of(space)
-        return space
+            return _corrected(self.name, self.env, gymnax_space(self.env.observation_space(params)))
 
     def action_space(self, params: Any) -> Space:
         """The actions' space; bounds that depend on traced parameters count as infinite."""
         with jax.ensure_compile_time_eval(), lenient():
             return gymnax_space(self.env.action_space(params))
+
+    def _observed(self, params: Any) -> PyTree:
+        """What an observation is like: remembered, as a space takes longer to make than a step to trace.
+
+        gymnax's parameters never change an observation's dtype.
+        """
+        if self._like is None:
+            self._like = super()._observed(params)
+        return self._like
 
 
 def names() -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -89,10 +89,10 @@ def weight(module: nn.Module, name: str, init: Callable[..., Array], shape: tupl
 
     That traces the initializer at every call, to compare shapes.
     """
-    found = None if module.is_initializing() else module.get_variable("params", name)
-    if found is None or found.shape != shape:
-        return module.param(name, init, shape, jnp.float32)
-    return found
+    found: Any = None if module.is_initializing() else module.get_variable("params", name)
+    if getattr(found, "shape", None) == shape:
+        return found
+    return module.param(name, init, shape, jnp.float32)  # is drawn, unboxed, or refused by name
 
 
 @contextmanager
