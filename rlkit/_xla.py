@@ -32,8 +32,7 @@ def _scattered(x: Array) -> Array:
 
 
 def _divided(x: Array) -> Array:  # each number by its own one: the first of all may be another device's
-    lowest = lax.bitcast_convert_type(lax.min(lax.bitcast_convert_type(x, jnp.int32), np.int32(-(2**31))), jnp.uint32)
-    return lax.div(x, lax.bitwise_xor(lowest, np.uint32(2**31 + 1)))
+    return lax.div(x, ones(x))
 
 
 def _ordered(x: Array, other: Array) -> Array:
@@ -62,11 +61,16 @@ def hold(x: Array) -> Array:
     return _hold.bind(x)
 
 
+def ones(x: Array) -> Array:
+    """Ones, uint32 like x [...], that XLA does not recognize: no integer is below the lowest. LLVM does."""
+    lowest = lax.bitcast_convert_type(lax.min(lax.bitcast_convert_type(x, jnp.int32), np.int32(-(2**31))), jnp.uint32)
+    return lax.bitwise_xor(lowest, np.uint32(2**31 + 1))
+
+
 def once(x: Array) -> Array:
     """x [...] uint32 itself, computed once for all kernels that use it: less than `hold`, and free.
 
-    XLA's CPU backend computes nothing twice that takes a division, such as this one by a one that it does not recognize
-    (the lowest integer is never above another). LLVM does, and leaves it out.
+    XLA's CPU backend computes nothing twice that takes a division, such as this one by `ones`, which LLVM leaves out.
     """
     return _once.bind(x)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jax.lax import GatherDimensionNumbers, gather
 
 from rlkit.ops.chunked import num_chunks
@@ -45,16 +46,22 @@ def gradient(
       batch: leaves [B, ...].
       chunk_size: the most rows of a chunk; None for all at once, as where no divisor of B comes near it.
     """
-    of = jax.grad(loss, has_aux=True)
     chunks = num_chunks(jax.tree.leaves(batch)[0].shape[0], chunk_size)
     if chunks == 1:
-        return of(params, batch)
+        return jax.grad(loss, has_aux=True)(params, batch)
     split = jax.tree.map(lambda x: x.reshape(chunks, -1, *x.shape[1:]), batch)
-    of = jax.jit(of, inline=True)  # traced once, for its shapes and for the loop
-    shapes = jax.eval_shape(of, params, jax.tree.map(lambda x: x[0], split))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    total, _ = jax.lax.scan(lambda sums, part: (jax.tree.map(jnp.add, sums, of(params, part)), None), zeros, split)
-    return jax.tree.map(lambda x: x / chunks, total)
+    share = jax.grad(lambda params, part: jax.tree.map(lambda x: x / chunks, loss(params, part)), has_aux=True)
+    share = jax.jit(share, inline=True)  # traced once, for its shapes and for the loop
+
+    def add(sums: tuple[Array, Metrics], part: Any) -> tuple[tuple[Array, Metrics], None]:
+        grads, metrics = share(params, part)  # one vector of gradients: a kernel instead of one for each weight
+        return jax.tree.map(jnp.add, sums, (ravel_pytree(grads)[0], metrics)), None
+
+    shapes = jax.eval_shape(share, params, jax.tree.map(lambda x: x[0], split))
+    grads, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    flat, unravel = ravel_pytree(grads)
+    (flat, metrics), _ = jax.lax.scan(add, (flat, metrics), split)
+    return unravel(flat), metrics
 
 
 def descend(

@@ -37,12 +37,12 @@ def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int |
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} must be at least 1; use None for the whole batch at once")
 
+    if rows % chunk_size == 0:
+        split = jax.tree.map(lambda x: x.reshape(-1, chunk_size, *x.shape[1:]), batch)
+        return jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), jax.lax.map(fn, split))
+
     def chunk_at(start):
         return fn(jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, chunk_size), batch))
-
-    if rows % chunk_size == 0:
-        chunks = jax.lax.map(chunk_at, jnp.arange(0, rows, chunk_size))
-        return jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), chunks)
 
     # The chunks overlap, so that stacking them (lax.map) would need a copy to put the rows together: write each where
     # it belongs instead.

@@ -14,7 +14,7 @@ from jax import lax
 from jax.extend.random import define_prng_impl
 from jax.typing import ArrayLike
 
-from rlkit._xla import once
+from rlkit._xla import once, ones
 from rlkit.types import Array, PyTree
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -64,9 +64,21 @@ def _four_rounds(x: Array, y: Array, rotations: tuple[int, ...]) -> tuple[Array,
     return x, y
 
 
-def _words(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Two words for each place of an array of fewer than 2^32."""
-    return _hash(key, lax.iota(jnp.uint32, math.prod(shape)).reshape(shape))
+def _pairs(key: Array, count: Array) -> Array:
+    """Both words of each counter of `count` [...]: [..., 2].
+
+    The rounds stand there once for both words, in a kernel half as long as that of two stacked arrays.
+    """
+    shape = (*count.shape, 2)
+    x, y = _hash(key, lax.broadcast_in_dim(count, shape, tuple(range(count.ndim))))
+    # Less than a one that XLA does not recognize, as it would take what no key has a part in for a kernel of its own.
+    second = lax.broadcast(ones(lax.index_in_dim(key, 0, keepdims=False)), shape)
+    return lax.select(lax.lt(lax.broadcasted_iota(jnp.uint32, shape, count.ndim), second), x, y)
+
+
+def _counters(shape: tuple[int, ...]) -> Array:
+    """One for each place of an array of fewer than 2^32, side by side."""
+    return lax.iota(jnp.uint32, math.prod(shape))
 
 
 def _seed(seed: Array) -> Array:
@@ -74,18 +86,18 @@ def _seed(seed: Array) -> Array:
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
-    return once(jnp.stack(_words(key, shape), axis=-1))
+    return once(_pairs(key, _counters(shape))).reshape(*shape, 2)
 
 
 def _fold_in(key: Array, data: ArrayLike) -> Array:
-    return jnp.stack(_hash(key, jnp.asarray(data, jnp.uint32)))
+    return _pairs(key, jnp.asarray(data, jnp.uint32))
 
 
 def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
-    x, y = _words(key, shape)
+    x, y = _hash(key, _counters(shape))
     if bit_width == 64:
-        return (x.astype(jnp.uint64) << 32) | y.astype(jnp.uint64)
-    return once(x ^ y).astype(f"uint{bit_width}")
+        return ((x.astype(jnp.uint64) << 32) | y.astype(jnp.uint64)).reshape(shape)
+    return once(x ^ y).astype(f"uint{bit_width}").reshape(shape)
 
 
 _STRAIGHT = define_prng_impl(

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from rlkit._xla import ones
 from rlkit.types import Array, Key
 
 _SMALL = 256  # up to here a sort of random bits: so few elements do not mix in a Feistel network
@@ -48,7 +49,7 @@ def permutations(key: Key, count: int, n: int) -> Array:
     _check(n)
     if n <= _SMALL:
         return _sort(key, n, n, (count,))
-    return _walk(_words(key, (count,)), jnp.arange(n), n)
+    return _walk(_words(key, (count,)), jnp.arange(n, dtype=jnp.uint32), n)
 
 
 def _check(n: int) -> None:
@@ -83,7 +84,8 @@ def _walk(words: Array, index: Array, n: int | Array) -> Array:
     rows = (n + (columns - one)) >> low_bits
     # XLA's CPU code runs four to ten times faster per element where the size divides by the vector width.
     flat = jnp.pad(index.reshape(-1).astype(jnp.uint32), (0, -index.size % _WIDTH))
-    x = jnp.broadcast_to(flat, (*words.shape[:-1], flat.size))
+    # Times one, as XLA computes and keeps by itself what no key has a part in.
+    x = jnp.broadcast_to(flat, (*words.shape[:-1], flat.size)) * ones(words[..., :1])
 
     def walk(x: Array, outside: Array) -> tuple[Array, Array]:
         x = jnp.where(outside, _feistel(words, x, rows, low_bits), x)
