@@ -74,6 +74,7 @@ def test_every_small_permutation_is_as_likely(n):
     assert_uniform(counts)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(("n", "positions"), [(16, (0, 1)), (16, (3, 12)), (257, (0, 1)), (260, (0, 16))])
 def test_single_and_pair_positions_are_uniform(n, positions):
     count = 6 * n * n
@@ -116,6 +117,7 @@ def test_permutations_are_bijections_and_differ(n):
         assert all(np.mean(np.asarray(rows[i] == rows[j])) < 0.05 for i, j in [(0, 1), (0, 2), (1, 2)])
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("n", [16, 257, 272])
 def test_permutations_of_one_key_are_independent(n):
     draw = jax.jit(lambda keys: jax.lax.map(lambda key: permutations(key, 2, n)[:, 3], keys, batch_size=1000))
