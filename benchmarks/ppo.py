@@ -102,8 +102,8 @@ def render(results: Mapping[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", type=int, nargs="+", default=sorted(SPEED_TARGET), help="sizes (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=9, help="timed rounds a size (%(default)s)")
-    parser.add_argument("--compilations", type=int, default=3, help="of each library a size (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=11, help="timed rounds a size (%(default)s)")
+    parser.add_argument("--compilations", type=int, default=9, help="of each library a size (%(default)s)")
     parser.add_argument("--peer-env", type=Path, default=Path.home() / ".cache/rlkit/peers/rejax")
     parser.add_argument("--peer-python", type=Path, help="an interpreter that has rejax; else --peer-env is used")
     parser.add_argument("--results", type=Path, default=report.HERE, help="where ppo.json and ppo.md go")

@@ -253,7 +253,7 @@ def test_plain_progress_is_plain(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "100/1k steps, 1.23M/s, return 10, 18 s left",
-        "1k/1k steps, 1.23M/s, no episode yet, 0 s left",
+        "1k/1k steps, 1.23M/s, no episode ended, 0 s left",
     ]
 
 

@@ -75,7 +75,7 @@ def progress(total: int, *, show: bool = True) -> Silent:
 
 def _describe(step: int, total: int, line: dict[str, Any]) -> str:
     returns = [value for value in np.atleast_1d(line["return_mean"]) if value is not None]
-    said = f"return {np.mean(returns):.4g}" if returns else "no episode yet"
+    said = f"return {np.mean(returns):.4g}" if returns else "no episode ended"
     return f"{_short(step)}/{_short(total)} steps, {_short(line['steps_per_second'])}/s, {said}"
 
 
