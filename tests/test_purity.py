@@ -225,20 +225,25 @@ def test_the_table_names_every_public_function():
     assert set(public_functions()) == set(TABLE)
 
 
+def fresh(x: jax.Array) -> jax.Array:
+    """The same, of which the checker takes keys for new ones."""
+    return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
 def stack(*leaves: jax.Array) -> jax.Array:
     """The leaves as one array. The checker takes stacking for a use of the keys, which it is not."""
-    stacked = jnp.stack(leaves)
-    return jax.random.clone(stacked) if jnp.issubdtype(stacked.dtype, jax.dtypes.prng_key) else stacked
+    return fresh(jnp.stack(leaves))
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_eager_jit_vmap_and_scan_agree(name: str):
     fn, *makers = TABLE[name]
     keys = jax.random.split(jax.random.key(0), (ROWS, len(makers)))
+    made = [tuple(make(k) for make, k in zip(makers, row, strict=True)) for row in keys]
 
     def rows() -> list[tuple]:
-        """The argument sets, made again for every way of calling: the first use of a key uses it up."""
-        return [tuple(make(k) for make, k in zip(makers, jax.random.clone(row), strict=True)) for row in keys]
+        """The argument sets, with keys anew for every way of calling: the first use of a key uses it up."""
+        return jax.tree.map(fresh, made)
 
     jitted = jax.jit(lambda *args: fn(*args))
     mapped = jax.jit(jax.vmap(lambda *args: fn(*args)))
