@@ -99,15 +99,16 @@ def test_other_hypers_and_a_restored_state_compile_nothing_new(setup):
     assert (init._cache_size(), step._cache_size()) == (1, 1)
 
 
-def test_a_state_can_be_donated(setup):
+def test_a_state_can_be_donated(setup, mapped):
     """No two leaves are one buffer, which could not be given away twice; and all find a use, or lowering would warn."""
-    module, _, pair, init, step = setup
+    module, _, _, init, step = setup
     state = init(module.Hyper(), jax.random.key(0))
     for tree in (state, step(state)[0]):
         leaves = jax.tree.leaves(tree.replace(key=jax.random.key_data(tree.key)))
         buffers = [x.unsafe_buffer_pointer() for x in leaves if x.size]
         assert len(set(buffers)) == len(buffers)
-    assert "tf.aliasing_output" in jax.jit(pair.step, donate_argnums=0).lower(state).as_text()
+    held = sum(x.nbytes for x in jax.tree.leaves(state.replace(key=jax.random.key_data(state.key))))
+    assert mapped[1].memory_analysis().alias_size_in_bytes > 0.99 * SEEDS * held  # all but a scalar
 
 
 def test_donated_states_go_from_update_to_update(mapped):
@@ -206,13 +207,14 @@ def test_the_program_does_not_grow_with_the_updates(setup):
     module, _, pair, init, _ = setup
     state = init(module.Hyper(), jax.random.key(0))
 
-    def instructions(updates):
-        run = jax.jit(lambda s: jax.lax.scan(lambda s, _: (pair.step(s)[0], None), s, None, updates)[0])
-        return len(re.findall(r"^\s*%\S+ = ", run.lower(state).as_text("hlo"), re.MULTILINE)) or len(
-            run.lower(state).as_text().splitlines()
-        )
+    def update(state, _):  # one function, which is traced once for both
+        return pair.step(state)[0], None
 
-    assert instructions(10) == instructions(1000)
+    def instructions(updates):
+        run = jax.jit(lambda s: jax.lax.scan(update, s, None, updates)[0])
+        return len(re.findall(r"^\s*%\S+ = ", run.lower(state).as_text(), re.MULTILINE))
+
+    assert instructions(10) == instructions(1000) > 100
 
 
 def test_ten_seeds_start_together_without_lapack(mapped):
