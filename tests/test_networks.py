@@ -280,15 +280,13 @@ def test_the_derivatives_of_affine_are_those_of_the_product(rows, depth, size):
     def product(x, kernel, bias):
         return x @ kernel + bias[None]
 
-    primals, close = (x, kernel, bias), partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-    jax.tree.map(close, jax.jvp(affine, primals, tuple(tangents)), jax.jvp(product, primals, tuple(tangents)))
-    for function in (affine, jax.jit(affine)):
-        (value, pull), (expected, pull_expected) = jax.vjp(function, *primals), jax.vjp(product, *primals)
-        close(value, expected)
-        jax.tree.map(close, jax.jit(pull)(jnp.cos(value)), pull_expected(jnp.cos(value)))
+    @partial(jax.jit, static_argnums=0)
+    def derivatives(function):
+        value, pull = jax.vjp(function, x, kernel, bias)
+        forward = jax.jvp(function, (x, kernel, bias), tuple(tangents))
+        hessian = jax.hessian(lambda weight: jnp.sum(jnp.sin(function(x, weight, bias))))(kernel)
+        return forward, value, pull(jnp.cos(value)), hessian
 
-    def loss(function):
-        return lambda kernel: jnp.sum(jnp.sin(function(x, kernel, bias)))
-
-    hessian, expected = (jax.hessian(loss(function))(kernel) for function in (affine, product))
-    close(hessian, expected)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    jax.tree.map(close, derivatives(affine), derivatives(product))
+    close(affine(x, kernel, bias), product(x, kernel, bias))

@@ -37,7 +37,8 @@ def test_what_is_written_is_read_back_bit_for_bit():
     first, second = steps(random, 3, 2), steps(random, 1, 2)
     stored = jax.jit(rows.write)(stored, jnp.array([6, 0, 1]), first)  # across the end of the ring
     stored = jax.jit(rows.write)(stored, jnp.array([4]), second)
-    read = jax.jit(rows.at)(stored, jnp.array([[0, 4], [1, 6]]), jnp.array([[1, 0], [0, 1]]))
+    read = jax.device_get(jax.jit(rows.at)(stored, jnp.array([[0, 4], [1, 6]]), jnp.array([[1, 0], [0, 1]])))
+    first, second = jax.device_get((first, second))
     for name, leaf in read.items():
         where = [[first[name][1, 1], second[name][0, 0]], [first[name][2, 0], first[name][0, 1]]]
         assert leaf.dtype == first[name].dtype

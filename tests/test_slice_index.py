@@ -118,7 +118,7 @@ def observe(state, key):
 
 def assert_agrees(state, model, key):
     slice_index.check(state)
-    seen, slices = observe(state, key), model.slices()
+    seen, slices, start = observe(state, key), model.slices(), int(state.ring.slot)
     assert seen["size"] == len(slices)
     assert int(state.ring.head) == model.head % 2**32
 
@@ -127,7 +127,7 @@ def assert_agrees(state, model, key):
         real, found = batch.mask.any(axis=1), {}
         for row, slot, env, mask in zip(*(x[real] for x in batch), strict=True):
             row = next(r for r, _ in model.rows if r % 2**32 == row)
-            assert slot == (row - model.head + int(state.ring.slot)) % model.num_rows
+            assert slot == (row - model.head + start) % model.num_rows
             assert mask[: mask.sum()].all()
             found[row, int(env)] = int(mask.sum())
         return found
