@@ -7,6 +7,7 @@ late, the log-probs are those of acting, so that PPO's ratio is right. A run tha
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from flax import struct
 
 from rlkit import agents, hosts
-from rlkit.hosts import checks, devices, names
+from rlkit.hosts import checks, cores, devices, names
 from rlkit.hosts.collect import Collected, Collector, NotFinite, act_shapes
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.play import play
@@ -259,9 +260,11 @@ class HostProgram:
 
     def _learn(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, bool, float]:
         begin = time.perf_counter()
-        agent, metrics, finite = self._compiled(replay, rest, rollout, key)
-        metrics, finite = jax.device_get((metrics, finite))
-        jax.block_until_ready(agent)
+        # With overlap, a thread that is held on a core would wait there for the one that steps.
+        with nullcontext() if self.overlap else cores.one_each():
+            agent, metrics, finite = self._compiled(replay, rest, rollout, key)
+            metrics, finite = jax.device_get((metrics, finite))
+            jax.block_until_ready(agent)
         return agent, metrics, bool(finite), time.perf_counter() - begin
 
     def before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
