@@ -1,5 +1,6 @@
 """Whole runs in environments outside of JAX: files, resume, signals, faults, overlap."""
 
+import contextlib
 import json
 import os
 import signal
@@ -116,8 +117,13 @@ def test_the_same_seed_gives_the_same_run(tmp_path):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_what_the_next_rollout_is_collected_with(overlap):
-    """With overlap by the parameters before the update that it runs beside, and otherwise by those after it."""
+def test_what_the_next_rollout_is_collected_with(overlap, monkeypatch):
+    """With overlap by the parameters before the update that it runs beside, and otherwise by those after it.
+
+    Then nothing else runs during an update, whose threads have a core each.
+    """
+    held = []
+    monkeypatch.setattr(hosted.cores, "one_each", lambda: contextlib.nullcontext(held.append(True)))
     program = hosted.HostProgram(runs.parse(PPO | {"backend": "serial"}))
     program.overlap = overlap  # also where the tests' one device serves both
     before = program.start()
@@ -136,6 +142,7 @@ def test_what_the_next_rollout_is_collected_with(overlap):
     for _ in range(3):
         states.append(advance(states[-1], np.int32(1)).state)
     program.close()
+    assert len(held) == (0 if overlap else 3)
     used = [params for number, params in seen if number == 0]  # at the first step of each rollout
     expected = [states[0], states[0], states[1], states[2]] if overlap else states[:3]
     assert len(used) == len(expected)
