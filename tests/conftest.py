@@ -5,6 +5,7 @@ programs, and tests compile without most of XLA's optimizations unless they are 
 start (the command line, notebooks, workers) compile as users' do.
 """
 
+import gc
 import os
 import shutil
 import tempfile
@@ -37,6 +38,7 @@ def _compile_quickly() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _compile_quickly()
+    gc.set_threshold(100_000, 20, 100)  # what JAX keeps of traced programs is much, and rarely garbage
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     # A later line takes precedence: what gymnax and the packages it drags in warn about is not ours to mend.

@@ -84,7 +84,7 @@ def test_the_values_of_a_decision_process_are_found_from_sequences():
 
 @pytest.mark.parametrize(("name", "settings"), [
     ("dqn", ALL | {"n_step": 3}),
-    ("c51", {"v_min": 0.0, "v_max": 6.0, "num_atoms": 31}),
+    pytest.param("c51", {"v_min": 0.0, "v_max": 6.0, "num_atoms": 31}, marks=pytest.mark.optimized),
     ("pqn", {}),
 ])  # fmt: skip
 def test_truncation_is_told_from_termination(name, settings):
