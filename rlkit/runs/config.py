@@ -69,10 +69,7 @@ class Schema(typing.NamedTuple):
     """The keys that a config of one agent may hold."""
 
     models: tuple[type[BaseModel], type[BaseModel], type[BaseModel]]  # run, agent Config, agent Hyper
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return {name: field for model in self.models for name, field in model.model_fields.items()}
+    fields: dict[str, Any]
 
 
 def _float32(value: float) -> float:
@@ -100,7 +97,8 @@ def schema(agent: str) -> Schema:
         info = Field(float(getattr(module.Hyper, field.name)), description=" ".join(notes) or None)
         fields[field.name] = (Annotated[float, *limits, AfterValidator(_float32)], info)
     hyper = create_model("Hyper", __config__=ConfigDict(frozen=True, extra="forbid", strict=True), **fields)
-    return Schema((Settings, module.Config, hyper))
+    models = (Settings, module.Config, hyper)
+    return Schema(models, {name: field for model in models for name, field in model.model_fields.items()})
 
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
