@@ -1,8 +1,9 @@
 """Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors.
 
 And what makes the tests quick: most of their time is compilation, so a session's processes share a folder of compiled
-programs, and tests compile without most of XLA's optimizations unless they are marked `optimized`. Processes that tests
-start (the command line, notebooks, workers) compile as users' do.
+programs, and tests compile without most optimizations unless they are marked: `optimized` is as users compile, `planned`
+stops before LLVM optimizes, which what XLA says of a program (its text, its memory) does not depend on. Processes that
+tests start (the command line, notebooks, workers) compile as users' do.
 """
 
 import gc
@@ -83,10 +84,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture compiles
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    optimized = item.get_closest_marker("optimized") is not None
+    optimized, planned = (item.get_closest_marker(name) is not None for name in ("optimized", "planned"))
     jax.config.update("jax_disable_most_optimizations", not optimized)
     QUICK.clear()
-    QUICK.update({} if optimized else {"xla_cpu_use_fusion_emitters": False})
+    QUICK.update({} if optimized or planned else {"xla_cpu_use_fusion_emitters": False})
 
 
 @pytest.fixture(autouse=True, scope="session")

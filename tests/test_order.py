@@ -136,7 +136,7 @@ def rolling():
     return roll, state
 
 
-@pytest.mark.optimized
+@pytest.mark.planned
 @pytest.mark.parametrize(("made", "module", "few"), [(descending, optimization, SPLIT), (rolling, rollout, SPLIT + 1)])
 def test_few_kernels_of_a_loop_are_ready_at_once(made, module, few, monkeypatch):
     """Of a rollout's step, nine copies of the environments' state, of which some wait for others' buffers."""

@@ -10,7 +10,7 @@ from test_replay import ONE, steps
 
 from rlkit import replay
 
-pytestmark = pytest.mark.optimized
+pytestmark = pytest.mark.planned
 
 CAPACITY = 2**20
 BUFFERS = {

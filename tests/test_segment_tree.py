@@ -360,7 +360,7 @@ def test_the_values_of_what_is_drawn_come_along():
 # The program.
 
 
-@pytest.mark.optimized
+@pytest.mark.planned
 @pytest.mark.parametrize("statistics", [("sum",), ALL])
 def test_a_loop_of_writes_and_draws_copies_nothing(statistics):
     """In the optimized program of a loop, with its tree donated, no level is copied or gone through."""
@@ -393,7 +393,7 @@ def large(text, opcode, size):
     return [shape for shape in found if np.prod([int(n) for n in shape.split(",")]) >= size]
 
 
-@pytest.mark.optimized
+@pytest.mark.planned
 @pytest.mark.parametrize(("writer", "shape"), [(write, (4, 256)), (segment_tree.write_run, (4,))])
 def test_several_trees_by_vmap_select_no_whole_tree(writer, shape):
     capacity, rows = 2**17, 256

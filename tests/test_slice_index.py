@@ -474,7 +474,7 @@ def add_and_sample(state, done, key):
     return state, slice_index.sample(state, key, 32)
 
 
-@pytest.mark.optimized
+@pytest.mark.planned
 @pytest.mark.parametrize("num_states", [None, 4])
 @pytest.mark.parametrize("kind", ["strict", "strict, by episode", "padded"])
 def test_no_step_looks_at_the_whole_ring(kind, num_states):
@@ -490,7 +490,7 @@ def test_no_step_looks_at_the_whole_ring(kind, num_states):
     assert memory.alias_size_in_bytes >= size * (num_states or 1)
 
 
-@pytest.mark.optimized
+@pytest.mark.planned
 def test_a_step_that_looks_at_the_whole_ring_is_seen():
     def step(state, done, key):
         new, drawn = add_and_sample(state, done, key)
