@@ -1,9 +1,9 @@
 """Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors.
 
 And what makes the tests quick: most of their time is compilation, so a session's processes share a folder of compiled
-programs, and tests compile without most optimizations unless they are marked: `optimized` is as users compile, `planned`
-stops before LLVM optimizes, which what XLA says of a program (its text, its memory) does not depend on. Processes that
-tests start (the command line, notebooks, workers) compile as users' do.
+programs, and tests compile without most optimizations unless they are marked: `optimized` compiles as users do, and
+`planned` stops before LLVM optimizes, of which what XLA says of a program (its text, its memory) is independent.
+Processes that tests start (the command line, notebooks, workers) compile as users' do.
 """
 
 import gc

@@ -325,18 +325,17 @@ def test_every_leaf_of_a_large_tree_can_be_drawn():
 @pytest.mark.parametrize(("capacity", "fanout"), [(1, 8), (300, 2), (40_000, 8)], ids=["one", "narrow", "wide"])
 def test_a_run_is_what_writing_its_leaves_gives(capacity, fanout):
     random = np.random.default_rng(0)
-    tree = segment_tree.build(jnp.asarray(random.random(capacity), jnp.float32), fanout=fanout)
+    tree = build(random.random(capacity), fanout=fanout)
     for size in {1, min(9, capacity), min(100, capacity)}:
         for in_maximum in (True, False):
             run = jax.jit(partial(segment_tree.write_run, in_maximum=in_maximum))
-            one_by_one = jax.jit(partial(segment_tree.write, in_maximum=in_maximum))
             for start in sorted({0, 5, capacity // 2, capacity - size} & set(range(capacity - size + 1))):
-                value = jnp.asarray(random.choice([0.0, 1e-3, 2.0, np.nan, np.inf, 7.0], size), jnp.float32)
-                expected = one_by_one(tree, start + jnp.arange(size), value)
+                value = random.choice([0.0, 1e-3, 2.0, np.nan, np.inf, 7.0], size).astype(np.float32)
+                expected = write(tree, start + np.arange(size), value, in_maximum=in_maximum)
                 tree = run(tree, start, value)
                 jax.tree.map(np.testing.assert_array_equal, tree, expected)
             for outside in (-1, capacity - size + 1, 2**31 - 1):
-                jax.tree.map(np.testing.assert_array_equal, run(tree, outside, jnp.ones(size)), tree)
+                jax.tree.map(np.testing.assert_array_equal, run(tree, outside, np.ones(size, np.float32)), tree)
 
 
 def test_a_run_that_cannot_be_one_is_named():
@@ -350,11 +349,11 @@ def test_a_run_that_cannot_be_one_is_named():
 
 
 def test_the_values_of_what_is_drawn_come_along():
-    tree = segment_tree.build(jnp.asarray(np.random.default_rng(0).random(5000), jnp.float32))
-    tree = segment_tree.write(tree, jnp.arange(100), jnp.full(100, 3.0), in_maximum=False)
-    leaf, value = segment_tree.sample_with_values(tree, jax.random.key(0), 500)
-    np.testing.assert_array_equal(leaf, segment_tree.sample(tree, jax.random.key(0), 500))
-    np.testing.assert_array_equal(value, segment_tree.read(tree, leaf))
+    tree = build(np.random.default_rng(0).random(5000))
+    tree = write(tree, np.arange(100), np.full(100, 3.0), in_maximum=False)
+    leaf, value = jax.jit(segment_tree.sample_with_values, static_argnums=2)(tree, jax.random.key(0), 500)
+    np.testing.assert_array_equal(leaf, sample(tree, jax.random.key(0), 500))
+    np.testing.assert_array_equal(value, read(tree, leaf))
 
 
 # The program.
