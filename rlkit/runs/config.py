@@ -69,7 +69,7 @@ class Schema(typing.NamedTuple):
     """The keys that a config of one agent may hold."""
 
     models: tuple[type[BaseModel], type[BaseModel], type[BaseModel]]  # run, agent Config, agent Hyper
-    fields: dict[str, Any]
+    fields: dict[str, Any]  # of all three, in their order
 
 
 def _float32(value: float) -> float:
