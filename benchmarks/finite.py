@@ -14,7 +14,8 @@ import jax
 import numpy as np
 import report
 
-from rlkit.runs import load_config, program
+from rlkit.runs import load_config
+from rlkit.runs.programs import jax_program
 
 CASES: dict[str, dict[str, Any]] = {
     "ppo/cartpole": {},
@@ -29,8 +30,8 @@ TARGET = 1.01
 def prepared(name: str, *, watched: bool) -> tuple[Any, Any, int]:
     """A compiled chunk, a state to start from, and how many updates the chunk makes."""
     config = load_config(name.partition(",")[0], CASES[name])
-    nothing = mock.patch.object(program, "_watched", return_value={"nothing": np.zeros(1, np.float32)})
-    found = program.Program(config)
+    nothing = mock.patch.object(jax_program, "_watched", return_value={"nothing": np.zeros(1, np.float32)})
+    found = jax_program.Program(config)
     if watched:
         advance = found.advance
     else:

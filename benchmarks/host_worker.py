@@ -46,7 +46,7 @@ class Rlkit:
     def prepare(self, settings: dict[str, Any]) -> dict[str, Any]:
         """PPO with `settings`: env, num_envs, num_steps, num_epochs, num_minibatches, and others of a config."""
         from rlkit import runs
-        from rlkit.runs.hosted import HostProgram
+        from rlkit.runs.programs.host_program import HostProgram
 
         self.close()
         fixed = {

@@ -20,7 +20,7 @@ import report
 
 from rlkit.ops.statistics import iqm, iqm_interval
 from rlkit.runs import load_config, train
-from rlkit.runs.strict_yaml import parse
+from rlkit.runs.config.strict_yaml import parse
 
 SEEDS, MINATAR_SEEDS = 10, 3
 EPISODES = 128  # of each seed's evaluation, unless a config says otherwise

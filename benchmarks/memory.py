@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import report
 
 from rlkit import envs
-from rlkit.agents import actor_critic, ppo
-from rlkit.runs import curves
+from rlkit.agents import ppo
+from rlkit.agents.common import policy_evaluation
+from rlkit.runs.pictures import curves
 from rlkit.types import Transition
 
 CHUNK = ppo.Config().chunk_size
@@ -46,7 +47,7 @@ def example() -> Transition:
 def rollout(rows: int) -> Transition:
     """The shapes of a rollout [T, N, ...] of so many rows."""
     num_steps = math.gcd(rows, NUM_STEPS)
-    extras = actor_critic.Extras((), jnp.zeros((), jnp.float32), ())
+    extras = policy_evaluation.Extras((), jnp.zeros((), jnp.float32), ())
     one = example()._replace(extras=extras)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_steps, rows // num_steps, *x.shape), x.dtype), one)
 
@@ -57,7 +58,7 @@ def evaluation(chunk_size: int | None, rows: int) -> Any:
     state = jax.eval_shape(partial(agent.init, ppo.Hyper(), jax.random.key(0), num_envs=1), example())
 
     def evaluate(actor: Any, rollout: Transition) -> Any:
-        return actor_critic.evaluate(parts.policy, actor, rollout, (), chunk_size, keep_dist=False)
+        return policy_evaluation.evaluate(parts.policy, actor, rollout, (), chunk_size, keep_dist=False)
 
     return jax.jit(evaluate).lower(jax.eval_shape(agent.actor, state), rollout(rows)).compile()
 

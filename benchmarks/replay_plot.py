@@ -89,7 +89,7 @@ def draw(results: Mapping[str, Any], target: Path) -> None:
         return
     from matplotlib.figure import Figure
 
-    from rlkit.runs import curves
+    from rlkit.runs.pictures import curves
 
     rows = (len(panels) + 1) // 2
     drawn = Figure(figsize=(10.5 if len(panels) > 1 else 5.5, 4.0 * rows), dpi=150, layout="constrained")

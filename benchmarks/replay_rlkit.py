@@ -10,7 +10,7 @@ from replay_jax import Functions, JaxCase, donated
 from replay_trees import Trees
 
 from rlkit import replay
-from rlkit.ops import segment_tree
+from rlkit.replay import segment_tree
 from rlkit.replay.windows import Handle
 from rlkit.types import Buffer, Transition
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from replay_common import CHUNK, Operations, cycles
 from replay_jax import donated
 
-from rlkit.ops import segment_tree
+from rlkit.replay import segment_tree
 
 STATISTICS = ("sum", "min", "max")
 CYCLES = {"jit": 1000, "python": 100}

@@ -47,7 +47,7 @@ def _import_from_here(arguments: Sequence[str]) -> None:
     names = [word.removeprefix("--env=") for word in arguments if word.startswith("--env=")]
     names += [name for flag, name in pairwise(arguments) if flag == "--env"]
     if any(":" in name for name in names):
-        from rlkit.hosts.names import is_own
+        from rlkit.hosts.registry import is_own
 
         if any(map(is_own, names)) and not {"", os.getcwd()} & set(sys.path):
             sys.path.insert(0, os.getcwd())
@@ -128,7 +128,7 @@ def _overrides(rest: Sequence[str], special: Sequence[str] = ()) -> tuple[dict[s
     Raises:
       ConfigError: a word that is no flag, a flag without a value, or one given twice.
     """
-    from rlkit.runs.strict_yaml import parse
+    from rlkit.runs.config.strict_yaml import parse
     from rlkit.types import ConfigError
 
     values: dict[str, Any] = {}
@@ -160,7 +160,7 @@ def _overrides(rest: Sequence[str], special: Sequence[str] = ()) -> tuple[dict[s
 def _train(options: argparse.Namespace) -> int:
     if _asks_for_help(options):
         return 0
-    from rlkit.runs.config import load_config
+    from rlkit.runs.config.run_config import load_config
 
     overrides, special = _overrides(options.rest, ("out", "init_from"))
     config = load_config(options.config, overrides)
@@ -212,7 +212,7 @@ def _eval(options: argparse.Namespace) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from rlkit.runs.curves import plot
+    from rlkit.runs.pictures.curves import plot
 
     print("\n".join(map(str, plot(options.runs, options.out, title=options.title))))
     return 0
@@ -220,7 +220,7 @@ def _plot(options: argparse.Namespace) -> int:
 
 def _render(options: argparse.Namespace) -> int:
     _cache_compilations()
-    from rlkit.runs.rollout import record
+    from rlkit.runs.pictures.record import record
 
     print(record(options.run, options.out, seed=options.seed, max_steps=options.max_steps, env=options.env))
     return 0
@@ -247,8 +247,8 @@ def _collect(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from rlkit import agents, envs
     from rlkit.envs.registry import SUITES
-    from rlkit.hosts.names import PREFIXES
-    from rlkit.runs.config import names
+    from rlkit.hosts.registry import PREFIXES
+    from rlkit.runs.config.run_config import names
 
     if options.suite is not None:
         print(*envs.names(options.suite), sep="\n")
@@ -264,8 +264,8 @@ def _list(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     if _asks_for_help(options):
         return 0
-    from rlkit.runs.config import load_config
-    from rlkit.runs.describe import describe
+    from rlkit.runs.config.describe import describe
+    from rlkit.runs.config.run_config import load_config
 
     print(describe(load_config(options.config, _overrides(options.rest)[0])))
     return 0
@@ -275,8 +275,8 @@ def _asks_for_help(options: argparse.Namespace) -> bool:
     """Prints a config's keys, where the words after it hold --help."""
     if not {"-h", "--help"} & set(options.rest):
         return False
-    from rlkit.runs.config import load_config
-    from rlkit.runs.describe import keys
+    from rlkit.runs.config.describe import keys
+    from rlkit.runs.config.run_config import load_config
 
     print(keys(load_config(options.config)))
     return True

@@ -15,11 +15,13 @@ import numpy as np
 from annotated_types import Interval
 from pydantic import Field, model_validator
 
-from rlkit.agents import dqn, settings
+from rlkit.agents import dqn
+from rlkit.agents.common import config
+from rlkit.agents.common.off_policy import Batch
 from rlkit.agents.dqn import Head
-from rlkit.agents.replaying import Batch
 from rlkit.ops.distributional import categorical_cross_entropy, categorical_target
-from rlkit.types import Agent, Array, Space
+from rlkit.spaces import Space
+from rlkit.types import Agent, Array
 
 
 class Config(dqn.Config):
@@ -41,10 +43,10 @@ class Config(dqn.Config):
         return np.linspace(self.v_min, self.v_max, self.num_atoms, dtype=np.float32)
 
 
-class Hyper(settings.LearningHyper, settings.EpsilonHyper):
+class Hyper(config.LearningHyper, config.EpsilonHyper):
     """What a vmap may sweep: float32 scalars. Infinity switches a term off."""
 
-    max_grad_norm: settings.Positive = 10.0
+    max_grad_norm: config.Positive = 10.0
 
 
 def values(atoms: np.ndarray, logits: Array) -> Array:

@@ -20,17 +20,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rlkit.agents import checks, exploration, replaying, settings
-from rlkit.agents.normalization import normalize_obs
-from rlkit.agents.replaying import Batch, State
+from rlkit.agents.common import config, exploration, off_policy, validation
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import Batch, State
 from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
 from rlkit.ops import losses
 from rlkit.ops._arrays import pick
-from rlkit.types import Agent, Array, Buffer, Discrete, Key, Network, PyTree, Space, Transition
+from rlkit.spaces import Discrete, Space
+from rlkit.types import Agent, Array, Buffer, Key, Network, PyTree, Transition
 
 
-class Config(settings.Replay, settings.Torso):
+class Config(config.Replay, config.Torso):
     """What shapes the program. Static and hashable."""
 
     double: bool = True
@@ -38,11 +39,11 @@ class Config(settings.Replay, settings.Torso):
     noisy: bool = False
 
 
-class Hyper(settings.LearningHyper, settings.EpsilonHyper):
+class Hyper(config.LearningHyper, config.EpsilonHyper):
     """What a vmap may sweep: float32 scalars. Infinity switches a term off."""
 
-    huber_delta: settings.Positive = 1.0
-    max_grad_norm: settings.Positive = 10.0
+    huber_delta: config.Positive = 1.0
+    max_grad_norm: config.Positive = 10.0
 
 
 class Actor(NamedTuple):
@@ -111,7 +112,7 @@ def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> 
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """A state that has learned nothing; `example` is one step without batch axes."""
     params = parts.network.init(key, example.obs)
-    return replaying.init(parts, hyper, example, num_envs, params, params)
+    return off_policy.init(parts, hyper, example, num_envs, params, params)
 
 
 def actor(parts: Parts, state: State) -> Actor:
@@ -153,11 +154,11 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
 def with_head(name: str, config: Any, head: Head, obs_space: Space, action_space: Space, network: Any) -> Agent:
     """The agent called `name` that learns by a head; see `make`."""
     space = exploration.discrete(action_space, name)
-    checks.fits_network(config, obs_space)
+    validation.fits_network(config, obs_space)
     if network is None:
         described = config.model_dump(include=set(q_network.SETTINGS))
         network = q_network.q_network(obs_space=obs_space, num_actions=space.n, outputs=head.outputs, **described)
     else:
-        network = checks.own_network(network, noisy=config.noisy)
-    parts = Parts(config, obs_space, space, network, head, replaying.buffer(config))
-    return replaying.agent(parts, init, actor, act, policy, loss=loss, rows=config.n_step)
+        network = validation.own_network(network, noisy=config.noisy)
+    parts = Parts(config, obs_space, space, network, head, off_policy.buffer(config))
+    return off_policy.agent(parts, init, actor, act, policy, loss=loss, rows=config.n_step)

@@ -18,18 +18,19 @@ import jax.numpy as jnp
 from annotated_types import Interval
 from pydantic import Field
 
-from rlkit.agents import control, policies, replaying, settings
-from rlkit.agents.control import Parts
-from rlkit.agents.normalization import normalize_obs
-from rlkit.agents.replaying import Batch, State
+from rlkit.agents.common import action_distributions, config, off_policy, q_critics
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import Batch, State
+from rlkit.agents.common.q_critics import Parts
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import DiagNormal
-from rlkit.types import Agent, Array, Discrete, Key, PyTree, Scalar, Space, Transition
+from rlkit.spaces import Discrete, Space
+from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 MAX_WEIGHT = 100.0  # of a sample in the policy's loss
 
 
-class Config(settings.Control):
+class Config(config.Control):
     """What shapes the program. Static and hashable."""
 
     normalize_obs: bool = True
@@ -38,7 +39,7 @@ class Config(settings.Control):
     )
 
 
-class Hyper(settings.LearningHyper):
+class Hyper(config.LearningHyper):
     """What a vmap may sweep: float32 scalars. Infinity switches a term off."""
 
     expectile: Annotated[Scalar, Interval(gt=0.0, lt=1.0), "of the values; 0.5 is their mean"] = 0.7
@@ -52,11 +53,11 @@ class Actor(NamedTuple):
     obs_stats: PyTree
 
 
-def distribution(parts: Parts, params: PyTree, stats: PyTree, obs: PyTree) -> policies.Distribution:
+def distribution(parts: Parts, params: PyTree, stats: PyTree, obs: PyTree) -> action_distributions.Distribution:
     """The policy's actions for observations [...], as critics see them."""
     output = parts.networks.policy.apply(params, normalize_obs(parts.obs_space, stats, obs))
     if isinstance(parts.networks.action_space, Discrete):
-        return policies.distribution(parts.networks.action_space, output, action_mask(obs), squash=False)
+        return action_distributions.distribution(parts.networks.action_space, output, action_mask(obs), squash=False)
     loc, log_std = output
     return DiagNormal(jnp.tanh(loc), jnp.exp(log_std))
 
@@ -64,9 +65,9 @@ def distribution(parts: Parts, params: PyTree, stats: PyTree, obs: PyTree) -> po
 def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
     """The sum [] of the three losses, whose gradients do not meet, the priorities [B], and metrics. No key is used."""
     hyper, stats, networks, still = state.hyper, state.normalizer.obs, parts.networks, jax.lax.stop_gradient
-    action = control.seen(networks, batch.action)
+    action = q_critics.seen(networks, batch.action)
     obs, next_obs = (normalize_obs(parts.obs_space, stats, x) for x in (batch.obs, batch.next_obs))
-    q = control.rate(networks, state.target_params, stats, batch.obs, action).min(0)
+    q = q_critics.rate(networks, state.target_params, stats, batch.obs, action).min(0)
     advantage = q - parts.networks.value.apply(params["value"], obs)[0]
     value_loss = jnp.mean(
         batch.weight * jnp.where(advantage < 0, 1.0 - hyper.expectile, hyper.expectile) * jnp.square(advantage)
@@ -74,11 +75,11 @@ def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> 
 
     next_value = still(parts.networks.value.apply(params["value"], next_obs)[0])
     target = batch.reward + jnp.where(batch.discount == 0, 0.0, batch.discount * next_value)
-    error = control.rate(networks, params["critics"], stats, batch.obs, action) - target[None]
+    error = q_critics.rate(networks, params["critics"], stats, batch.obs, action) - target[None]
     critic_loss = jnp.mean(batch.weight * jnp.sum(jnp.square(error), axis=0)) / 2
 
     preference = jnp.minimum(jnp.exp(jnp.minimum(hyper.advantage_weight * still(advantage), 10.0)), MAX_WEIGHT)
-    log_prob = policies.log_prob(distribution(parts, params["policy"], stats, batch.obs), action)
+    log_prob = action_distributions.log_prob(distribution(parts, params["policy"], stats, batch.obs), action)
     policy_loss = -jnp.mean(batch.weight * preference * log_prob)
     metrics = {
         "value_loss": value_loss,
@@ -94,10 +95,10 @@ def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> 
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """A state that has learned nothing; `example` is one step without batch axes."""
     key, value_key = jax.random.split(key)
-    params = control.init(parts.networks, key, example.obs) | {
+    params = q_critics.init(parts.networks, key, example.obs) | {
         "value": parts.networks.value.init(value_key, example.obs)
     }
-    return replaying.init(parts, hyper, example, num_envs, params, params["critics"])
+    return off_policy.init(parts, hyper, example, num_envs, params, params["critics"])
 
 
 def actor(parts: Parts, state: State) -> Actor:
@@ -108,13 +109,13 @@ def actor(parts: Parts, state: State) -> Actor:
 def act(parts: Parts, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One exploring step for one observation: a sample of the policy."""
     dist = distribution(parts, actor.params, actor.obs_stats, obs)
-    return memory, control.taken(parts.networks, policies.sample(dist, key)), ()
+    return memory, q_critics.taken(parts.networks, action_distributions.sample(dist, key)), ()
 
 
 def policy(parts: Parts, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One step for one observation: the mode of the policy. The key is not used."""
     dist = distribution(parts, actor.params, actor.obs_stats, obs)
-    return memory, control.taken(parts.networks, policies.mode(dist)), ()
+    return memory, q_critics.taken(parts.networks, action_distributions.mode(dist)), ()
 
 
 def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
@@ -127,9 +128,9 @@ def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
     Raises:
       ConfigError: the action space is neither Discrete nor a Box with finite bounds, or a setting does not fit.
     """
-    networks = control.make(config, obs_space, action_space, name="iql", discrete=True, spread="constant")
-    parts = Parts(config, networks, replaying.buffer(config))
-    return replaying.agent(
+    networks = q_critics.make(config, obs_space, action_space, name="iql", discrete=True, spread="constant")
+    parts = Parts(config, networks, off_policy.buffer(config))
+    return off_policy.agent(
         parts,
         init,
         actor,

@@ -21,22 +21,23 @@ from annotated_types import Interval
 from flax import struct
 from pydantic import Field, PositiveInt
 
-from rlkit.agents import actor_critic, checks, minibatches, normalization, policies, settings
-from rlkit.agents.actor_critic import Actor, Evaluated, Policy
-from rlkit.agents.normalization import Normalizer
-from rlkit.agents.optimization import Descent
+from rlkit.agents.common import action_distributions, config, minibatches, normalization, policy_evaluation, validation
+from rlkit.agents.common.normalization import Normalizer
+from rlkit.agents.common.optimizer import Descent
+from rlkit.agents.common.policy_evaluation import Actor, Evaluated, Policy
 from rlkit.networks import actor_critic as actor_critic_network
 from rlkit.ops import losses
 from rlkit.ops.returns import gae
 from rlkit.ops.schedules import Schedule, schedule
 from rlkit.ops.statistics import explained_variance
-from rlkit.types import Agent, Array, Box, Key, PyTree, Scalar, Space, Transition
+from rlkit.spaces import Box, Space
+from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 
-class Config(settings.Torso):
+class Config(config.Torso):
     """What shapes the program. Static and hashable."""
 
-    activation: settings.Activation = "tanh"
+    activation: config.Activation = "tanh"
     shared_torso: bool = Field(False, description="one torso for policy and value instead of two")
     recurrent: Literal["none", "gru", "lstm"] = "none"
     memory_size: PositiveInt = Field(64, description="units of the recurrent core")
@@ -104,7 +105,7 @@ class Batch(NamedTuple):
     """What the loss is computed from: leaves [B, ...], or [T, B, ...] for a recurrent network."""
 
     obs: PyTree
-    action: Array  # raw, as actor_critic.raw_action says
+    action: Array  # raw, as policy_evaluation.raw_action says
     start: Array  # bool, whether an episode begins here
     old_log_prob: Array
     old_value: Array
@@ -140,9 +141,9 @@ def loss(
     """
     config, policy, hyper = parts.config, parts.policy, state.hyper
     actor = Actor(params, state.normalizer.obs)
-    output, value, _ = actor_critic.apply_along(policy, actor, batch.obs, batch.start, core)
-    dist = actor_critic.distribution(policy, output, batch.obs)
-    log_prob = policies.log_prob(dist, batch.action)
+    output, value, _ = policy_evaluation.apply_along(policy, actor, batch.obs, batch.start, core)
+    dist = policy_evaluation.distribution(policy, output, batch.obs)
+    log_prob = action_distributions.log_prob(dist, batch.action)
     low, high = (jnp.where(jnp.isinf(eps), eps, clip * eps) for eps in (hyper.clip_eps, hyper.clip_eps_high))
     high = jnp.where(jnp.isinf(high), low, high)
     surrogate = losses.ppo_clip(
@@ -159,7 +160,7 @@ def loss(
     }
     total = metrics["policy_loss"] + hyper.vf_coef * metrics["value_loss"] - hyper.ent_coef * metrics["entropy"]
     if config.kl_penalty:
-        metrics["kl"] = policies.kl(batch.old_dist, dist).mean()
+        metrics["kl"] = action_distributions.kl(batch.old_dist, dist).mean()
         total = total + state.kl_coef * metrics["kl"]
     return total, metrics | {"loss": total}
 
@@ -198,7 +199,7 @@ def estimate(
 ) -> tuple[Evaluated, Array, Array]:
     """What the network under `params` says of a rollout, the advantages and the value targets, all [T, N]."""
     config, hyper = parts.config, state.hyper
-    says = actor_critic.evaluate(
+    says = policy_evaluation.evaluate(
         parts.policy,
         Actor(params, state.normalizer.obs),
         rollout,
@@ -227,7 +228,7 @@ def prepare(parts: Parts, state: State, rollout: Transition) -> Batch:
     done = rollout.terminated | rollout.truncated
     return Batch(
         obs=rollout.obs,
-        action=actor_critic.raw_action(parts.policy, rollout),
+        action=policy_evaluation.raw_action(parts.policy, rollout),
         start=jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]]),
         old_log_prob=old.log_prob if parts.config.old_log_prob == "recompute" else rollout.extras.log_prob,
         old_value=old.value,
@@ -249,7 +250,7 @@ def memories(parts: Parts, state: State, params: PyTree, rollout: Transition, ba
         return rollout.extras.core
     first = jax.tree.map(lambda x: x[0], rollout.extras.core)
     now = Actor(params, state.normalizer.obs)
-    return actor_critic.apply_along(parts.policy, now, batch.obs, batch.start, first)[2]
+    return policy_evaluation.apply_along(parts.policy, now, batch.obs, batch.start, first)[2]
 
 
 def gradient_step(
@@ -311,7 +312,7 @@ def adapt(
     if not parts.config.kl_penalty:
         return state.kl_coef, {}
     now, _, _ = estimate(parts, state, learner.params, rollout, memories(parts, state, learner.params, rollout, batch))
-    moved = policies.kl(batch.old_dist, now.dist).mean()
+    moved = action_distributions.kl(batch.old_dist, now.dist).mean()
     target_kl = state.hyper.kl_target
     adapted = losses.adaptive_kl_coef(state.kl_coef, moved, target_kl=target_kl)
     kl_coef = jnp.where(jnp.isinf(target_kl), state.kl_coef, adapted)
@@ -344,9 +345,11 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
 def check(parts: Parts, num_envs: int, num_steps: int) -> None:
     """Raise a ConfigError where a rollout of this size cannot be divided into minibatches."""
     if parts.policy.recurrent:
-        checks.divides("num_minibatches", parts.config.num_minibatches, "num_envs", num_envs)
+        validation.divides("num_minibatches", parts.config.num_minibatches, "num_envs", num_envs)
     else:
-        checks.divides("num_minibatches", parts.config.num_minibatches, "num_envs * num_steps", num_envs * num_steps)
+        validation.divides(
+            "num_minibatches", parts.config.num_minibatches, "num_envs * num_steps", num_envs * num_steps
+        )
 
 
 def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
@@ -363,31 +366,31 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
     Raises:
       ConfigError: PPO cannot act in this action space, or a setting does not fit it.
     """
-    action_space = policies.supported(action_space, "ppo")
+    action_space = action_distributions.supported(action_space, "ppo")
     for field in ("squash", "gsde"):
         if getattr(config, field):
-            checks.needs_box(field, action_space, bounded=field == "squash")
-    checks.fits_network(config, obs_space)
-    checks.gsde_has_features(config)
+            validation.needs_box(field, action_space, bounded=field == "squash")
+    validation.fits_network(config, obs_space)
+    validation.gsde_has_features(config)
     if network is None:
         described = config.model_dump(include=set(actor_critic_network.SETTINGS))
         network = actor_critic_network.actor_critic(
             obs_space=obs_space,
-            policy_size=policies.policy_size(action_space),
+            policy_size=action_distributions.policy_size(action_space),
             real_valued=isinstance(action_space, Box),
             **described,
         )
     else:
-        network = checks.own_network(network, gsde=config.gsde, recurrent=config.recurrent)
+        network = validation.own_network(network, gsde=config.gsde, recurrent=config.recurrent)
     policy = Policy(obs_space, action_space, network, config.squash, config.gsde, config.gsde_steps)
     parts = Parts(config, policy)
     features = config.memory_size if config.recurrent != "none" else sum(config.hidden_sizes[-1:])
     return Agent(
         init=partial(init, parts),
         actor=actor,
-        act=partial(actor_critic.act, policy),
-        policy=partial(actor_critic.act_greedily, policy),
+        act=partial(policy_evaluation.act, policy),
+        policy=partial(policy_evaluation.act_greedily, policy),
         update=partial(update, parts),
-        memory=actor_critic.start_memory(policy, features),
+        memory=policy_evaluation.start_memory(policy, features),
         check=partial(check, parts),
     )

@@ -18,19 +18,20 @@ from annotated_types import Interval
 from flax import struct
 from pydantic import Field, PositiveInt
 
-from rlkit.agents import checks, exploration, minibatches, normalization, settings
-from rlkit.agents.normalization import Normalizer, normalize_obs
-from rlkit.agents.optimization import Descent
+from rlkit.agents.common import config, exploration, minibatches, normalization, validation
+from rlkit.agents.common.normalization import Normalizer, normalize_obs
+from rlkit.agents.common.optimizer import Descent
 from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
 from rlkit.ops.chunked import chunked_map
 from rlkit.ops.returns import lambda_returns
 from rlkit.ops.schedules import Schedule, schedule
-from rlkit.types import Agent, Array, Discrete, Key, Network, PyTree, Scalar, Space, Transition
+from rlkit.spaces import Discrete, Space
+from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, Transition
 
 
-class Config(settings.Torso):
+class Config(config.Torso):
     """What shapes the program. Static and hashable."""
 
     layer_norm: bool = Field(True, description="after each dense layer; convolutions have none")
@@ -41,15 +42,15 @@ class Config(settings.Torso):
     learning_rate_schedule: Schedule = "constant"
 
 
-class Hyper(settings.EpsilonHyper):
+class Hyper(config.EpsilonHyper):
     """What a vmap may sweep: float32 scalars. Infinity switches a term off."""
 
     learning_rate: Annotated[Scalar, Interval(ge=0.0)] = 2.5e-4
     gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
     q_lambda: Annotated[Scalar, Interval(ge=0.0, le=1.0), "0 is one-step Q-learning"] = 0.65
-    max_grad_norm: Annotated[settings.Positive, "global norm"] = 10.0
-    adam_eps: settings.Positive = 1e-5
-    schedule_steps: Annotated[settings.Positive, "environment steps that the schedules last"] = jnp.inf
+    max_grad_norm: Annotated[config.Positive, "global norm"] = 10.0
+    adam_eps: config.Positive = 1e-5
+    schedule_steps: Annotated[config.Positive, "environment steps that the schedules last"] = jnp.inf
 
 
 class State(struct.PyTreeNode):
@@ -179,7 +180,7 @@ def update(parts: Parts, state: State, rollout: Transition, key: Key) -> tuple[S
 
 def check(parts: Parts, num_envs: int, num_steps: int) -> None:
     """Raise a ConfigError where a rollout of this size cannot be divided into minibatches."""
-    checks.divides("num_minibatches", parts.config.num_minibatches, "num_envs * num_steps", num_envs * num_steps)
+    validation.divides("num_minibatches", parts.config.num_minibatches, "num_envs * num_steps", num_envs * num_steps)
 
 
 def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
@@ -194,11 +195,11 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
     space = exploration.discrete(action_space, "pqn")
-    checks.fits_network(config, obs_space)
+    validation.fits_network(config, obs_space)
     if network is None:
         described = config.model_dump(include=set(q_network.SETTINGS))
         network = q_network.q_network(obs_space=obs_space, num_actions=space.n, outputs=None, noisy=False, **described)
-    parts = Parts(config, obs_space, space, checks.own_network(network))
+    parts = Parts(config, obs_space, space, validation.own_network(network))
     return Agent(
         init=partial(init, parts),
         actor=actor,

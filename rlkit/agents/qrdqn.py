@@ -12,10 +12,11 @@ from annotated_types import Interval
 from pydantic import Field
 
 from rlkit.agents import dqn
+from rlkit.agents.common.off_policy import Batch
 from rlkit.agents.dqn import Head
-from rlkit.agents.replaying import Batch
 from rlkit.ops.distributional import quantile_q_learning
-from rlkit.types import Agent, Array, Space
+from rlkit.spaces import Space
+from rlkit.types import Agent, Array
 
 
 class Config(dqn.Config):

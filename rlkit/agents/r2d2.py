@@ -23,19 +23,20 @@ from annotated_types import Interval
 from pydantic import Field, PositiveInt
 
 from rlkit import replay
-from rlkit.agents import checks, exploration, replaying, settings
-from rlkit.agents.normalization import normalize_obs
-from rlkit.agents.replaying import State
+from rlkit.agents.common import config, exploration, off_policy, validation
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import State
 from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
 from rlkit.networks.recurrent import along, where_rows
 from rlkit.ops import losses
 from rlkit.ops._arrays import pick
 from rlkit.ops.returns import n_step_returns
-from rlkit.types import Agent, Array, Buffer, Discrete, Key, Network, PyTree, Sample, Scalar, Space, Transition
+from rlkit.spaces import Discrete, Space
+from rlkit.types import Agent, Array, Buffer, Key, Network, PyTree, Sample, Scalar, Transition
 
 
-class Config(settings.Replay, settings.Torso):
+class Config(config.Replay, config.Torso):
     """What shapes the program. Static and hashable."""
 
     batch_size: PositiveInt = Field(32, description="sequences of a gradient step")
@@ -56,7 +57,7 @@ class Config(settings.Replay, settings.Torso):
         return self.burn_in + self.unroll_len
 
 
-class Hyper(settings.LearningHyper, settings.EpsilonHyper):
+class Hyper(config.LearningHyper, config.EpsilonHyper):
     """What a vmap may sweep: float32 scalars. Infinity switches a term off."""
 
     beta: Annotated[Scalar, Interval(ge=0.0), "of prioritized replay, at the start"] = 0.6
@@ -183,7 +184,7 @@ def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: in
     """A state that has learned nothing; `example` is one step without batch axes."""
     core = jax.tree.map(jnp.asarray, parts.network.memory)
     params = parts.network.init(key, example.obs, core)
-    return replaying.init(parts, hyper, example._replace(extras=core), num_envs, params, params)
+    return off_policy.init(parts, hyper, example._replace(extras=core), num_envs, params, params)
 
 
 def actor(parts: Parts, state: State) -> Actor:
@@ -228,7 +229,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
     space = exploration.discrete(action_space, "r2d2")
-    checks.fits_network(config, obs_space)
+    validation.fits_network(config, obs_space)
     if network is None:
         described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"})
         network = q_network.q_network(obs_space=obs_space, num_actions=space.n, outputs=None, noisy=False, **described)
@@ -241,8 +242,8 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         alpha=config.alpha,
         store_obs_once=config.store_obs_once,
     )
-    parts = Parts(config, obs_space, space, checks.own_network(network), buffer)
-    return replaying.agent(
+    parts = Parts(config, obs_space, space, validation.own_network(network), buffer)
+    return off_policy.agent(
         parts,
         init,
         actor,

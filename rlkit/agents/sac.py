@@ -19,16 +19,17 @@ import jax.numpy as jnp
 from annotated_types import Interval
 from pydantic import Field
 
-from rlkit.agents import checks, control, exploration, policies, replaying, settings
-from rlkit.agents.control import Parts
-from rlkit.agents.normalization import normalize_obs
-from rlkit.agents.replaying import Batch, State
+from rlkit.agents.common import action_distributions, config, exploration, off_policy, q_critics, validation
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import Batch, State
+from rlkit.agents.common.q_critics import Parts
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import Categorical, TanhNormal
-from rlkit.types import Agent, Array, Box, Key, PyTree, Scalar, Space, Transition
+from rlkit.spaces import Box, Space
+from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 
-class Config(settings.Control):
+class Config(config.Control):
     """What shapes the program. Static and hashable."""
 
     learn_temperature: bool = Field(True, description="towards the target entropy; false keeps the start value")
@@ -39,10 +40,10 @@ class Config(settings.Control):
     gsde_steps: int = Field(0, ge=0, description="steps until its noise is drawn anew; 0 holds it for the episode")
 
 
-class Hyper(settings.LearningHyper):
+class Hyper(config.LearningHyper):
     """What a vmap may sweep: float32 scalars. Infinity switches a term off."""
 
-    temperature: Annotated[settings.Positive, "weight of the entropy at the start"] = 1.0
+    temperature: Annotated[config.Positive, "weight of the entropy at the start"] = 1.0
     target_entropy: Annotated[Scalar, "nats for each dimension of a Box, of actions in [-1, 1]"] = -1.0
     target_entropy_share: Annotated[
         Scalar, Interval(ge=0.0, le=1.0), "of the log of the number of legal actions, in a discrete space"
@@ -67,13 +68,13 @@ class Outlook(NamedTuple):
 def outlook(parts: Parts, params: PyTree, critic_params: PyTree, stats: PyTree, obs: PyTree, key: Key) -> Outlook:
     """The value and the entropy of the policy with `params`, by critics with `critic_params`."""
     networks = parts.networks
-    dist = control.distribution(networks, params, stats, obs)
+    dist = q_critics.distribution(networks, params, stats, obs)
     if isinstance(dist, Categorical):
         rates = networks.critics.apply(critic_params, normalize_obs(networks.obs_space, stats, obs)).min(0)
         return Outlook(jnp.sum(dist.probs * rates, axis=-1), dist.entropy())
     assert isinstance(dist, TanhNormal)
     raw = dist.sample_pre_tanh(key)
-    rates = control.rate(networks, critic_params, stats, obs, dist.squash(raw))
+    rates = q_critics.rate(networks, critic_params, stats, obs, dist.squash(raw))
     return Outlook(rates.min(0), -dist.log_prob_pre_tanh(raw))
 
 
@@ -95,8 +96,8 @@ def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> 
     ahead = outlook(parts, still(params["policy"]), state.target_params, stats, batch.next_obs, next_key)
     bootstrap = ahead.value + temperature * ahead.entropy
     target = still(batch.reward + jnp.where(batch.discount == 0, 0.0, batch.discount * bootstrap))
-    action = control.seen(parts.networks, batch.action)
-    error = control.rate(parts.networks, params["critics"], stats, batch.obs, action) - target[None]
+    action = q_critics.seen(parts.networks, batch.action)
+    error = q_critics.rate(parts.networks, params["critics"], stats, batch.obs, action) - target[None]
     critic_loss = jnp.mean(batch.weight * jnp.sum(jnp.square(error), axis=0)) / 2
 
     now = outlook(parts, params["policy"], still(params["critics"]), stats, batch.obs, key)
@@ -117,10 +118,10 @@ def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> 
 
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """A state that has learned nothing; `example` is one step without batch axes."""
-    params = control.init(parts.networks, key, example.obs) | {
+    params = q_critics.init(parts.networks, key, example.obs) | {
         "log_temperature": jnp.log(jnp.float32(hyper.temperature))
     }
-    return replaying.init(parts, hyper, example, num_envs, params, params["critics"])
+    return off_policy.init(parts, hyper, example, num_envs, params, params["critics"])
 
 
 def actor(parts: Parts, state: State) -> Actor:
@@ -140,9 +141,9 @@ def act(parts: Parts, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> tu
         output = parts.networks.policy.apply(actor.params, normalize_obs(parts.obs_space, actor.obs_stats, obs))
         raw, memory = exploration.gsde_step(output, memory, parts.config.gsde_steps, sample_key)
     else:
-        dist = control.distribution(parts.networks, actor.params, actor.obs_stats, obs)
-        raw = policies.sample(dist, sample_key)
-    action = policies.action(space, raw, squash=True)
+        dist = q_critics.distribution(parts.networks, actor.params, actor.obs_stats, obs)
+        raw = action_distributions.sample(dist, sample_key)
+    action = action_distributions.action(space, raw, squash=True)
     if isinstance(space, Box) and not parts.config.gsde:
         action = exploration.warm_up(space, warm_key, action, actor.warming)
     return memory, action, ()
@@ -150,8 +151,12 @@ def act(parts: Parts, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> tu
 
 def policy(parts: Parts, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> tuple[PyTree, Array, tuple]:
     """One step for one observation: the mode of the policy. The key is not used."""
-    dist = control.distribution(parts.networks, actor.params, actor.obs_stats, obs)
-    return memory, policies.action(parts.networks.action_space, policies.mode(dist), squash=True), ()
+    dist = q_critics.distribution(parts.networks, actor.params, actor.obs_stats, obs)
+    return (
+        memory,
+        action_distributions.action(parts.networks.action_space, action_distributions.mode(dist), squash=True),
+        (),
+    )
 
 
 def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
@@ -165,12 +170,12 @@ def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
       ConfigError: the action space is neither Discrete nor a Box with finite bounds, or a setting does not fit.
     """
     if config.gsde:
-        checks.needs_box("gsde", action_space, bounded=True)
-        checks.gsde_has_features(config)
+        validation.needs_box("gsde", action_space, bounded=True)
+        validation.gsde_has_features(config)
     spread = "features" if config.gsde else "observation"
-    networks = control.make(config, obs_space, action_space, name="sac", discrete=True, spread=spread)
-    parts = Parts(config, networks, replaying.buffer(config))
-    return replaying.agent(
+    networks = q_critics.make(config, obs_space, action_space, name="sac", discrete=True, spread=spread)
+    parts = Parts(config, networks, off_policy.buffer(config))
+    return off_policy.agent(
         parts,
         init,
         actor,

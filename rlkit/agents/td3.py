@@ -20,32 +20,33 @@ import numpy as np
 from annotated_types import Interval
 from pydantic import Field, PositiveInt
 
-from rlkit.agents import control, exploration, replaying, settings
-from rlkit.agents.control import Parts
-from rlkit.agents.normalization import normalize_obs
-from rlkit.agents.optimization import Descent
-from rlkit.agents.replaying import Batch
-from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Space, Transition
+from rlkit.agents.common import config, exploration, off_policy, q_critics
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import Batch
+from rlkit.agents.common.optimizer import Descent
+from rlkit.agents.common.q_critics import Parts
+from rlkit.spaces import Space
+from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 
 
-class Config(settings.Control):
+class Config(config.Control):
     """What shapes the program. Static and hashable."""
 
     policy_delay: PositiveInt = Field(2, description="gradient steps of the critics for each of the policy")
     behavior_cloning: bool = Field(False, description="imitate the data too, to learn from a dataset alone")
 
 
-class Hyper(settings.LearningHyper):
+class Hyper(config.LearningHyper):
     """What a vmap may sweep: float32 scalars. Infinity switches a term off. Noise is in units of actions in [-1, 1]."""
 
     exploration_noise: Annotated[Scalar, Interval(ge=0.0), "deviation of the acting noise"] = 0.1
     noise_correlation: Annotated[Scalar, Interval(ge=0.0, lt=1.0), "of the acting noise with the last step's"] = 0.0
     target_noise: Annotated[Scalar, Interval(ge=0.0), "deviation of the target's noise"] = 0.2
     target_noise_clip: Annotated[Scalar, Interval(ge=0.0), "at most so far"] = 0.5
-    bc_alpha: Annotated[settings.Positive, "weight of the values against imitation"] = 2.5
+    bc_alpha: Annotated[config.Positive, "weight of the values against imitation"] = 2.5
 
 
-class State(replaying.State):
+class State(off_policy.State):
     """Everything that learning carries from update to update. `params` are of the policy and the critics."""
 
     since_policy: Array  # [] int32, gradient steps since the policy's last
@@ -74,10 +75,10 @@ def critic_loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: K
     noise = hyper.target_noise * jax.random.normal(key, next_action.shape, next_action.dtype)
     noise = jnp.clip(noise, -hyper.target_noise_clip, hyper.target_noise_clip)
     next_action = jnp.clip(next_action + noise, -1.0, 1.0)
-    next_q = control.rate(parts.networks, state.target_params["critics"], stats, batch.next_obs, next_action).min(0)
+    next_q = q_critics.rate(parts.networks, state.target_params["critics"], stats, batch.next_obs, next_action).min(0)
     target = batch.reward + jnp.where(batch.discount == 0, 0.0, batch.discount * next_q)
-    action = control.seen(parts.networks, batch.action)
-    error = control.rate(parts.networks, params, stats, batch.obs, action) - jax.lax.stop_gradient(target)[None]
+    action = q_critics.seen(parts.networks, batch.action)
+    error = q_critics.rate(parts.networks, params, stats, batch.obs, action) - jax.lax.stop_gradient(target)[None]
     loss = jnp.mean(batch.weight * jnp.sum(jnp.square(error), axis=0)) / 2
     return loss, (jax.lax.stop_gradient(jnp.mean(jnp.abs(error), axis=0)), {"critic_loss": loss})
 
@@ -86,19 +87,19 @@ def policy_loss(parts: Parts, params: PyTree, critics: PyTree, state: State, bat
     """The policy's loss [], and metrics."""
     stats = state.normalizer.obs
     action = choose(parts, params, stats, batch.obs)
-    q = control.rate(parts.networks, critics, stats, batch.obs, action)[0]
+    q = q_critics.rate(parts.networks, critics, stats, batch.obs, action)[0]
     loss = -jnp.mean(q)
     if parts.config.behavior_cloning:
         scale = state.hyper.bc_alpha / jnp.maximum(jax.lax.stop_gradient(jnp.mean(jnp.abs(q))), 1e-6)
-        taken = control.seen(parts.networks, batch.action)
+        taken = q_critics.seen(parts.networks, batch.action)
         loss = scale * loss + jnp.mean(jnp.square(action - taken))
     return loss, {"policy_loss": loss, "q": jnp.mean(q)}
 
 
 def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """A state that has learned nothing; `example` is one step without batch axes."""
-    params = control.init(parts.networks, key, example.obs)
-    return replaying.init(
+    params = q_critics.init(parts.networks, key, example.obs)
+    return off_policy.init(
         parts,
         hyper,
         example,
@@ -127,20 +128,20 @@ def act(parts: Parts, actor: Actor, memory: Array, obs: PyTree, key: Key) -> tup
     rho = actor.correlation  # from a standard normal start, as every episode's, the noise stays standard normal
     memory = jnp.where(jnp.all(memory == 0), fresh, rho * memory + jnp.sqrt(1.0 - jnp.square(rho)) * fresh)
     unit = jnp.clip(choose(parts, actor.params, actor.obs_stats, obs) + actor.noise * memory, -1.0, 1.0)
-    action = control.taken(parts.networks, unit)
+    action = q_critics.taken(parts.networks, unit)
     return memory, exploration.warm_up(parts.networks.action_space, warm_key, action, actor.warming), ()  # type: ignore[arg-type]
 
 
 def policy(parts: Parts, actor: Actor, memory: Array, obs: PyTree, key: Key) -> tuple[Array, Array, tuple]:
     """One step for one observation, without noise. The key is not used."""
-    return memory, control.taken(parts.networks, choose(parts, actor.params, actor.obs_stats, obs)), ()
+    return memory, q_critics.taken(parts.networks, choose(parts, actor.params, actor.obs_stats, obs)), ()
 
 
 def gradient_step(
     parts: Parts, state: State, sample: Sample, due: Array, learning_rate: Array, key: Key
 ) -> tuple[State, Array, dict[str, Array]]:
     """Learn from one sample; the policy moves at every `policy_delay`-th call, and the targets with it once `due`."""
-    batch = replaying.batch_of(sample, state.hyper.gamma)
+    batch = off_policy.batch_of(sample, state.hyper.gamma)
     rates, delay = Descent.of(state.hyper, learning_rate), parts.config.policy_delay
     grads, (priority, metrics) = jax.grad(partial(critic_loss, parts), has_aux=True)(
         state.params["critics"], state, batch, key
@@ -154,7 +155,7 @@ def gradient_step(
     state = state.replace(
         params=params,
         opt_state={"policy": mover_opt, "critics": critics_opt},
-        target_params=replaying.target_update(params, state.target_params, due & turn, state.hyper.tau),
+        target_params=off_policy.target_update(params, state.target_params, due & turn, state.hyper.tau),
         since_policy=jnp.where(turn, 0, state.since_policy + 1),
         target_due=due & ~turn,
     )
@@ -172,9 +173,9 @@ def make(config: Config, obs_space: Space, action_space: Space, *, name: str = "
     Raises:
       ConfigError: the action space is not a Box with finite bounds, or a setting does not fit.
     """
-    networks = control.make(config, obs_space, action_space, name=name, discrete=False, spread="none")
-    parts = Parts(config, networks, replaying.buffer(config))
-    return replaying.agent(
+    networks = q_critics.make(config, obs_space, action_space, name=name, discrete=False, spread="none")
+    parts = Parts(config, networks, off_policy.buffer(config))
+    return off_policy.agent(
         parts,
         init,
         actor,

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.types import Array, Dict, Discrete, MultiDiscrete, PyTree, Space, Tuple
+from rlkit.spaces import Dict, Discrete, MultiDiscrete, Space, Tuple
+from rlkit.types import Array, PyTree
 
 MASK = "action_mask"  # the observation leaf that marks legal actions; no wrapper changes it
 

@@ -17,8 +17,9 @@ import numpy as np
 from flax import struct
 from jax.core import Tracer
 
-from rlkit import types
-from rlkit.types import Array, ConfigError, Key, PyTree, Space, shape_of
+from rlkit import spaces
+from rlkit.spaces import Space, shape_of
+from rlkit.types import Array, ConfigError, Key, PyTree
 
 
 class Adapter:
@@ -220,13 +221,13 @@ def gymnax_space(space: Any) -> Space:
     """A space of gymnax, or of a library that took over its spaces, as rlkit's."""
     match type(space).__name__:
         case "Discrete":
-            return types.Discrete(int(space.n), np.dtype(space.dtype))
+            return spaces.Discrete(int(space.n), np.dtype(space.dtype))
         case "Box":
-            return types.Box(_bound(space.low, -np.inf), _bound(space.high, np.inf), tuple(space.shape), space.dtype)
+            return spaces.Box(_bound(space.low, -np.inf), _bound(space.high, np.inf), tuple(space.shape), space.dtype)
         case "Dict":
-            return types.Dict({name: gymnax_space(child) for name, child in space.spaces.items()})
+            return spaces.Dict({name: gymnax_space(child) for name, child in space.spaces.items()})
         case "Tuple":
-            return types.Tuple(tuple(gymnax_space(child) for child in space.spaces))
+            return spaces.Tuple(tuple(gymnax_space(child) for child in space.spaces))
     raise ConfigError(f"{space!r} is no space that rlkit knows; use Discrete, Box, Dict or Tuple")
 
 
@@ -238,13 +239,13 @@ def _bound(bound: Any, unknown: float) -> np.ndarray:
     return np.where(np.abs(bound) >= np.finfo(np.float32).max, np.copysign(np.inf, bound), bound)
 
 
-def unbounded(shape: tuple[int, ...], dtype: Any) -> types.Box:
+def unbounded(shape: tuple[int, ...], dtype: Any) -> spaces.Box:
     """A Box of which nothing is known but its shape and dtype."""
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
-        return types.Box(False, True, shape, dtype)
+        return spaces.Box(False, True, shape, dtype)
     info = np.iinfo(dtype) if dtype.kind in "iu" else None
-    return types.Box(info.min, info.max, shape, dtype) if info else types.Box(-np.inf, np.inf, shape, dtype)
+    return spaces.Box(info.min, info.max, shape, dtype) if info else spaces.Box(-np.inf, np.inf, shape, dtype)
 
 
 def first_line(error: Exception) -> str:

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.types import Box, ConfigError, Dict, Discrete, Env, Key, MultiDiscrete, PyTree, Space, Tuple, shape_of
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
+from rlkit.types import ConfigError, Env, Key, PyTree
 
 _ENVS, _STEPS = 4, 16
 _TOLERANCE = 1e-5  # of a bounded range: rounding may pass its ends

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from rlkit import types
+from rlkit import spaces
 from rlkit.envs._import import drawing_deferred
 from rlkit.envs.adapter import Adapter, gymnax_space, lenient, refuse_others, replaced
-from rlkit.types import Array, ConfigError, Key, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import Array, ConfigError, Key, PyTree
 
 CANNOT_RUN = {
     "MNISTBandit-bsuite": "it downloads its data when it is made, and rlkit downloads nothing; try SimpleBandit-bsuite"
@@ -95,7 +96,7 @@ def _gymnax() -> Any:
 
 def _corrected(name: str, env: Any, space: Space) -> Space:
     """The observation space, with the right bounds where random play leaves gymnax's own."""
-    if not isinstance(space, types.Box):
+    if not isinstance(space, spaces.Box):
         return space
     low, high = space.low.copy(), space.high.copy()
     if name == "MemoryChain-bsuite":  # the context is -1 or 1
@@ -104,4 +105,4 @@ def _corrected(name: str, env: Any, space: Space) -> Space:
         low[-1], high[-2] = -1, 10
     elif name == "GaussianBandit-misc":  # [last reward, ..., clock]: rewards are normal, and the clock as above
         low[0], high[0], low[-1] = -np.inf, np.inf, -1
-    return types.Box(low, high, dtype=space.dtype)
+    return spaces.Box(low, high, dtype=space.dtype)

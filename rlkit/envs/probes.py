@@ -13,7 +13,8 @@ import numpy as np
 from flax import struct
 
 from rlkit.envs._spaces import MASK
-from rlkit.types import Array, Box, ConfigError, Dict, Discrete, Key, MultiDiscrete, PyTree, Space
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from rlkit.types import Array, ConfigError, Key, PyTree
 
 
 class ProbeState(struct.PyTreeNode):

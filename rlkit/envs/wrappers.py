@@ -14,7 +14,8 @@ import numpy as np
 from flax import struct
 
 from rlkit.envs._spaces import MASK, flat_bounds, flatten, map_obs, map_space, without_mask
-from rlkit.types import Array, Box, ConfigError, Dict, Env, Key, PyTree, Space, zeros
+from rlkit.spaces import Box, Dict, Space, zeros
+from rlkit.types import Array, ConfigError, Env, Key, PyTree
 
 Step = tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]
 

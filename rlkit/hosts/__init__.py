@@ -11,10 +11,10 @@ _NAMES = {
     "Pool": "pool",
     "Step": "pool",
     "VectorPool": "vector",
-    "is_host": "names",
-    "is_own": "names",
-    "make": "names",
-    "from_vector": "names",
+    "is_host": "registry",
+    "is_own": "registry",
+    "make": "registry",
+    "from_vector": "registry",
 }
 
 __all__ = [*_NAMES]

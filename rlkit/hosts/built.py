@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rlkit.hosts.making import Recipe
 from rlkit.hosts.pool import derive
+from rlkit.hosts.worker.making import Recipe
 from rlkit.types import ConfigError
 
 

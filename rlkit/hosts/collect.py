@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit._cpu.random_bits import straight
 from rlkit.hosts.pool import Step
 from rlkit.hosts.processes import Interrupted
 from rlkit.networks.recurrent import where_rows
-from rlkit.ops.keys import straight
+from rlkit.spaces import Space, shape_of
 from rlkit.training.rollout import memories
-from rlkit.types import Agent, Array, Key, PyTree, Space, Transition, shape_of
+from rlkit.types import Agent, Array, Key, PyTree, Transition
 
 
 class Collected(NamedTuple):

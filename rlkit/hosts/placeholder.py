@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from rlkit.types import ConfigError, Key, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import ConfigError, Key, PyTree
 
 
 class HostEnv(NamedTuple):

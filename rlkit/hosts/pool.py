@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rlkit.hosts import block, contract, group, wire
 from rlkit.hosts.closing import Closing
-from rlkit.hosts.group import Fault
-from rlkit.hosts.local import Local
-from rlkit.hosts.making import Recipe
 from rlkit.hosts.processes import Processes
 from rlkit.hosts.spaces import space
+from rlkit.hosts.threads import Local
+from rlkit.hosts.worker import block, contract, group, wire
+from rlkit.hosts.worker.group import Fault
+from rlkit.hosts.worker.making import Recipe
 from rlkit.types import ConfigError, PyTree
 
 BACKENDS = ("process", "thread", "serial")

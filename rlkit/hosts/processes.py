@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rlkit.hosts import block, group, wire
-from rlkit.hosts.contract import Tree
-from rlkit.hosts.group import Fault
 from rlkit.hosts.guard import Guard
-from rlkit.hosts.making import Recipe
+from rlkit.hosts.worker import block, group, wire
+from rlkit.hosts.worker.contract import Tree
+from rlkit.hosts.worker.group import Fault
+from rlkit.hosts.worker.making import Recipe
 
 _LOOK = 0.1  # seconds between two looks at workers that have not answered
 _START = 60.0  # seconds for a process to start and to import its environment
-_CODE = "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from rlkit.hosts.worker import main; main()"
+_CODE = "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from rlkit.hosts.worker.main import main; main()"
 
 
 class Interrupted(Exception):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rlkit.hosts.contract import Leaf, Tree
-from rlkit.types import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+from rlkit.hosts.worker.contract import Leaf, Tree
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 
 
 def space(tree: Tree) -> Space:

@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from rlkit.hosts import contract
 from rlkit.hosts.closing import Closing
-from rlkit.hosts.contract import Leaf, Tree, Violation
 from rlkit.hosts.pool import Episodes, HostError, Step
 from rlkit.hosts.spaces import space
+from rlkit.hosts.worker import contract
+from rlkit.hosts.worker.contract import Leaf, Tree, Violation
 from rlkit.types import ConfigError, PyTree
 
 

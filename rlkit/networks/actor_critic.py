@@ -12,7 +12,8 @@ from rlkit.networks.cells import CELLS, GRU, LSTM
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoder import Make
 from rlkit.networks.initializers import together, weight
-from rlkit.types import Array, Network, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import Array, Network, PyTree
 
 SETTINGS = (
     *encoder.SETTINGS,

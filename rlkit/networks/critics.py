@@ -11,7 +11,8 @@ from rlkit.networks import encoder
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoder import Make
 from rlkit.networks.initializers import together, weight
-from rlkit.types import Array, Box, Network, PyTree, Space
+from rlkit.spaces import Box, Space
+from rlkit.types import Array, Network, PyTree
 
 LOG_STD = (-20.0, 2.0)  # of a policy; beyond them densities overflow
 

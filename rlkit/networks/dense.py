@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rlkit._xla import written
+from rlkit._cpu.primitives import written
 from rlkit.networks.initializers import orthogonal, weight
 from rlkit.types import Array
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from rlkit.networks.features import features, image_shape
 from rlkit.networks.torsos import MLP, Conv
-from rlkit.types import Array, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import Array, PyTree
 
 SETTINGS = (
     "torso",

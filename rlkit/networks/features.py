@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.types import Array, Box, Dict, Discrete, MultiDiscrete, PyTree, Space, Tuple
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+from rlkit.types import Array, PyTree
 
 ACTION_MASK = "action_mask"  # the observation leaf, at the top of a Dict, that marks the legal actions
 

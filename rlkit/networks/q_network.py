@@ -12,7 +12,8 @@ from rlkit.networks.dense import Dense
 from rlkit.networks.encoder import Make
 from rlkit.networks.initializers import together
 from rlkit.networks.noisy import STREAM, NoisyDense
-from rlkit.types import Array, Key, Network, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import Array, Key, Network, PyTree
 
 SETTINGS = (*encoder.SETTINGS, "dueling", "noisy")  # the fields that an agent's Config has under the same names
 

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from rlkit._xla import hold
-from rlkit.ops.keys import straight
+from rlkit._cpu.primitives import hold
+from rlkit._cpu.random_bits import straight
 from rlkit.types import Array, Key
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from rlkit.ops import _softmax
+from rlkit._cpu import softmax
 from rlkit.ops._arrays import as_floats, check_shape
 from rlkit.types import Array, Key
 
@@ -67,11 +67,11 @@ class Categorical(flax.struct.PyTreeNode):
     def log_prob(self, action: ArrayLike) -> Array:
         """action: [...] int -> [...] float, NaN where it is out of range. Raises ValueError on another shape."""
         check_shape("action", action, jnp.shape(self.logits)[:-1])
-        return _softmax.log_prob(as_floats(self.logits)[0], jnp.asarray(action))
+        return softmax.log_prob(as_floats(self.logits)[0], jnp.asarray(action))
 
     def entropy(self) -> Array:
         """[...] float, in nats, -Σ p log p."""
-        return _softmax.entropy(as_floats(self.logits)[0])
+        return softmax.entropy(as_floats(self.logits)[0])
 
     def kl(self, other: "Categorical") -> Array:
         """[...] float, KL(self || other) in nats. Raises ValueError if the shapes differ."""

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from rlkit._xla import ones
+from rlkit._cpu.primitives import ones
 from rlkit.types import Array, Key
 
 _SMALL = 256  # up to here a sort of random bits: so few elements do not mix in a Feistel network

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.ops import _slice_draws, segment_tree, slice_index
-from rlkit.ops.slice_index import SliceIndex
-from rlkit.replay import rows
-from rlkit.replay.finals import Finals
+from rlkit.replay import packing, segment_tree, slice_index
+from rlkit.replay.final_observations import Finals
 from rlkit.replay.priorities import Priorities
-from rlkit.replay.ring import Ring
+from rlkit.replay.slice_index import SliceIndex, sampling
+from rlkit.replay.storage import Ring
 
 
 def check(state: Any) -> None:
@@ -51,7 +50,7 @@ def _check_ring(ring: Ring) -> None:
             ring.slot == ring.count, f"ring.slot={ring.slot} must be ring.count={ring.count} until the ring is full"
         )
         _require(ring.row == ring.count, f"ring.row={ring.row} must be ring.count={ring.count} until the ring is full")
-    for name, leaf, expected in rows.shapes(ring.stored, num_rows, num_envs):
+    for name, leaf, expected in packing.shapes(ring.stored, num_rows, num_envs):
         _require(leaf.shape == expected, f"ring.stored.{name} is {list(leaf.shape)}, not {list(expected)}")
     if isinstance(ring.finals, Finals):
         stored = _stored(ring)
@@ -90,7 +89,7 @@ def _check_index(ring: Ring, index: SliceIndex) -> np.ndarray:
     size = int(slice_index.size(index))
     _require(size == begins.sum(), f"the index counts {size} slices, and the stored flags allow {begins.sum()}")
     if index.law == "slice":
-        slot, env = map(np.asarray, _slice_draws.start_of(index, jnp.arange(size, dtype=jnp.uint32)))
+        slot, env = map(np.asarray, sampling.start_of(index, jnp.arange(size, dtype=jnp.uint32)))
         _require(begins[slot, env].all(), "the index has a slice begin where the stored flags allow none")
     else:
         begins_next = np.concatenate([begins[slots][1:], np.zeros((1, ring.num_envs), bool)])[: len(done)]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit.ops import segment_tree
-from rlkit.ops.segment_tree import SegmentTree
-from rlkit.replay import ring as rings
-from rlkit.replay.ring import Ring
+from rlkit.replay import segment_tree
+from rlkit.replay import storage as rings
+from rlkit.replay.segment_tree import SegmentTree
+from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
 from rlkit.types import Array, ConfigError, Key
 

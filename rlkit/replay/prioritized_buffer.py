@@ -5,11 +5,10 @@ from functools import partial
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit.ops import segment_tree
-from rlkit.replay import checks, priorities, windows
-from rlkit.replay import ring as rings
+from rlkit.replay import priorities, segment_tree, validation, windows
+from rlkit.replay import storage as rings
 from rlkit.replay.priorities import Priorities
-from rlkit.replay.ring import Ring
+from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle
 from rlkit.types import Array, Buffer, Key, Sample, Transition
 
@@ -57,7 +56,7 @@ def prioritized(
     Raises:
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
-    finals = checks.settings(
+    finals = validation.settings(
         store_obs_once=store_obs_once, max_finals=max_finals, capacity=capacity, batch_size=batch_size, length=length
     )
     priority = priorities.Settings(alpha, beta, eps, start_priority)
@@ -97,7 +96,7 @@ def add(state: PrioritizedState, rollout: Transition, *, length: int) -> Priorit
 
 def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int) -> Sample:
     """B items in proportion to their masses: leaves [B, ...], or [B, L, ...] of windows, and weights [B]."""
-    checks.not_empty(size(state, length=length))
+    validation.not_empty(size(state, length=length))
     num_envs = state.ring.num_envs
     place, drawn = windows.draw_known(
         state.ring, lambda key: priorities.draw(state.priorities, key, batch_size, num_envs), key, 1

@@ -1,7 +1,7 @@
 """Replay of slices: L consecutive rows of one environment, drawn uniformly, by episode, or by priority.
 
 Uniform slices of one episode are those of TorchRL's SliceSampler; prioritized ones that run on across episode ends are
-those of R2D2 (Kapturowski et al. 2019, section 2.3). `rlkit.ops.slice_index` knows where the legal slices are.
+those of R2D2 (Kapturowski et al. 2019, section 2.3). `rlkit.replay.slice_index` knows where the legal slices are.
 """
 
 from functools import partial
@@ -10,12 +10,11 @@ from typing import Literal
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit.ops import segment_tree, slice_index
-from rlkit.ops.slice_index import SliceIndex
-from rlkit.replay import checks, priorities, windows
-from rlkit.replay import ring as rings
+from rlkit.replay import priorities, segment_tree, slice_index, validation, windows
+from rlkit.replay import storage as rings
 from rlkit.replay.priorities import Priorities
-from rlkit.replay.ring import Ring
+from rlkit.replay.slice_index import SliceIndex
+from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
 from rlkit.types import Array, Buffer, ConfigError, Key, Sample, Transition
 
@@ -78,7 +77,7 @@ def slices(
     Raises:
       ConfigError: a setting is out of range, or two contradict each other; at `init`, the capacity does not fit.
     """
-    finals = checks.settings(
+    finals = validation.settings(
         store_obs_once=store_obs_once,
         max_finals=max_finals,
         capacity=capacity,
@@ -150,7 +149,7 @@ def add(state: SlicesState | PrioritizedSlicesState, rollout: Transition) -> Sli
 
 def sample(state: SlicesState | PrioritizedSlicesState, key: Key, *, num_slices: int, whole: int) -> Sample:
     """B slices: leaves [B, L, ...], mask [B, L], and weights [B]."""
-    checks.not_empty(size(state))
+    validation.not_empty(size(state))
     index, num_envs = state.index, state.ring.num_envs
 
     def draw(key: Key) -> Place:

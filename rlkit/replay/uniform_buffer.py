@@ -5,9 +5,9 @@ from functools import partial
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit.replay import checks, windows
-from rlkit.replay import ring as rings
-from rlkit.replay.ring import Ring
+from rlkit.replay import storage as rings
+from rlkit.replay import validation, windows
+from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle
 from rlkit.types import Array, Buffer, Key, Sample, Transition
 
@@ -41,7 +41,7 @@ def uniform(
     Raises:
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
-    finals = checks.settings(
+    finals = validation.settings(
         store_obs_once=store_obs_once, max_finals=max_finals, capacity=capacity, batch_size=batch_size, length=length
     )
     return Buffer(
@@ -65,7 +65,7 @@ def add(state: UniformState, rollout: Transition) -> UniformState:
 
 def sample(state: UniformState, key: Key, *, batch_size: int, length: int) -> Sample:
     """B items, each drawable place equally likely: leaves [B, ...], or [B, L, ...] of windows."""
-    checks.not_empty(size(state, length=length))
+    validation.not_empty(size(state, length=length))
     place, drawn = windows.draw_known(
         state.ring, lambda key: windows.draw_uniformly(state.ring, key, batch_size, length), key, 1
     )

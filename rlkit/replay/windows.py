@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.ops._integers import uniform_below
-from rlkit.replay import ring as rings
-from rlkit.replay.ring import Ring
+from rlkit.replay import storage as rings
+from rlkit.replay.storage import Ring
 from rlkit.types import Array, Key, PyTree, Sample
 
 _TRIES = 16

@@ -9,16 +9,16 @@ from typing import Any
 _NAMES = {
     "NonFiniteError": "loop",
     "Policy": "policy",
-    "RunConfig": "config",
+    "RunConfig": "config.run_config",
     "collect": "collecting",
     "load": "policy",
-    "load_config": "config",
-    "parse": "config",
-    "plot": "curves",
-    "record": "rollout",
-    "restore": "states",
+    "load_config": "config.run_config",
+    "parse": "config.run_config",
+    "plot": "pictures.curves",
+    "record": "pictures.record",
+    "restore": "checkpoints.states",
     "resume": "loop",
-    "save": "states",
+    "save": "checkpoints.states",
     "train": "loop",
 }
 

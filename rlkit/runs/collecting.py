@@ -11,11 +11,13 @@ import numpy as np
 
 from rlkit import training
 from rlkit.hosts.collect import Collector, NotFinite
-from rlkit.runs import dataset_files, files
-from rlkit.runs.hosted import HostProgram
+from rlkit.runs import files
+from rlkit.runs.datasets import storage
 from rlkit.runs.policy import load_state
-from rlkit.runs.program import Program
-from rlkit.types import Agent, ConfigError, PyTree, Transition, shape_of
+from rlkit.runs.programs.host_program import HostProgram
+from rlkit.runs.programs.jax_program import Program
+from rlkit.spaces import shape_of
+from rlkit.types import Agent, ConfigError, PyTree, Transition
 
 _STEPS, _BYTES = 1 << 16, 1 << 28  # that are collected at a time, at most
 
@@ -73,7 +75,7 @@ def collect(
             made = _in_jax(program, agent, actor, num_envs, length, seed)
         about: dict[str, Any] = {"env": program.config.run.env, "agent": program.config.run.agent, "step": step}
         example = jax.tree.map(lambda x: np.zeros(x.shape[2:], x.dtype), next(made))
-        with dataset_files.writer(folder, example, num_envs, extra=about | {"greedy": greedy, "seed": seed}) as writer:
+        with storage.writer(folder, example, num_envs, extra=about | {"greedy": greedy, "seed": seed}) as writer:
             for first in range(0, rows, length):
                 left = min(length, rows - first)
                 writer.add(jax.tree.map(lambda x, left=left: x[:left], next(made)))

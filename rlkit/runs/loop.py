@@ -17,13 +17,15 @@ import numpy as np
 
 from rlkit.hosts.pool import HostError
 from rlkit.hosts.processes import Interrupted
-from rlkit.runs import checkpoint, curves, files, memory, scores, transfer
-from rlkit.runs.config import RunConfig, load_config, parse
-from rlkit.runs.hosted import HostProgram
-from rlkit.runs.hosted import program as make_program
+from rlkit.runs import files, memory, scores
+from rlkit.runs.checkpoints import checkpoint, transfer
+from rlkit.runs.config.run_config import RunConfig, load_config, parse
 from rlkit.runs.metrics import Lines, require, summarize
+from rlkit.runs.pictures import curves
 from rlkit.runs.policy import stored, streams
-from rlkit.runs.program import Chunk, Program
+from rlkit.runs.programs.host_program import HostProgram
+from rlkit.runs.programs.host_program import program as make_program
+from rlkit.runs.programs.jax_program import Chunk, Program
 from rlkit.runs.progress import progress
 from rlkit.runs.signals import Signals
 from rlkit.types import ConfigError, PyTree

@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 
-from rlkit.runs.hosted import HostProgram
-from rlkit.runs.program import Program
-from rlkit.types import ConfigError, shape_of
+from rlkit.runs.programs.host_program import HostProgram
+from rlkit.runs.programs.jax_program import Program
+from rlkit.spaces import shape_of
+from rlkit.types import ConfigError
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 

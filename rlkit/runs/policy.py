@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import jax
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import checkpoint, files
-from rlkit.runs.config import RunConfig, load_config, read
-from rlkit.runs.hosted import HostProgram
-from rlkit.runs.hosted import program as make_program
-from rlkit.runs.program import Program
+from rlkit.runs import files
+from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config.run_config import RunConfig, load_config, read
+from rlkit.runs.programs.host_program import HostProgram
+from rlkit.runs.programs.host_program import program as make_program
+from rlkit.runs.programs.jax_program import Program
 from rlkit.types import ConfigError, Env, Key, PyTree
 
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rlkit._cpu.random_bits import straight
 from rlkit.networks.recurrent import where_rows
-from rlkit.ops.keys import straight
 from rlkit.training.rollout import reset
 from rlkit.types import Agent, Array, Env, Key, PyTree
 

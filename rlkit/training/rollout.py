@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit._xla import after
+from rlkit._cpu.primitives import after
 from rlkit.networks.recurrent import where_rows
 from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
 

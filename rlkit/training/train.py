@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit.ops.keys import plain, straight
+from rlkit._cpu.random_bits import plain, straight
+from rlkit.spaces import zeros
 from rlkit.training.rollout import EnvsState, reset, rollout
-from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition, zeros
+from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
 
 
 class TrainState(struct.PyTreeNode):

@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rlkit import types
+from rlkit import spaces
 from rlkit.envs.adapter import Adapter, Limit, Timed, at_least_one, construct, find, lenient, library, unbounded
-from rlkit.types import Array, ConfigError, Key, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import Array, ConfigError, Key, PyTree
 
 
 class PhysicsEnv(Adapter):
@@ -24,7 +25,7 @@ class PhysicsEnv(Adapter):
         self.env = env
         with lenient():
             self._obs_space = _space(jax.eval_shape(lambda key: env.reset(key).obs, jax.eval_shape(jax.random.key, 0)))
-        self._action_space = types.Box(-1, 1, (int(env.action_size),))
+        self._action_space = spaces.Box(-1, 1, (int(env.action_size),))
 
     def _start(self, key: Key, params: Limit) -> tuple[PyTree, Timed]:
         state = self.env.reset(key)
@@ -76,5 +77,5 @@ def make(task: str, *, max_steps_in_episode: int = 1000, **kwargs: Any) -> tuple
 def _space(obs: PyTree) -> Space:
     """The space of an observation of which only shapes are known; its dictionaries may be nested."""
     if hasattr(obs, "items"):
-        return types.Dict({name: _space(child) for name, child in obs.items()})
+        return spaces.Dict({name: _space(child) for name, child in obs.items()})
     return unbounded(obs.shape, obs.dtype)

@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit import types
+from rlkit import spaces
 from rlkit.envs._spaces import MASK
 from rlkit.envs.adapter import Adapter, construct, find, library, unbounded
-from rlkit.types import Array, ConfigError, Key, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import Array, ConfigError, Key, PyTree
 
 CANNOT_RUN = {"Sokoban-v0": "it downloads its data when it is made, and rlkit downloads nothing"}
 
@@ -43,7 +44,7 @@ class JumanjiEnv(Adapter):
 
     def _observe(self, obs: Any) -> PyTree:
         values = _values(self.env.observation_spec, obs)
-        if isinstance(self._obs_space, types.Dict) and MASK in self._obs_space.spaces:
+        if isinstance(self._obs_space, spaces.Dict) and MASK in self._obs_space.spaces:
             values[MASK] = jnp.ravel(values[MASK])
         return values
 
@@ -82,23 +83,23 @@ def _space(spec: Any, name: str = "") -> Space:
     """A spec as a space; an action mask becomes a vector."""
     kind = type(spec).__name__
     if kind == "Spec":
-        return types.Dict({child: _space(sub, child) for child, sub in spec._specs.items()})
+        return spaces.Dict({child: _space(sub, child) for child, sub in spec._specs.items()})
     if name == "step_count" and kind == "DiscreteArray":  # a clock, which a one-hot vector would blow up
-        return types.Box(0, spec.num_values, (), spec.dtype)  # the last observation counts one step further
+        return spaces.Box(0, spec.num_values, (), spec.dtype)  # the last observation counts one step further
     if kind == "DiscreteArray":
-        return types.Discrete(int(spec.num_values), np.dtype(spec.dtype))
+        return spaces.Discrete(int(spec.num_values), np.dtype(spec.dtype))
     shape = (math.prod(spec.shape),) if name == MASK else spec.shape
     if name == MASK or kind == "Array":
         return unbounded(shape, spec.dtype)
-    return types.Box(spec.minimum, spec.maximum, shape, spec.dtype)
+    return spaces.Box(spec.minimum, spec.maximum, shape, spec.dtype)
 
 
 def _corrected(name: str, space: Space) -> Space:
     """The observation space, with the right bounds where random play leaves Jumanji's own."""
-    if name == "jumanji:TSP-v1" and isinstance(space, types.Dict):  # before the first city the position is -1
+    if name == "jumanji:TSP-v1" and isinstance(space, spaces.Dict):  # before the first city the position is -1
         position = space.spaces["position"]
-        assert isinstance(position, types.Discrete)
-        return types.Dict({**space.spaces, "position": types.Box(-1, position.n - 1, (), position.dtype)})
+        assert isinstance(position, spaces.Discrete)
+        return spaces.Dict({**space.spaces, "position": spaces.Box(-1, position.n - 1, (), position.dtype)})
     return space
 
 
@@ -113,14 +114,14 @@ def _actions(env: Any) -> tuple[Space, Callable[[Array], Array]]:
     """The action space, and how one of its actions is made one of Jumanji's."""
     spec = env.action_spec
     if type(spec).__name__ == "DiscreteArray":
-        return types.Discrete(int(spec.num_values)), lambda action: action.astype(spec.dtype)
+        return spaces.Discrete(int(spec.num_values)), lambda action: action.astype(spec.dtype)
     if jnp.issubdtype(spec.dtype, jnp.floating):
-        return types.Box(spec.minimum, spec.maximum, spec.shape, np.float32), lambda action: action
+        return spaces.Box(spec.minimum, spec.maximum, spec.shape, np.float32), lambda action: action
     sizes = np.broadcast_to(np.asarray(spec.maximum) + 1, spec.shape)
     nvec, mask = tuple(int(n) for n in sizes.ravel()), getattr(env.observation_spec, MASK, None)
     if mask is not None and tuple(mask.shape) != nvec:  # [choices, n], and MultiCVRP's bounds are one too wide
         nvec = (int(mask.shape[-1]),) * len(nvec)
     elif mask is not None:
         combination = lambda action: jnp.stack(jnp.unravel_index(action, nvec)).astype(spec.dtype)  # noqa: E731
-        return types.Discrete(math.prod(nvec)), combination
-    return types.MultiDiscrete(nvec), lambda action: jnp.reshape(action, spec.shape).astype(spec.dtype)
+        return spaces.Discrete(math.prod(nvec)), combination
+    return spaces.MultiDiscrete(nvec), lambda action: jnp.reshape(action, spec.shape).astype(spec.dtype)

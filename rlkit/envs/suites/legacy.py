@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.envs.adapter import Adapter, gymnax_space, lenient
-from rlkit.types import Array, ConfigError, Key, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import Array, ConfigError, Key, PyTree
 
 _CLOCKS = ("max_steps_in_episode", "max_timesteps")  # what gymnax and Craftax call their time limit
 

@@ -5,10 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rlkit import types
+from rlkit import spaces
 from rlkit.envs._spaces import MASK
 from rlkit.envs.adapter import Adapter, find, lenient, library, refuse_others, unbounded
-from rlkit.types import Array, Key, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import Array, Key, PyTree
 
 
 class PgxEnv(Adapter):
@@ -24,8 +25,8 @@ class PgxEnv(Adapter):
         with lenient():
             state = jax.eval_shape(env.init, jax.eval_shape(jax.random.key, 0))
         (size,), seen = state.legal_action_mask.shape, state.observation
-        self._action_space = types.Discrete(size)
-        self._obs_space = types.Dict({MASK: unbounded((size,), bool), "obs": unbounded(seen.shape, seen.dtype)})
+        self._action_space = spaces.Discrete(size)
+        self._obs_space = spaces.Dict({MASK: unbounded((size,), bool), "obs": unbounded(seen.shape, seen.dtype)})
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         init_key, loop_key = jax.random.split(key)

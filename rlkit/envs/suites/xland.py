@@ -5,9 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rlkit import types
+from rlkit import spaces
 from rlkit.envs.adapter import Adapter, construct, find, library, unbounded
-from rlkit.types import Array, Key, PyTree, Space
+from rlkit.spaces import Space
+from rlkit.types import Array, Key, PyTree
 
 
 class XLandEnv(Adapter):
@@ -42,7 +43,7 @@ class XLandEnv(Adapter):
         return unbounded((height, width, sum(self._sizes)), bool)
 
     def action_space(self, params: Any) -> Space:
-        return types.Discrete(self.env.num_actions(params))
+        return spaces.Discrete(self.env.num_actions(params))
 
 
 def names() -> list[str]:

@@ -1,0 +1,105 @@
+"""From what a policy network returns to a distribution, and from its samples to actions of any space.
+
+A policy samples a raw action: the integers of a discrete space, or for a Box an unbounded vector [D] from which
+`action` makes what the environment takes. Log-probs are those of the raw action, so that neither clipping nor a
+saturated tanh can make a ratio of them wrong.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit.agents.common import validation
+from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
+from rlkit.spaces import Box, Discrete, Space
+from rlkit.spaces import MultiDiscrete as MultiDiscreteSpace
+from rlkit.types import Array, Key, PyTree
+
+ActionSpace = Discrete | MultiDiscreteSpace | Box
+Distribution = Categorical | MultiDiscrete | DiagNormal | TanhNormal
+
+
+def kl(old: Distribution, new: Distribution) -> Array:
+    """KL(old || new) [...] of two distributions of the same kind."""
+    return old.kl(new)  # pyright: ignore[reportArgumentType]
+
+
+def supported(space: Space, agent: str) -> ActionSpace:
+    """The space, if there is a policy here that can act in it; else a ConfigError that names the agent."""
+    if isinstance(space, Discrete | MultiDiscreteSpace):
+        return space
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        return space
+    raise validation.cannot_act(agent, "a Discrete, MultiDiscrete or Box action space, a Box of floats", space)
+
+
+def policy_size(space: ActionSpace) -> int:
+    """How many logits or means a policy for `space` needs."""
+    if isinstance(space, Discrete):
+        return space.n
+    return sum(space.nvec) if isinstance(space, MultiDiscreteSpace) else math.prod(space.shape)
+
+
+def distribution(space: ActionSpace, output: PyTree, mask: Array | None, *, squash: bool) -> Distribution:
+    """The distribution of raw actions.
+
+    Args:
+      space: the action space.
+      output: what the network returned: logits [..., A], or (loc, log_std) [..., D], or for gSDE (loc [..., D],
+        log_std [F, D], features z [..., F]), whose scale is sqrt(sum_i z_i^2 exp(2 log_std_ij)) (Raffin et al. 2021).
+      mask: [..., A] bool, the legal actions of a discrete space, or None for all.
+      squash: whether a Box's actions pass through a tanh; raw actions are then the values before it.
+    """
+    if isinstance(space, Discrete):
+        return Categorical(output) if mask is None else Categorical.masked(output, mask)
+    if isinstance(space, MultiDiscreteSpace):
+        nvec = tuple(space.nvec)
+        return MultiDiscrete(output, nvec) if mask is None else MultiDiscrete.masked(output, nvec, mask)
+    loc, log_std, *rest = output
+    scale = jnp.sqrt(jnp.square(rest[0]) @ jnp.exp(2 * log_std) + 1e-6) if rest else jnp.exp(log_std)
+    if squash:
+        return TanhNormal(loc, scale, space.low.reshape(-1), space.high.reshape(-1))
+    return DiagNormal(loc, scale)
+
+
+def sample(dist: Distribution, key: Key) -> Array:
+    """A raw action."""
+    return dist.sample_pre_tanh(key) if isinstance(dist, TanhNormal) else dist.sample(key)
+
+
+def mode(dist: Distribution) -> Array:
+    """The raw action that a greedy policy takes."""
+    return dist.loc if isinstance(dist, TanhNormal) else dist.mode()
+
+
+def log_prob(dist: Distribution, raw: Array) -> Array:
+    """The log-probability [...] of raw actions."""
+    return dist.log_prob_pre_tanh(raw) if isinstance(dist, TanhNormal) else dist.log_prob(raw)
+
+
+def action(space: ActionSpace, raw: Array, *, squash: bool) -> Array:
+    """What the environment takes for a raw action: [..., D] -> [..., *space.shape] for a Box.
+
+    A bounded Box is spanned by raw values of -1 to 1, beyond which they are clipped, or by tanh where `squash` is set.
+    """
+    if not isinstance(space, Box):
+        return raw.astype(space.dtype)
+    low, high = jnp.asarray(space.low), jnp.asarray(space.high)
+    raw = raw.reshape(*raw.shape[:-1], *space.shape)
+    if space.bounded:
+        unit = jnp.tanh(raw) if squash else jnp.clip(raw, -1.0, 1.0)
+        raw = low + (high - low) * (unit + 1) / 2
+    return jnp.clip(raw, low, high).astype(space.dtype)
+
+
+def gsde_noise(key: Key, features: int, size: int) -> Array:
+    """Standard normal [features, size]: the exploration matrix before it is scaled."""
+    return jax.random.normal(key, (features, size), jnp.float32)
+
+
+def gsde_sample(output: PyTree, noise: Array) -> Array:
+    """The raw action [D] of state-dependent exploration with a noise matrix that is held over steps."""
+    loc, log_std, features = output
+    return loc + features @ (jnp.exp(log_std) * noise)

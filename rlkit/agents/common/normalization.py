@@ -1,0 +1,61 @@
+"""Observation normalization and return-based reward scaling, as part of an agent's state.
+
+Both stand still while a rollout is collected and learned from, and take the rollout in at the end of the update.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rlkit.networks.features import real_valued, replace_real_valued
+from rlkit.ops.statistics import RunningStatistics, normalize, running_init, running_std, running_update
+from rlkit.spaces import Space
+from rlkit.types import Array, PyTree, Scalar, Transition
+
+
+class Normalizer(struct.PyTreeNode):
+    """Statistics of observations and of discounted returns; () for what is switched off."""
+
+    obs: RunningStatistics | tuple  # over the real-valued leaves of the observation
+    returns: RunningStatistics | tuple  # over the discounted return so far, a scalar
+    running_return: Array | tuple  # [N] the discounted return of each environment's episode so far
+
+
+def init(obs_space: Space, example: Transition, num_envs: int, *, obs: bool, reward: bool) -> Normalizer:
+    """Empty statistics, which change nothing."""
+    return Normalizer(
+        obs=running_init(real_valued(obs_space, example.obs)) if obs else (),
+        returns=running_init(jnp.zeros(())) if reward else (),
+        running_return=jnp.zeros((num_envs,)) if reward else (),
+    )
+
+
+def normalize_obs(obs_space: Space, stats: RunningStatistics | tuple, obs: PyTree) -> PyTree:
+    """Observations [...] with zero mean and unit variance in their real-valued leaves, clipped to +-10."""
+    if isinstance(stats, tuple):
+        return obs
+    return replace_real_valued(obs_space, obs, normalize(stats, real_valued(obs_space, obs), clip=10.0))
+
+
+def scale_reward(normalizer: Normalizer, reward: Array) -> Array:
+    """Rewards [T, N] over the deviation of the discounted return (Engstrom et al. 2020, section 3), clipped to +-10."""
+    if isinstance(normalizer.returns, tuple):
+        return reward
+    return jnp.clip(reward / jnp.maximum(running_std(normalizer.returns), 1e-4), -10.0, 10.0)
+
+
+def take_in(normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma: Scalar) -> Normalizer:
+    """The statistics with a rollout [T, N] added: every observation acted on, and the return after every reward."""
+    if not isinstance(normalizer.obs, tuple):
+        normalizer = normalizer.replace(obs=running_update(normalizer.obs, real_valued(obs_space, rollout.obs)))
+    if isinstance(normalizer.returns, tuple):
+        return normalizer
+
+    def accumulate(running, step):
+        reward, done = step
+        running = gamma * running + reward
+        return jnp.where(done, 0.0, running), running
+
+    done = rollout.terminated | rollout.truncated
+    running, returns = jax.lax.scan(accumulate, normalizer.running_return, (rollout.reward, done))
+    return normalizer.replace(returns=running_update(normalizer.returns, returns), running_return=running)

@@ -1,0 +1,1 @@
+"""Modules that a worker process imports. None of them imports JAX."""

@@ -1,0 +1,1 @@
+"""Checkpoints of runs, and of any state."""

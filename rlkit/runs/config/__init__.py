@@ -1,0 +1,1 @@
+"""Configs: one flat YAML file, its schema, and its description."""

@@ -1,0 +1,244 @@
+"""Datasets of transitions on disk, larger than memory: written in a stream, mapped, drawn from in slices.
+
+    with datasets.writer("offline/walker", example, num_envs=16) as writer:
+        writer.add(rollout)
+    dataset = datasets.load("offline/walker")
+    batch = dataset.sample_slices(0, num_slices=256, slice_len=8)
+
+The law of the draws is exact: the slices are counted, not the steps.
+"""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from rlkit.runs.datasets import storage
+from rlkit.runs.datasets.archives import from_arrays, minari, read_npz
+from rlkit.runs.datasets.storage import DatasetError, Writer, writer
+from rlkit.types import ConfigError, Sample, Transition
+
+__all__ = ["Dataset", "DatasetError", "Start", "Writer", "find", "from_arrays", "load", "minari", "read_npz", "writer"]
+
+_BLOCK = 1 << 12  # steps of which the number of starts is kept, and whose ends are read to find one of them
+_READ = 1 << 20  # steps whose ends are read at a time to count the starts
+_AROUND = 1 << 16  # bytes that the kernel maps around a page that is touched, if it has them in memory
+_MAPPED = 1 << 30  # bytes, counted generously, that draws may leave mapped
+
+
+class Start(NamedTuple):
+    """Where slices start in a dataset."""
+
+    row: np.ndarray  # [B] int64
+    env: np.ndarray  # [B] int64
+
+
+@dataclass(eq=False, repr=False)
+class Dataset:
+    """T steps of N environments, on disk. What is read of it is what is asked for."""
+
+    steps: Transition  # leaves [T, N, ...], read-only and mapped
+    extra: dict[str, Any]  # what the writer was given to remember
+    _counts: dict[int, np.ndarray] = field(default_factory=dict)  # by slice length, `_starts_before`
+    _mapped: int = 0  # bytes, at most, that draws have mapped since the last release
+
+    @property
+    def num_rows(self) -> int:
+        """T, steps of each environment."""
+        return self.steps.reward.shape[0]
+
+    @property
+    def num_envs(self) -> int:
+        """N, environments."""
+        return self.steps.reward.shape[1]
+
+    @property
+    def size(self) -> int:
+        """T * N, steps of all environments."""
+        return self.num_rows * self.num_envs
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.num_rows} steps of each of {self.num_envs} environments)"
+
+    def chunks(self, num_rows: int) -> Iterator[Transition]:
+        """All rows in order, in memory, `num_rows` at a time; leaves [num_rows, N, ...], the last maybe shorter.
+
+        This fills a replay buffer: `for chunk in dataset.chunks(1000): state = buffer.add(state, chunk)`.
+        """
+        _check_integers(num_rows=num_rows)
+        return (self._rows(first, first + num_rows) for first in range(0, self.num_rows, num_rows))
+
+    def _rows(self, first: int, stop: int) -> Transition:
+        rows = jax.tree.map(lambda leaf: np.array(leaf[first:stop]), self.steps)
+        _release(self.steps)
+        return rows
+
+    def num_slices(self, slice_len: int) -> int:
+        """How many slices of `slice_len` consecutive steps of one episode there are; they may overlap.
+
+        The last episode of an environment counts as far as it goes. The first call for a length reads where episodes
+        end once, two bytes a step.
+        """
+        return int(self._starts_before(slice_len)[-1])
+
+    def sample_slices(self, seed: int | np.random.Generator, num_slices: int, slice_len: int) -> Sample:
+        """Draw uniformly from all slices of `slice_len` consecutive steps of one episode, with replacement.
+
+        Beside the result, memory holds a small part of where episodes end, whatever the size of the dataset, and up to
+        1 GiB of pages stay mapped, which the system takes back when it needs them. The first call for a length counts
+        the slices first, as `num_slices` does.
+
+        Args:
+          seed: an integer, or a generator, which moves on.
+          num_slices: B.
+          slice_len: L.
+
+        Returns:
+          Sample of NumPy arrays. The item's leaves are [B, L, ...]; its last step is marked truncated unless it is
+          terminated, so that a return computed along the slice bootstraps there. The index is the `Start` [B], and the
+          weight [B] and the mask [B, L] are all 1 and True.
+
+        Raises:
+          ConfigError: no episode has `slice_len` steps, or an argument is out of range.
+        """
+        _check_integers(num_slices=num_slices, slice_len=slice_len)
+        if not isinstance(seed, np.random.Generator):
+            if not isinstance(seed, int | np.integer):
+                raise ConfigError(f"seed is a {type(seed).__name__} and must be an integer or a numpy.random.Generator")
+            if seed < 0:
+                raise ConfigError(f"seed={seed} must be at least 0")
+        total = self.num_slices(slice_len)
+        if not total:
+            raise ConfigError(f"slice_len={slice_len} must not exceed the longest episode of {self}; try a smaller one")
+        start = self._find(np.random.default_rng(seed).integers(total, size=num_slices), slice_len)
+        item = self._gather(start, slice_len)
+        item.truncated[:, -1] |= ~item.terminated[:, -1]
+        weight: Any = np.ones(num_slices, np.float32)
+        mask: Any = np.ones((num_slices, slice_len), bool)
+        return Sample(item, start, weight, mask)
+
+    def _gather(self, start: Start, slice_len: int) -> Transition:
+        """The steps of slices, leaves [B, L, ...], in memory."""
+        rows, envs = start.row[:, None] + np.arange(slice_len), start.env[:, None]
+        steps = rows * self.num_envs + envs
+        for leaf in jax.tree.leaves(self.steps):
+            if leaf[0].nbytes < mmap.PAGESIZE:
+                first, num_steps = steps[:, 0], (slice_len - 1) * self.num_envs + 1
+            else:  # a slice in one piece would bring the other environments along
+                first, num_steps = steps.reshape(-1), 1
+            _expect(leaf, first, num_steps)
+            self._mapped += first.size * (_AROUND + num_steps * leaf[0, 0].nbytes)
+        item = jax.tree.map(lambda leaf: np.asarray(leaf[rows, envs]), self.steps)
+        if self._mapped > _MAPPED:  # not after each draw: mapping the pages again would double its time
+            _release(self.steps)
+            self._mapped = 0
+        return item
+
+    @property
+    def _block_rows(self) -> int:
+        return max(_BLOCK // self.num_envs, 1)
+
+    def _done(self, first: int, stop: int) -> np.ndarray:
+        """[rows, N] bool, where episodes end."""
+        return np.asarray(self.steps.terminated[first:stop] | self.steps.truncated[first:stop])
+
+    def _starts(self, first: int, num_rows: int, slice_len: int) -> np.ndarray:
+        """[R, N] bool, which steps of the rows from `first` on start a slice; R < num_rows where no later row does.
+
+        It looks at `slice_len` - 1 rows more, so that no slice is lost between one part of the dataset and the next.
+        """
+        lacking = slice_len - 1
+        done = self._done(first, min(first + num_rows + lacking, self.num_rows))
+        ends = np.zeros((len(done) + 1, self.num_envs), np.int32)  # how many before each row
+        np.cumsum(done, axis=0, out=ends[1:])
+        # The last step of a slice may end its episode; of the others none.
+        return ends[lacking : len(done)] == ends[: max(len(done) - lacking, 0)]
+
+    def _starts_before(self, slice_len: int) -> np.ndarray:
+        """[blocks + 1] int64, how many slices start before each block of rows, and in all."""
+        _check_integers(slice_len=slice_len)
+        if slice_len not in self._counts:
+            block = self._block_rows
+            step = max(_READ // (block * self.num_envs), 1) * block
+            counts = [np.zeros(1, np.int64)]
+            for first in range(0, self.num_rows - slice_len + 1, step):
+                of_row = np.count_nonzero(self._starts(first, step, slice_len), axis=1)
+                counts.append(np.add.reduceat(of_row, np.arange(0, len(of_row), block)))
+                _release((self.steps.terminated, self.steps.truncated))
+            self._counts[slice_len] = np.cumsum(np.concatenate(counts))
+        return self._counts[slice_len]
+
+    def _find(self, nth: np.ndarray, slice_len: int) -> Start:
+        """Where the `nth` [B] of all slices start. The ends of a block are read once, whatever is asked of it."""
+        before = self._starts_before(slice_len)
+        block_of = np.searchsorted(before, nth, side="right") - 1
+        order = np.argsort(block_of, kind="stable")
+        blocks, edges = np.unique(block_of[order], return_index=True)
+        for leaf in (self.steps.terminated, self.steps.truncated):
+            _expect(leaf, blocks * self._block_rows * self.num_envs, (self._block_rows + slice_len - 1) * self.num_envs)
+        place = np.empty(len(nth), np.int64)  # row * N + env
+        for block, asked in zip(blocks, np.split(order, edges[1:]), strict=True):
+            first = int(block) * self._block_rows
+            starts = np.flatnonzero(self._starts(first, self._block_rows, slice_len))
+            place[asked] = first * self.num_envs + starts[nth[asked] - before[block]]
+        return Start(place // self.num_envs, place % self.num_envs)
+
+
+def load(folder: str | Path, *, verify: bool = False) -> Dataset:
+    """Open a dataset. This reads its manifest and the lengths of its files; `verify` reads the files too.
+
+    Args:
+      folder: as given to `writer`.
+      verify: whether to compare the SHA-256 of each file.
+
+    Raises:
+      DatasetError: there is none, or it is damaged; the file is named.
+    """
+    return Dataset(*storage.read(Path(folder), verify))
+
+
+def find(source: str | Path) -> Dataset:
+    """The dataset that a config names.
+
+    Args:
+      source: a folder that `writer` made; a NumPy archive (.npz) as `read_npz` takes it; or minari:NAME.
+
+    Raises:
+      ConfigError: there is none, it is damaged, or the package for it is missing.
+    """
+    text = str(source)
+    if text.startswith("minari:"):
+        return Dataset(minari(text.removeprefix("minari:")), {"source": text})
+    if text.endswith(".npz"):
+        return Dataset(read_npz(source), {"source": text})
+    return load(source)
+
+
+def _expect(leaf: Any, first: np.ndarray, num_steps: int) -> None:
+    """Ask the disk for runs of steps [K] that are about to be read.
+
+    The reads overlap, and bring these steps alone: touched without notice, the kernel reads 128 KiB around each page,
+    of which little is wanted.
+    """
+    if isinstance(leaf.base, mmap.mmap):
+        size = leaf[0, 0].nbytes
+        for begin in (first * size).tolist():
+            page = begin - begin % mmap.PAGESIZE
+            leaf.base.madvise(mmap.MADV_WILLNEED, page, begin + num_steps * size - page)
+
+
+def _release(leaves: Any) -> None:
+    """Unmap what was read, or it would count as this process's memory. The system's cache keeps it while it can."""
+    for leaf in jax.tree.leaves(leaves):
+        if isinstance(leaf.base, mmap.mmap):
+            leaf.base.madvise(mmap.MADV_DONTNEED)
+
+
+def _check_integers(**values: Any) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ConfigError(f"{name}={value!r} must be an integer of at least 1")

@@ -1,0 +1,283 @@
+"""The files of a dataset: a directory that is whole or absent, in which nothing is code.
+
+    offline/walker/
+      000.bin ...    one leaf of the transitions each: [T, N, ...], little-endian, the leaves in the order of the tree
+      manifest.json  rows, environments, the tree, each leaf's dtype, shape and SHA-256; sealed by its own; written last
+
+The directory is written under a temporary name and renamed. The names of the files come from their numbers, never from
+the manifest, and a shape is believed where the length of its file agrees, so a forged one maps and allocates nothing.
+"""
+
+import hashlib
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit.runs import files
+from rlkit.runs.datasets import json_tree
+from rlkit.types import ConfigError, Transition
+
+_MANIFEST, _MANIFEST_LIMIT, _FORMAT = "manifest.json", 1 << 24, "rlkit dataset 1"
+_PIECE = 1 << 24  # bytes of one write
+_NUMPY = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+_DTYPES = {name: np.dtype(name) for name in _NUMPY.split()} | {"bfloat16": np.dtype(jnp.bfloat16)}
+_REMEDY = "get the dataset anew"
+
+
+class DatasetError(ConfigError):
+    """A dataset that is missing or damaged. Its text is one line that names the file."""
+
+
+class _Spec(NamedTuple):
+    """One leaf of one step."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def num_bytes(self, steps: tuple[int, int]) -> int:
+        return math.prod((*steps, *self.shape)) * self.dtype.itemsize
+
+
+@contextmanager
+def writer(
+    folder: str | Path, example: Transition, num_envs: int, *, extra: dict[str, Any] | None = None
+) -> Iterator["Writer"]:
+    """Write a new dataset: `with writer(folder, example, num_envs) as w: w.add(rollout)`, any number of times.
+
+    Each rollout goes to the disk as it comes. The folder appears when the block ends without an error; after an error
+    nothing of it stays. What a kill left behind is deleted by the next writer of the same folder.
+
+    Args:
+      folder: a new directory; the folders above it are made.
+      example: one step, leaves [...], in dictionaries, tuples and lists.
+      num_envs: N.
+      extra: JSON-able values to get back as `Dataset.extra`: where the transitions come from.
+
+    Raises:
+      ConfigError: the folder exists or cannot be made, the example cannot be kept, or no row was added.
+      OSError: the disk is full or fails.
+    """
+    target = Path(folder)
+    made = Writer(target.with_name(files.TEMPORARY + target.name), example, num_envs, {} if extra is None else extra)
+    _check_new(target)
+    _discard(made.folder)
+    try:
+        files.make_directory(made.folder)
+        yield made
+        made.finish()
+        _check_new(target)
+        files.rename(made.folder, target)
+    except BaseException:
+        with suppress(OSError):
+            _discard(made.folder)
+        raise
+
+
+class Writer:
+    """What `writer` gives: a dataset that is being written."""
+
+    def __init__(self, folder: Path, example: Transition, num_envs: int, extra: dict[str, Any]):
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise ConfigError(f"num_envs={num_envs!r} must be an integer of at least 1")
+        if not isinstance(example, Transition):
+            raise ConfigError(f"example is a {type(example).__name__} and must be a Transition, of one step")
+        paths, self._structure = jax.tree_util.tree_flatten_with_path(example)
+        numbered = jax.tree.unflatten(self._structure, range(len(paths)))
+        tree = {name: json_tree.describe(node, name) for name, node in numbered._asdict().items()}
+        self._leaves = [
+            _Leaf(folder / _file(number), jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+            for number, (path, leaf) in enumerate(paths)
+        ]
+        _check_step(numbered, [leaf.spec for leaf in self._leaves])
+        if not isinstance(extra, dict) or not _is_json(extra):
+            raise ConfigError("extra must be a dictionary of text, finite numbers, lists and such dictionaries")
+        self._about = {"format": _FORMAT, "num_rows": 0, "num_envs": num_envs, "tree": tree, "extra": extra}
+        self.folder, self.num_rows = folder, 0
+
+    def add(self, rollout: Transition) -> None:
+        """Write the next rows, leaves [T, N, ...] with T >= 1. An environment's steps follow each other.
+
+        Where they do not, as between two sources, the step before the seam must be terminated or truncated.
+
+        Raises:
+          ValueError: the rollout has not the structure, shapes or dtypes of the example; nothing was written.
+          OSError: the disk is full or fails; this dataset cannot be finished any more.
+        """
+        if (given := jax.tree.structure(rollout)) != self._structure:
+            raise ValueError(f"rollout has the structure {given}, expected {self._structure}, the example's")
+        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(rollout)]
+        num_rows, num_envs = max(np.shape(rollout.reward)[:1], default=0), self._about["num_envs"]
+        for leaf, array in zip(self._leaves, arrays, strict=True):
+            shape, dtype = leaf.spec
+            if num_rows < 1 or array.shape != (num_rows, num_envs, *shape) or array.dtype != dtype:
+                raise ValueError(
+                    f"{leaf.name} is {array.dtype} of shape {array.shape}, expected {dtype} of shape "
+                    f"(T, {', '.join(map(str, (num_envs, *shape)))}), T >= 1 as of the reward, by the example"
+                )
+        for leaf, array in zip(self._leaves, arrays, strict=True):
+            leaf.append(array)
+        self.num_rows += num_rows
+
+    def finish(self) -> None:
+        """Bring everything to the disk, the manifest last."""
+        if not self.num_rows:
+            raise ConfigError("a dataset must hold a row, and none was added; call `add` before the end of the block")
+        steps = (self.num_rows, self._about["num_envs"])
+        leaves = [leaf.finish(steps) for leaf in self._leaves]
+        files.write(self.folder / _MANIFEST, [_sealed(self._about | {"num_rows": self.num_rows, "leaves": leaves})])
+        files.sync(self.folder)
+
+
+class _Leaf:
+    """The file of one leaf, which grows."""
+
+    def __init__(self, path: Path, name: str, example: Any):
+        dtype = str(example.dtype if hasattr(example, "dtype") else jnp.asarray(example).dtype)
+        if dtype not in _DTYPES:
+            raise ConfigError(f"{name} is {dtype} and must hold plain numbers; of keys take jax.random.key_data")
+        self.name, self.spec = name, _Spec(np.shape(example), _DTYPES[dtype])
+        self._path, self._length, self._digest = path, 0, hashlib.sha256()
+
+    def append(self, array: np.ndarray) -> None:
+        left: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        self._digest.update(left)
+        while len(left):
+            written = files.append(self._path, left[:_PIECE]) - self._length
+            self._check(0 < written <= len(left[:_PIECE]))
+            left, self._length = left[written:], self._length + written
+
+    def finish(self, steps: tuple[int, int]) -> dict[str, Any]:
+        self._check(files.append(self._path, b"", durable=True) == self._length == self.spec.num_bytes(steps))
+        return {"dtype": str(self.spec.dtype), "shape": self.spec.shape, "sha256": self._digest.hexdigest()}
+
+    def _check(self, as_written: bool) -> None:
+        if not as_written:
+            raise OSError(5, "not as long as what was written to it", str(self._path))
+
+
+def read(folder: Path, verify: bool) -> tuple[Transition, dict[str, Any]]:
+    """The transitions of a dataset, leaves [T, N, ...] mapped from its files, and `extra`.
+
+    Raises:
+      DatasetError: there is none, or it is damaged; the file is named.
+    """
+    about = _manifest(folder)
+    try:
+        num_rows, num_envs = _shape([about["num_rows"], about["num_envs"]])
+        specs = [_Spec(_shape(leaf["shape"]), _DTYPES[leaf["dtype"]]) for leaf in about["leaves"]]
+        digests = [leaf["sha256"] for leaf in about["leaves"]]
+        numbered = Transition(**{name: json_tree.rebuild(node) for name, node in about["tree"].items()})
+        # Sizes that NumPy can address, even those beside a 0, which make a file no longer.
+        spans = [math.prod(max(n, 1) for n in (num_rows, num_envs, *spec.shape)) for spec in specs]
+        if not 0 < num_rows * num_envs <= max(spans) < 1 << 58 or not isinstance(about["extra"], dict):
+            raise ValueError
+        if jax.tree.leaves(numbered) != list(range(len(specs))):
+            raise ValueError
+        _check_step(numbered, specs)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise DatasetError(f"{folder / _MANIFEST} must describe transitions, and it does not; {_REMEDY}") from None
+    paths = [folder / _file(number) for number in range(len(specs))]
+    leaves = [_map(path, (num_rows, num_envs), spec) for path, spec in zip(paths, specs, strict=True)]
+    for path, digest in zip(paths, digests, strict=True) if verify else ():
+        if files.digest(path)[1] != digest:
+            raise DatasetError(f"{path} does not have its SHA-256; {_REMEDY}")
+    return jax.tree.map(lambda number: leaves[number], numbered), about["extra"]
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """What the manifest says, if it is as it was written. A forged one may still say anything."""
+    if folder.is_symlink():
+        raise DatasetError(f"folder={str(folder)!r} must not be a symlink; give the directory it points to")
+    if not folder.is_dir():
+        raise DatasetError(f"folder={str(folder)!r} must be a dataset, and there is none; `datasets.writer` makes one")
+    path = folder / _MANIFEST
+    try:
+        raw = files.read(path, _MANIFEST_LIMIT)
+        about = json.loads(raw.decode())["dataset"]
+        whole = isinstance(about, dict) and _sealed(about) == raw
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}; {_REMEDY}") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        whole = False
+    if not whole:
+        raise DatasetError(f"{path} is not as it was written; {_REMEDY}")
+    if about.get("format") != _FORMAT:
+        raise DatasetError(f"{path} must be of the format {_FORMAT!r}, and it is not; use the rlkit that wrote it")
+    return about
+
+
+def _map(path: Path, steps: tuple[int, int], spec: _Spec) -> np.ndarray:
+    """A file's numbers [T, N, ...], read when they are looked at."""
+    expected, shape = spec.num_bytes(steps), (*steps, *spec.shape)
+    try:
+        with os.fdopen(files._open(path, os.O_RDONLY), "rb", 0) as file:
+            length = os.fstat(file.fileno()).st_size
+            if length != expected:
+                raise DatasetError(f"{path} has {length} bytes and should have {expected}; {_REMEDY}")
+            if expected:
+                return np.memmap(file, spec.dtype, "r", shape=shape)
+        return np.broadcast_to(np.zeros((), spec.dtype), shape)  # an empty file cannot be mapped
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}; {_REMEDY}") from None
+
+
+def _check_step(numbered: Transition, specs: Sequence[_Spec]) -> None:
+    """Raise ConfigError unless reward and flags are what slices are found by: scalars, and bools."""
+    for name in ("reward", "terminated", "truncated"):
+        number = getattr(numbered, name)
+        spec = specs[number] if type(number) is int else None
+        if spec is None or spec.shape or (name != "reward" and spec.dtype != np.bool_):
+            raise ConfigError(f"{name} must be a {'number' if name == 'reward' else 'bool'} of shape [] in the example")
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > 30 or not all(type(n) is int and n >= 0 for n in value):
+        raise ValueError
+    return tuple(value)
+
+
+def _file(number: int) -> str:
+    return f"{number:03d}.bin"
+
+
+def _check_new(target: Path) -> None:
+    """Raise ConfigError unless a directory can be made there and there is nothing yet."""
+    if not files.NAME.fullmatch(target.name):
+        raise ConfigError(f"folder={str(target)!r} must end in a name of letters, digits, . _ and -; try offline/first")
+    if os.path.lexists(target):
+        raise ConfigError(f"folder={str(target)!r} must not exist, for nothing is overwritten; choose another name")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder={str(target)!r} must be writable: {error.strerror}; choose another name") from None
+
+
+def _discard(temporary: Path) -> None:
+    if os.path.lexists(temporary):
+        files.remove(temporary)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return json.loads(_json(value)) == value
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=1, allow_nan=False).encode()
+
+
+def _sealed(about: dict[str, Any]) -> bytes:
+    """manifest.json: no byte of it can change unnoticed."""
+    assert sys.byteorder == "little"
+    return _json({"sha256": hashlib.sha256(_json(about)).hexdigest(), "dataset": about})

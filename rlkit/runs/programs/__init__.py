@@ -1,0 +1,1 @@
+"""Compiled programs of a run: environments in JAX, environments in worker processes, datasets."""

@@ -1,0 +1,157 @@
+"""rlkit.agents.iql: its three losses by hand; and that iql and td3_bc learn from a dataset alone."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit import agents, envs, training
+from rlkit.agents import iql
+from rlkit.agents.common.off_policy import Batch
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
+from rlkit.types import ConfigError, Transition
+
+OBS = Box(-10, 10, (3,))
+MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
+BOX = Box(np.float32([-2, 0]), np.float32([2, 10]))
+SMALL = {"hidden_sizes": (8,), "capacity": 32, "batch_size": 4, "replay_ratio": 0.25, "normalize_obs": False}
+HYPER = iql.Hyper(expectile=0.8, advantage_weight=1.5)
+B = 6
+
+
+def make(box):
+    """-> parts, state, with drawn weights, for those at the start make all actions alike."""
+    agent = iql.make(iql.Config(**SMALL), OBS if box else MASKED, BOX if box else Discrete(4))
+
+    @jax.jit
+    def init(key):
+        obs = jnp.zeros(3) if box else {"action_mask": jnp.ones(4, bool), "obs": jnp.zeros(3)}
+        zero, action = jnp.zeros(()), jnp.zeros(2) if box else jnp.zeros((), jnp.int32)
+        state = agent.init(HYPER, key, Transition(obs, action, zero, zero > 0, zero > 0, obs), 4)
+        leaves, tree = jax.tree.flatten(state.params)
+        keys = jax.random.split(key, len(leaves))
+        params = tree.unflatten([jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)])
+        return state.replace(params=params, target_params=jax.tree.map(lambda x: x + 0.2, params["critics"]))
+
+    return agent.act.args[0], init(jax.random.key(0))
+
+
+def hand_made(box):
+    """A batch with ends, weights, and a next observation that must not be read."""
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
+    next_obs[2] = np.nan
+    action = rng.uniform(BOX.low, BOX.high, (B, 2)).astype(np.float32) if box else np.int32([0, 1, 2, 3, 0, 1])
+    if not box:
+        mask = rng.random((B, 4)) < 0.5
+        mask[np.arange(B), action] = True
+        obs, next_obs = ({"action_mask": mask, "obs": x} for x in (obs, next_obs))
+    reward, discount = rng.normal(size=B).astype(np.float32), np.float32([0.9, 0.81, 0.0, 0.9, 0.0, 0.9])
+    return Batch(obs, action, reward, discount, next_obs, np.float32([1, 0.5, 0.25, 1, 1, 0]))
+
+
+def losses(parts, params, state, batch):
+    total, (priority, metrics) = iql.loss(parts, params, state, batch, jax.random.key(0))
+    return {name: metrics[name + "_loss"] for name in ("value", "critic", "policy")} | {"total": total}, priority
+
+
+@pytest.mark.parametrize("box", [True, False])
+def test_the_losses_by_hand(box):
+    (parts, state), batch = make(box), hand_made(box)
+    networks, rows = parts.networks, np.arange(B)
+    unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], -1) if box else None
+
+    def rated(params):
+        if box:
+            return np.asarray(networks.critics.apply(params, batch.obs, unit), float)
+        return np.asarray(networks.critics.apply(params, batch.obs), float)[:, rows, batch.action]
+
+    def rate_obs(state, obs):
+        return np.asarray(networks.value.apply(state.params["value"], obs))[0]
+
+    advantage = rated(state.target_params).min(0) - rate_obs(state, batch.obs)
+    middle = np.float32(np.median(advantage))  # moved there, values are too high for some
+    shifted = jax.tree.map(lambda x: x + middle if x.shape == (1,) else x, state.params["value"])
+    state = state.replace(params=state.params | {"value": shifted})
+    found, priority = jax.jit(partial(losses, parts))(state.params, state, batch)
+    advantage = rated(state.target_params).min(0) - rate_obs(state, batch.obs)
+    assert (advantage < 0).sum() == (advantage > 0).sum() == B / 2
+    value_loss = np.mean(batch.weight * np.where(advantage < 0, 0.2, 0.8) * advantage**2)
+    target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * rate_obs(state, batch.next_obs))
+    error = rated(state.params["critics"]) - target
+    critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
+    output = networks.policy.apply(state.params["policy"], batch.obs)
+    if box:
+        loc, log_std = (np.asarray(x, float) for x in output)
+        assert np.ptp(log_std, axis=0).max() == 0  # the same for all observations
+        z = (unit - np.tanh(loc)) / np.exp(log_std)
+        log_prob = (-(z**2) / 2 - log_std - np.log(2 * np.pi) / 2).sum(-1)
+    else:
+        e = np.where(batch.obs["action_mask"], np.exp(np.asarray(output, float)), 0.0)
+        log_prob = np.log(e[rows, batch.action] / e.sum(-1))
+    preference = np.minimum(np.exp(1.5 * advantage), 100.0)
+    policy_loss = -np.mean(batch.weight * preference * log_prob)
+    total = value_loss + critic_loss + policy_loss
+    expected = {"value": value_loss, "critic": critic_loss, "policy": policy_loss, "total": total}
+    for name, x in expected.items():
+        np.testing.assert_allclose(found[name], x, rtol=1e-4, err_msg=name)
+    np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
+
+
+def test_the_gradients_of_the_three_losses_do_not_meet():
+    (parts, state), batch = make(True), hand_made(True)
+    batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
+    gradients = jax.jit(jax.jacrev(lambda params: losses(parts, params, state, batch)[0]))(state.params)
+    owners = {"value": "value", "critic": "critics", "policy": "policy"}
+    for of, owner in owners.items():
+        for name, part in gradients[of].items():
+            sizes = [np.abs(x).max() for x in jax.tree.leaves(part)]
+            assert min(sizes) > 1e-4 if name == owner else max(sizes) == 0, (of, name)
+
+
+def test_the_weight_of_a_sample_is_bounded():
+    """However much better an action is than expected, a sample weighs 100 at most, and nothing overflows."""
+    (parts, state), batch = make(True), hand_made(True)
+    loss = jax.jit(lambda state: losses(parts, state.params, state, batch)[0]["policy"])
+    far, farther = (state.replace(hyper=state.hyper.replace(advantage_weight=jnp.float32(w))) for w in (1e6, 1e30))
+    assert np.isfinite(loss(far))
+    np.testing.assert_allclose(loss(far), loss(farther))
+
+
+@pytest.mark.parametrize(("name", "hyper"), [("iql", {"advantage_weight": 10.0}), ("td3_bc", {})])
+def test_a_policy_learned_from_random_actions_is_better_than_they_are(name, hyper):
+    """The dataset's mean return is 1 - 4/3 - 1/3 = -2/3; the best is 1."""
+    env, params = envs.make("Probe-Continuous")
+    module = agents.get(name)
+    config = module.Config(hidden_sizes=(32,), capacity=4096, batch_size=128, replay_ratio=0.25)
+    agent = module.make(config, env.observation_space(params), env.action_space(params))
+    rng = np.random.default_rng(0)
+    obs, action = (rng.uniform(-x, x, (512, 8, 1)).astype(np.float32) for x in (1, 2))
+    ends, reward = np.ones((512, 8), bool), 1 - (action - obs)[..., 0] ** 2
+    assert abs(reward.mean() + 2 / 3) < 0.1
+    data = Transition(obs, action, reward, ends, ~ends, obs)
+
+    @jax.jit
+    def run(key):
+        example = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), data)
+        state = agent.init(module.Hyper(learning_rate=3e-3, tau=0.05, **hyper), key, example, 8)
+        state = agent.add(state, jax.tree.map(jnp.asarray, data))
+        state, metrics = agent.learn(state, key, 4000)
+        result = training.evaluate(agent, env, params, agent.actor(state), key, num_envs=64, max_steps=2)
+        return state, metrics, result.returns.mean()
+
+    state, metrics, score = run(jax.random.key(0))
+    assert score > 0.8
+    assert int(metrics["buffer_size"]) == 4096
+    assert int(state.replay.num_steps) == 4000
+
+
+@pytest.mark.parametrize(("space", "words"), [
+    (Box(-np.inf, np.inf, (2,)), r"agent='iql' needs a Discrete action space or a Box of floats with finite bounds"),
+    (MultiDiscrete((2, 2)), r"agent='iql' .* use ppo"),
+])  # fmt: skip
+def test_spaces_that_do_not_fit(space, words):
+    with pytest.raises(ConfigError, match=words):
+        iql.make(iql.Config(), OBS, space)

@@ -1,0 +1,230 @@
+"""rlkit.agents.td3 and td3_bc: losses by hand, the delayed policy, noise, and what td3 learns."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit import agents, envs, training
+from rlkit.agents import td3, td3_bc
+from rlkit.agents.common import off_policy
+from rlkit.agents.common.off_policy import Batch
+from rlkit.spaces import Box, Discrete
+from rlkit.types import ConfigError, Sample, Transition
+
+OBS = Box(-10, 10, (3,))
+BOX = Box(np.float32([-2, 0]), np.float32([2, 10]))
+SMALL = {"hidden_sizes": (8,), "capacity": 32, "batch_size": 4, "learning_starts": 0, "replay_ratio": 0.25}
+B = 6
+ZERO = jnp.zeros(())
+EXAMPLE = Transition(jnp.zeros(3), jnp.zeros(2), ZERO, ZERO > 0, ZERO > 0, jnp.zeros(3))
+
+
+def make(hyper=None, **settings):
+    """-> agent, parts, state. The weights are drawn, for those at the start make all actions alike."""
+    agent = td3.make(td3.Config(**(SMALL | settings)), OBS, BOX)
+
+    @jax.jit
+    def init(key):
+        state = agent.init(td3.Hyper(**(hyper or {})), key, EXAMPLE, 4)
+        leaves, tree = jax.tree.flatten(state.params)
+        keys = jax.random.split(key, len(leaves))
+        params = tree.unflatten([0.5 * jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)])
+        return state.replace(params=params, target_params=jax.tree.map(lambda x: x + 0.1, params))
+
+    return agent, agent.act.args[0], init(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def hand_made():
+    """A batch with ends, weights, and a next observation that must not be read."""
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
+    next_obs[2] = np.nan
+    return Batch(
+        obs=obs,
+        action=rng.uniform(BOX.low, BOX.high, (B, 2)).astype(np.float32),
+        reward=rng.normal(size=B).astype(np.float32),
+        discount=np.float32([0.9, 0.81, 0.0, 0.9, 0.0, 0.9]),
+        next_obs=next_obs,
+        weight=np.float32([1, 0.5, 0.25, 1, 1, 0]),
+    )
+
+
+def unit(action):
+    return np.stack([action[:, 0] / 2, action[:, 1] / 5 - 1], axis=-1)
+
+
+@pytest.mark.parametrize(("settings", "hyper"), [
+    ({}, {"target_noise": 1.0, "target_noise_clip": 0.3}),
+    ({"num_critics": 1}, {"target_noise": 0.0}),
+])  # fmt: skip
+def test_the_loss_of_the_critics_by_hand(hand_made, settings, hyper):
+    _, parts, state = make(hyper, **settings)
+    key, batch, networks = jax.random.key(4), hand_made, parts.networks
+    loss, (priority, _) = jax.jit(partial(td3.critic_loss, parts))(state.params["critics"], state, batch, key)
+    noise = np.asarray(hyper["target_noise"] * jax.random.normal(key, (B, 2)))
+    clip = hyper.get("target_noise_clip", 0.5)
+    assert not noise.any() or np.abs(noise).max() > clip  # otherwise nothing is clipped
+    action = np.tanh(networks.policy.apply(state.target_params["policy"], batch.next_obs))
+    action = np.clip(action + np.clip(noise, -clip, clip), -1, 1)
+    later = np.asarray(networks.critics.apply(state.target_params["critics"], batch.next_obs, action)).min(0)
+    target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * later)
+    error = np.asarray(networks.critics.apply(state.params["critics"], batch.obs, unit(batch.action))) - target
+    np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
+    np.testing.assert_allclose(loss, np.mean(batch.weight * (error**2).sum(0)) / 2, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cloning", [False, True])
+def test_the_loss_of_the_policy_by_hand(hand_made, cloning):
+    _, parts, state = make({"bc_alpha": 2.0}, behavior_cloning=cloning)
+    batch, networks = hand_made, parts.networks
+    loss = jax.jit(jax.value_and_grad(lambda p, c: td3.policy_loss(parts, p, c, state, batch)[0], (0, 1)))
+    found, (to_policy, _) = loss(state.params["policy"], state.params["critics"])
+
+    def expected(params, size=None):
+        action = jnp.tanh(networks.policy.apply(params, batch.obs))
+        q = networks.critics.apply(state.params["critics"], batch.obs, action)[0]
+        if not cloning:
+            return -q.mean()
+        scale = 2.0 / (jnp.abs(q).mean() if size is None else size)
+        return -scale * q.mean() + jnp.square(action - unit(batch.action)).mean(), jnp.abs(q).mean()
+
+    if cloning:
+        value, size = expected(state.params["policy"])
+        gradient = jax.jit(jax.grad(lambda p: expected(p, float(size))[0]))(state.params["policy"])  # λ stands still
+    else:
+        value, gradient = jax.jit(jax.value_and_grad(expected))(state.params["policy"])
+    np.testing.assert_allclose(found, value, rtol=1e-5)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), to_policy, gradient)
+
+
+def gradient_steps(parts, state, batch, dues):
+    """The states before and after each gradient step on one batch, stacked."""
+    item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
+    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(B, bool))
+
+    def body(state, inputs):
+        due, key = inputs
+        after, *_ = td3.gradient_step(parts, state, sample, due, jnp.float32(1e-3), key)
+        return after, after
+
+    keys = jax.random.split(jax.random.key(0), len(dues))
+    later = jax.jit(lambda s: jax.lax.scan(body, s, (jnp.asarray(dues), keys))[1])(state)
+    return jax.tree.map(lambda a, b: np.concatenate([np.asarray(a)[None], b]), state, later)
+
+
+def moves(tree):
+    """Whether anything moved [T] between states stacked along the first axis."""
+    return np.any([np.diff(x.astype(float), axis=0).reshape(len(x) - 1, -1).any(1) for x in jax.tree.leaves(tree)], 0)
+
+
+@pytest.mark.parametrize(("delay", "dues", "targets"), [
+    (1, [1] * 6, [1] * 6),
+    (2, [1] * 6, [0, 1, 0, 1, 0, 1]),
+    (3, [1] * 7, [0, 0, 1, 0, 0, 1, 0]),
+    (2, [1, 0, 1, 0, 0, 0], [0, 1, 0, 1, 0, 0]),  # due between two steps of the policy: with the next one
+    (3, [0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]),
+])  # fmt: skip
+def test_the_policy_and_the_targets_are_delayed(hand_made, delay, dues, targets):
+    _, parts, state = make({"tau": 0.5}, policy_delay=delay)
+    states = gradient_steps(parts, state, hand_made, np.array(dues, bool))
+    turns = [(i + 1) % delay == 0 for i in range(len(dues))]
+    assert moves(states.params["critics"]).all()
+    assert moves(states.opt_state["critics"]).all()
+    np.testing.assert_array_equal(moves(states.params["policy"]), turns)
+    np.testing.assert_array_equal(moves(states.opt_state["policy"]), turns)  # Adam's moments and count stand still
+    for part in ("policy", "critics"):
+        np.testing.assert_array_equal(moves(states.target_params[part]), np.array(targets, bool))
+    moved = jax.tree.map(lambda x, y: (x[1:] + y[:-1]) / 2, states.params, states.target_params)
+    at = np.flatnonzero(targets)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x[at], y[1:][at], rtol=1e-5), moved, states.target_params)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_acting_noise(correlation):
+    """Of the deviation that is asked for, and carried on from step to step; none in the policy."""
+    agent, _, state = make({"exploration_noise": 0.1, "noise_correlation": correlation})
+    state = state.replace(params=jax.tree.map(jnp.zeros_like, state.params))  # the policy plays the middle
+
+    @jax.jit
+    def run(key):
+        def step(memory, key):
+            memory, action, _ = agent.act(agent.actor(state), memory, jnp.ones(3), key)
+            return memory, action
+
+        return jax.lax.scan(step, jnp.asarray(agent.memory), jax.random.split(key, 8000))[1]
+
+    noise = unit(np.asarray(run(jax.random.key(0))))
+    np.testing.assert_allclose(noise.std(0), 0.1, rtol=0.08)
+    np.testing.assert_allclose(noise.mean(0), 0.0, atol=0.012)
+    for i in range(2):
+        np.testing.assert_allclose(np.corrcoef(noise[1:, i], noise[:-1, i])[0, 1], correlation, atol=0.04)
+    assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 0.08
+    greedy = agent.policy(agent.actor(state), agent.memory, jnp.ones(3), jax.random.key(0))[1]
+    np.testing.assert_allclose(greedy, [0.0, 5.0], atol=1e-6)
+
+
+def test_the_noise_is_standard_from_the_first_step_of_an_episode():
+    agent, _, state = make({"exploration_noise": 0.1, "noise_correlation": 0.9})
+    act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
+    memory = act(agent.actor(state), agent.memory, jnp.ones(3), jax.random.split(jax.random.key(0), 4000))[0]
+    np.testing.assert_allclose(np.std(memory, axis=0), 1.0, atol=0.05)
+
+
+def test_actions_keep_their_bounds_and_are_uniform_until_learning_starts():
+    agent, _, state = make({"exploration_noise": 3.0}, learning_starts=100)
+    act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
+    keys = jax.random.split(jax.random.key(0), 4000)
+
+    def shares(num_steps):
+        seen = state.replace(replay=state.replay.replace(num_steps=jnp.uint32(num_steps)))
+        action = np.asarray(act(agent.actor(seen), agent.memory, jnp.ones(3), keys)[1])
+        assert (action >= BOX.low).all()
+        assert (action <= BOX.high).all()
+        return np.stack([np.histogram(unit(action)[:, i], 4, (-1, 1))[0] / 4000 for i in range(2)])
+
+    np.testing.assert_allclose(shares(99), 0.25, atol=0.03)
+    assert (shares(100)[:, [0, 3]] > 0.3).all()  # such noise plays the bounds
+
+
+DDPG = {"num_critics": 1, "policy_delay": 1}
+
+
+@pytest.mark.parametrize(("settings", "hyper"), [({}, {}), (DDPG, {"target_noise": 0.0, "noise_correlation": 0.9})])
+def test_the_best_policy_is_found(settings, hyper):
+    env, params = envs.make("Probe-Continuous")
+    many = {"hidden_sizes": (32,), "capacity": 4096, "batch_size": 64, "learning_starts": 256}
+    config = td3.Config(**(SMALL | many | settings))
+    agent = td3.make(config, env.observation_space(params), env.action_space(params))
+    pair = training.make(agent, env, params, num_envs=8, num_steps=8)
+    hyper = td3.Hyper(**({"learning_rate": 5e-3, "tau": 0.05, "gamma": 0.8, "exploration_noise": 0.3} | hyper))
+
+    @jax.jit
+    def run(key):
+        start = pair.init(hyper, key)
+        state = jax.lax.scan(lambda state, _: (pair.step(state)[0], None), start, None, 100)[0]
+        return training.evaluate(agent, env, params, agent.actor(state.agent), key, num_envs=64, max_steps=2)
+
+    assert run(jax.random.key(0)).returns.mean() >= 0.97
+
+
+@pytest.mark.parametrize(("name", "space", "words"), [
+    ("td3", Discrete(2), r"agent='td3' needs a Box action space of floats with finite bounds, .* use dqn, sac or ppo"),
+    ("td3_bc", Box(-np.inf, np.inf, (2,)), r"agent='td3_bc' needs a Box .* finite bounds, .* use ppo"),
+    ("td3", Box(0, 5, (2,), np.int32), "agent='td3' needs a Box action space of floats"),
+])  # fmt: skip
+def test_spaces_that_do_not_fit(name, space, words):
+    module = agents.get(name)
+    with pytest.raises(ConfigError, match=words):
+        module.make(module.Config(), OBS, space)
+
+
+def test_td3_bc_is_td3_with_the_settings_of_its_paper():
+    config = td3_bc.Config()
+    assert (config.behavior_cloning, config.normalize_obs, config.learning_starts) == (True, True, 0)
+    changed = {"behavior_cloning": False, "normalize_obs": False, "learning_starts": 1000}
+    assert td3.Config().model_dump() == config.model_dump() | changed
+    assert off_policy.gradient_steps(config, 10) == 10

@@ -1,0 +1,346 @@
+"""The command line: what each command prints, and what a mistake costs."""
+
+import importlib
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from rlkit import cli
+from rlkit.hosts import HostError
+from rlkit.runs import loop, metrics, scores
+from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.programs.jax_program import Program
+from rlkit.training import Evaluation
+from rlkit.types import ConfigError
+
+TINY = [
+    *("--num_envs", "4", "--num-steps=8", "--total_steps", "64", "--num_minibatches", "1", "--num_epochs", "1"),
+    *("--eval_episodes", "4", "--hidden_sizes", "[8]", "--env_kwargs.max_steps_in_episode", "20"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compilations_in_a_folder_of_the_tests(tmp_path_factory):
+    """The command line switches a cache on for its process; here it goes to a temporary folder, and off again."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_numpy_dtype_promotion")
+    before = {name: getattr(jax.config, name) for name in (*names, "jax_persistent_cache_min_entry_size_bytes")}
+    jax.config.update("jax_numpy_dtype_promotion", "standard")  # optax's adam raises a Python float to an int32
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLKIT_CACHE", str(tmp_path_factory.mktemp("cache") / "xla"))
+        importlib.import_module("gymnax")  # which compiles while it is imported, and JAX opens a cache for it
+        compilation_cache.reset_cache()
+        yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run, made through the command line."""
+    path = tmp_path_factory.mktemp("runs") / "tiny"
+    assert cli.main(["train", "ppo/cartpole", *TINY, "--out", str(path)]) == 0
+    return path
+
+
+def fails(capsys, *arguments):
+    """The one line that a mistake prints."""
+    assert cli.main(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"rlkit: [^\n]+\n", err), err
+    return err
+
+
+def test_train_says_how_good_it_is_and_where_it_lies(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ppo-cartpole", "ppo-cartpole-2"):
+        assert cli.main(["train", "ppo/cartpole", *TINY]) == 0
+        out, err = capsys.readouterr()
+        said, where = out.splitlines()
+        assert re.fullmatch(r"step 64: greedy return \S+, IQM \S+ \[\S+, \S+\] over 1 seed\(s\) and 4 episodes", said)
+        assert where == f"runs/{name}"
+        assert "64/64 steps" in err
+        assert (tmp_path / where / "eval.json").exists()
+
+
+def test_the_cache_is_private(run):
+    folder = Path(os.environ["RLKIT_CACHE"])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert any(folder.iterdir())
+
+
+def test_a_cache_that_others_may_write_is_not_used(tmp_path, monkeypatch, capsys):
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("RLKIT_CACHE", str(tmp_path))
+    tmp_path.chmod(0o777)
+    cli._cache_compilations()
+    assert "chmod 700" in capsys.readouterr().err
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.setenv("RLKIT_CACHE", str(tmp_path / "link"))
+    cli._cache_compilations()
+    monkeypatch.setenv("RLKIT_CACHE", "off")
+    cli._cache_compilations()
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_returns_that_are_no_numbers(batched):
+    """They are null in eval.json and in metric lines, which stay JSON, and the command says what they are."""
+    returns = np.array([[np.nan, 1.0], [np.inf, -np.inf]], np.float32)
+    lengths = np.full((2, 2), 3, np.int32)
+    result = Evaluation(returns, lengths, lengths > 0)
+    found, short = scores.report(result, batched), scores.summary(result, batched)
+    json.dumps([found, short], allow_nan=False)
+    assert found["mean"] is found["iqm"] is found["min"] is found["max"] is None
+    assert (found["episodes"], found["length_mean"]) == (4, 3.0)
+    assert found["mean_of_seed"] == [None] * (2 if batched else 1)
+    assert short["return_mean"] == ([None, None] if batched else None)
+    said = "greedy return not finite, IQM not finite [not finite, not finite] over 1 seed(s) and 4 episodes"
+    assert said in cli._evaluated(found | {"step": 8, "seeds": [0]})
+
+
+def test_infinite_parameters_of_an_environment_leave_eval_json_json(tmp_path):
+    kwargs = {"gravity": math.inf, "levels": (1.0, -math.inf), "name": "x"}
+    run = SimpleNamespace(env="E", env_kwargs=kwargs, wrappers=(), agent="ppo")
+    program = SimpleNamespace(config=SimpleNamespace(run=run), seeds=np.arange(1), batched=False)
+    result = Evaluation(np.ones((2, 2), np.float32), np.ones((2, 2), np.int32), np.ones((2, 2), bool))
+    scores.save(tmp_path, loop.evaluate(program, lambda state: result, None, 8))
+    found = json.loads((tmp_path / "eval.json").read_text(), parse_constant=pytest.fail)
+    assert found["env_kwargs"] == {"gravity": "inf", "levels": [1.0, "-inf"], "name": "x"}
+
+
+def test_resume_of_a_finished_run_and_eval_agree(run, capsys):
+    assert cli.main(["resume", str(run)]) == 0
+    resumed = capsys.readouterr().out.splitlines()[0]
+    (run / "eval.json").unlink()
+    assert cli.main(["eval", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines() == [resumed]
+    assert (run / "eval.json").exists()
+
+
+def test_plot(run, tmp_path, capsys):
+    assert cli.main(["plot", str(run), "--out", str(tmp_path / "curve")]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "curve.png"), str(tmp_path / "curve.svg")]
+
+
+def test_render(run, capsys):
+    assert cli.main(["render", str(run), "--max-steps", "5"]) == 0
+    path = run / "policy.gif"
+    assert capsys.readouterr().out.strip() == str(path)
+    with Image.open(path) as picture:
+        assert 2 <= picture.n_frames <= 5
+    assert "max_steps=0" in fails(capsys, "render", str(run), "--max-steps", "0")
+
+
+@pytest.mark.parametrize(
+    ("words", "outs", "said"),
+    [
+        (("plot",), (".", "..", "/", ""), "must end in a name"),
+        (("render",), (".", "..", "/", ""), "must be a file, and it is a directory"),
+        (("collect", "--steps", "8"), (".", "..", "/", ""), "must end in a name"),
+    ],
+)
+def test_an_out_without_a_name_is_refused_before_the_work(run, tmp_path, capsys, monkeypatch, words, outs, said):
+    def forbidden(*arguments, **options):
+        raise AssertionError("worked")
+
+    for module, name in (("curves", "curve"), ("rollout", "load"), ("collecting", "load_state")):
+        monkeypatch.setattr(importlib.import_module(f"rlkit.runs.{module}"), name, forbidden)
+    monkeypatch.chdir(tmp_path)
+    for out in outs:
+        assert said in fails(capsys, *words, str(run), "--out", out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_written_nothing_is_lost(run, tmp_path, capsys, monkeypatch):
+    missing = tmp_path / "missing" / "x.gif"
+    assert f"out='{missing}' must be in a folder that can be written to" in fails(
+        capsys, "render", str(run), "--out", str(missing)
+    )
+
+    def refused(dir):
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    assert "can be written to: Permission denied" in fails(capsys, "resume", str(run))
+    assert cli.main(["eval", str(run)]) == 2
+    out, err = capsys.readouterr()
+    assert "greedy return" in out, "what was computed is said before it is kept"
+    assert "can be written to: Permission denied" in err
+
+
+def test_the_command_finds_ones_own_code_in_the_current_folder(tmp_path):
+    """A command's own folder is where Python looks, not the current one."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "reach.py").write_text("from gymnasium.envs.classic_control import CartPoleEnv as Reach\n")
+    script = tmp_path / "rlkit"
+    script.write_text("import sys\nfrom rlkit.cli import main\nsys.exit(main())\n")
+    words = ["check", "ppo/cartpole_gymnasium", "--env", "reach:Reach", "--num-workers", "1"]
+    found = subprocess.run([sys.executable, script, *words], cwd=tmp_path / "here", capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "environment:" in found.stdout
+
+
+def test_list(capsys):
+    assert cli.main(["list"]) == 0
+    words = capsys.readouterr().out.split()
+    assert {"ppo", "CartPole-v1", "Breakout-MinAtar", "ppo/cartpole"} <= set(words)
+    assert {"brax:TASK,", "gymnasium:NAME,"} <= set(words)
+
+
+def test_list_of_a_suite(capsys):
+    assert cli.main(["list", "pgx"]) == 0
+    assert "pgx:tic_tac_toe" in capsys.readouterr().out.split()
+    assert "try brax:" in fails(capsys, "list", "brex")
+
+
+def test_check_compiles_nothing(capsys, monkeypatch):
+    def forbidden(*arguments, **options):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", forbidden)
+    monkeypatch.setattr(Program, "start", forbidden)
+    assert cli.main(["check", "ppo/cartpole", "--seeds", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "500,736 (500,000 rounded up to 489 updates)" in out
+    assert "32 envs x 32 steps = 1,024" in out
+    assert "4 epochs of 4 minibatches of 256 steps" in out
+    assert "3 from 0" in out
+    assert re.search(r"parameters: +[\d,]+ for each seed", out)
+    assert re.search(r"memory: +about [\d.]+ MiB", out)
+
+
+def test_help_lists_a_configs_keys_with_values_ranges_and_meanings(capsys):
+    assert cli.main(["train", "ppo/cartpole", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"--num_envs 32 +int >= 1.*environments that step at once", out)
+    assert re.search(r"--gamma 0\.98 +float >= 0, <= 1; discount per step", out)
+    assert re.search(r"--torso auto +auto \| mlp \| conv", out)
+    assert re.search(r"--hidden_sizes \[64, 64\] +\[int.*, \.\.\.\]", out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "ppo/cartpol"], "did you mean ppo/cartpole"),
+        (["train", "ppo/cartpole", "--gama", "0.9"], "did you mean gamma"),
+        (["train", "ppo/cartpole", "--gamma", "2"], "gamma=2 must be"),
+        (["train", "ppo/cartpole", "--gamma"], "--gamma needs a value"),
+        (["train", "ppo/cartpole", "--gamma", "--seed", "1"], "--gamma needs a value"),
+        (["train", "ppo/cartpole", "gamma", "2"], "'gamma' must be a flag"),
+        (["train", "ppo/cartpole", "--gamma", "[1"], "--gamma='[1' must be one YAML value"),
+        (["train", "ppo/cartpole", "--seed", "1", "--seed", "2"], "given twice"),
+        (["train", "ppo/cartpole", "--seeds", "0"], "num_seeds=0"),
+        (["train", "ppo/cartpole", "--num-minibatches", "7"], "num_minibatches=7 must divide"),
+        (["train", "ppo/cartpole", "--env", "Cartpole-v1"], "CartPole-v1"),
+        (["train", "ppo/cartpole", "--env", "MNISTBandit-bsuite"], "downloads"),
+        (["train", "ppo/cartpole", "--wrappers", "[stack]"], "stack"),
+        (["train", "ppo/cartpole", "--out", "/proc/x/y"], "writable"),
+        (["train", "ppo/cartpole", "--init-from", "nowhere"], "nowhere"),
+        (["check", "ppo/cartpole", "--num-minibatches", "7"], "num_minibatches=7 must divide"),
+        (["resume", "nowhere"], "nowhere"),
+        (["eval", "nowhere"], "nowhere"),
+        (["check", "ppo/cartpole", "--tensorboard", "true"], "rlkit-jax[tensorboard]"),
+        (["plot", "nowhere"], "nowhere"),
+        (["render", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    assert said in fails(capsys, *arguments)
+    assert list(tmp_path.iterdir()) == [], "something was written"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["trian"], ["train"], ["plot"], ["list", "pgx", "extra"], ["train", "--seed", "3"]]
+)
+def test_usage_errors_exit_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: rlkit" in capsys.readouterr().err
+
+
+def test_a_truncated_checkpoint_is_one_line(run, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    for step in checkpoint.steps(copy):
+        path = copy / "checkpoints" / f"{step:012d}" / "leaves.bin"
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="damaged"):
+        assert "leaves.bin" in fails(capsys, "eval", str(copy))
+
+
+def test_negative_and_infinite_values_are_values():
+    values, special = cli._overrides(["--a", "-1", "--b=-.inf", "--c", "null", "--out", "3"], ("out",))
+    assert values == {"a": -1, "b": float("-inf"), "c": None}
+    assert special == {"out": "3"}
+
+
+def test_exit_codes(monkeypatch, capsys):
+    def failing(error):
+        def command(options):
+            raise error
+
+        return command
+
+    for error, code in [
+        (ConfigError("x=1 must be 2; try 2"), 2),
+        (loop.NonFiniteError("loss is not finite"), 1),
+        (HostError("environment 3 failed"), 1),
+        (OSError(28, "No space left on device", "/runs/x"), 1),
+        (KeyboardInterrupt(), 130),
+    ]:
+        monkeypatch.setattr(cli, "_list", failing(error))
+        assert cli.main(["list"]) == code
+        err = capsys.readouterr().err
+        assert len(err.splitlines()) == 1
+        assert err.startswith("rlkit: ")
+    with monkeypatch.context() as patch:  # as where a command needs no training
+        patch.delitem(sys.modules, "rlkit.runs.loop")
+        patch.setattr(cli, "_list", failing(HostError("environment 3 failed")))
+        assert cli.main(["list"]) == 1
+        assert capsys.readouterr().err == "rlkit: environment 3 failed\n"
+    monkeypatch.setattr(cli, "_list", failing(ZeroDivisionError("a bug")))
+    with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback
+        cli.main(["list"])
+
+
+def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
+    """With a real signal to a real process."""
+    run = tmp_path / "run"
+    arguments = ["train", "ppo/cartpole", *TINY, "--total_steps=3e6", "--log_every=3200", "--out", str(run)]
+    arguments = [word for word in arguments if word not in ("--total_steps", "64")]
+    process = subprocess.Popen([sys.executable, "-m", "rlkit", *arguments], stderr=subprocess.PIPE, text=True)
+    lines = run / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (lines.exists() and lines.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert f"rlkit resume {run}" in err
+    last = checkpoint.steps(run)[-1]
+    assert 0 < last < 3_000_000
+    assert last == metrics.read(run)[-1]["step"]
+    stopped = loop.resume(run, lambda line, state: True, show=False)
+    assert int(stopped.state.step) == last // 32 + 100

@@ -1,0 +1,42 @@
+"""Every notebook runs from top to bottom in a fresh kernel and an empty directory."""
+
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@by_name
+def test_runs(path, tmp_path, monkeypatch):
+    for variable in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+    if "PYTEST_XDIST_WORKER" in os.environ:  # another process has the other core
+        monkeypatch.setenv("NPROC", "1")  # of XLA's threads
+    (tmp_path / "empty").mkdir()
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path / "empty")}}).execute()
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    assert code
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert [output for cell in code for output in cell.outputs if output.output_type == "error"] == []
+
+
+@by_name
+def test_is_committed_clean(path):
+    """No paths of the author's machine, no errors, and outputs that were made from top to bottom, if there are any."""
+    assert re.findall(r"(?:/(?:home|root|Users|work|tmp)/|[A-Z]:\\\\)\w+", path.read_text()) == []
+    code = [
+        cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code" and cell.source.strip()
+    ]
+    assert [output for cell in code for output in cell.outputs if output.output_type == "error"] == []
+    assert [cell.execution_count for cell in code] in ([None] * len(code), list(range(1, len(code) + 1)))

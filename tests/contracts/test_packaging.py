@@ -1,0 +1,144 @@
+"""What the wheel carries, what it needs, and that it works without the checkout, the extras or a network."""
+
+import ast
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import rlkit
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DEPENDENCIES = [Requirement(text) for text in PROJECT["dependencies"]]
+EXTRAS = [Requirement(text) for extra in PROJECT["optional-dependencies"].values() for text in extra]
+
+IMPORT_ALL = (
+    "import importlib, pkgutil, rlkit\n"
+    "for module in pkgutil.walk_packages(rlkit.__path__, 'rlkit.'):\n"
+    "    if not module.name.endswith('__main__'): importlib.import_module(module.name)\n"
+    "print(rlkit.__file__)"
+)
+
+
+def run(*command: str | Path, cwd: Path, timeout: float = 240, **env: str) -> str:
+    """Runs a command without this process's Python settings; its output, once it has succeeded."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        command, cwd=cwd, env=clean | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(kind: str, source: Path, target: Path) -> Path:
+    """Builds the `wheel` or the `sdist` of the project at `source`."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", target, cwd=source)
+    (made,) = target.iterdir()
+    return made
+
+
+def contents(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_carries_the_package_and_nothing_else(wheel):
+    code = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rlkit").rglob("*.py")}
+    configs = {f"rlkit/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.yaml")}
+    info = f"rlkit_jax-{rlkit.__version__}.dist-info"
+    names = contents(wheel)
+    assert configs
+    assert {name for name in names if not name.startswith(info)} == code | configs | {"rlkit/py.typed"}
+    assert f"{info}/licenses/LICENSE" in names
+
+
+def test_the_wheel_says_what_it_is(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        metadata, entry_points = (
+            archive.read(next(name for name in archive.namelist() if name.endswith(file))).decode()
+            for file in ("/METADATA", "/entry_points.txt")
+        )
+    assert f"Name: rlkit-jax\nVersion: {rlkit.__version__}\n" in metadata
+    assert "License-Expression: Apache-2.0" in metadata
+    assert "rlkit = rlkit.cli:main" in entry_points
+
+
+def test_a_wheel_from_the_source_distribution_is_the_same(wheel, tmp_path):
+    with tarfile.open(build("sdist", ROOT, tmp_path / "sdist")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    again = build("wheel", tmp_path / f"rlkit_jax-{rlkit.__version__}", tmp_path / "wheel")
+    assert contents(again) == contents(wheel)
+
+
+def test_every_module_imports_from_the_wheel(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "empty").mkdir()
+    printed = run(sys.executable, "-c", IMPORT_ALL, cwd=tmp_path / "empty", PYTHONPATH=str(tmp_path / "site"))
+    assert Path(printed.strip()) == tmp_path / "site" / "rlkit" / "__init__.py"
+
+
+def third_party(tree: ast.Module, everywhere: bool) -> set[str]:
+    """Top-level names of the libraries that a module imports when it is imported, or `everywhere` in it."""
+    names = set()
+    for node in ast.walk(tree) if everywhere else tree.body:
+        if isinstance(node, ast.Import):
+            names |= {name.name.split(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(str(node.module).split(".")[0])
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "library":  # of rlkit.envs.adapter
+            names.add(ast.literal_eval(node.args[0]).split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"rlkit"}
+
+
+def test_every_import_is_a_declared_dependency():
+    """What is imported at the top of a module must always be there; what is imported in a function may be an extra."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "rlkit").rglob("*.py")]
+    providers = {"mujoco_playground": ["playground"]} | importlib.metadata.packages_distributions()
+    for everywhere, requirements in ((False, DEPENDENCIES), (True, DEPENDENCIES + EXTRAS)):
+        declared = {canonicalize_name(requirement.name) for requirement in requirements}
+        for name in set().union(*(third_party(tree, everywhere) for tree in trees)):
+            assert declared & {canonicalize_name(dist) for dist in providers.get(name, [name])}, (
+                f"{name} is not declared"
+            )
+
+
+def test_the_lock_is_inside_the_declared_ranges():
+    """CI installs constraints.txt; .ci/lock writes it anew after a change of the dependencies."""
+    lock = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    dev = [Requirement(text) for text in PROJECT["optional-dependencies"]["dev"]]
+    for requirement in DEPENDENCIES + dev:
+        assert requirement.specifier.contains(lock[canonicalize_name(requirement.name)]), str(requirement)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_clean_install_trains(wheel, tmp_path):
+    """A fresh virtual environment, no extras, an empty directory: every module imports and one update runs."""
+    bin = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    run(bin / "python", "-m", "pip", "install", "-q", wheel, cwd=tmp_path, timeout=1200)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert str(tmp_path / "venv") in run(bin / "python", "-c", IMPORT_ALL, cwd=empty)
+
+    config = (ROOT / "configs" / "ppo" / "cartpole.yaml").read_text()
+    num_envs, num_steps = (int(re.search(rf"^{key}: *([\d_]+)", config, re.M)[1]) for key in ("num_envs", "num_steps"))
+    one_update = str(num_envs * num_steps)
+    run(bin / "rlkit", "train", "ppo/cartpole", "--total_steps", one_update, "--out", "run", cwd=empty, timeout=300)
+    assert (empty / "run" / "metrics.jsonl").read_text().count("\n") >= 1

@@ -1,0 +1,259 @@
+"""Every public function of rlkit.ops gives the same eagerly, under jit, under vmap and in a scan.
+
+Under strict dtype and rank promotion (tests/conftest.py) and with the key reuse checker on. The table below must name
+every public function and method: what is missing from it fails the test.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit import ops
+from rlkit._cpu import random_bits
+from rlkit.ops import chunked, distributional, losses, permutation, returns, schedules, statistics, windows
+from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
+from rlkit.replay import segment_tree, slice_index
+
+ROWS = 3  # how many argument sets each function is called with
+
+
+def public_functions() -> Iterator[str]:
+    """`module.function`, and `module.Class.method` for what classes define themselves."""
+    for module_name in ops.__all__:
+        module = getattr(ops, module_name)
+        for name, member in vars(module).items():
+            if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
+                continue
+            if inspect.isfunction(member):
+                yield f"{module_name}.{name}"
+            elif inspect.isclass(member):
+                for attribute, value in vars(member).items():
+                    inner = getattr(value, "__func__", getattr(value, "fget", value))
+                    ours = inspect.isfunction(inner) and inner.__module__ == module.__name__
+                    if ours and not attribute.startswith("_"):
+                        yield f"{module_name}.{name}.{attribute}"
+
+
+# What an argument is made of, given a key.
+
+
+def floats(*shape: int) -> Callable:
+    return lambda key: jax.random.normal(key, shape)
+
+
+def positive(*shape: int) -> Callable:
+    return lambda key: jnp.exp(jax.random.normal(key, shape))
+
+
+def bools(*shape: int) -> Callable:
+    return lambda key: jax.random.bernoulli(key, 0.4, shape)
+
+
+def ints(n: int, *shape: int) -> Callable:
+    return lambda key: jax.random.randint(key, shape, 0, n)
+
+
+def fresh_key(key):
+    return jax.random.fold_in(key, 0)
+
+
+def of(make: Callable, *parts: Callable) -> Callable:
+    return lambda key: make(*(part(k) for part, k in zip(parts, jax.random.split(key, len(parts)), strict=True)))
+
+
+T, B, A = (5,), (4,), (4, 3)
+ENDS = (bools(*T), bools(*T))
+NVEC = (2, 1)
+ATOMS = np.linspace(-1.0, 1.0, 3, dtype=np.float32)
+CATEGORICAL = of(Categorical, floats(*A))
+MULTI = of(partial(MultiDiscrete, nvec=NVEC), floats(*A))
+DIAG = of(DiagNormal, floats(4, 2), positive(4, 2))
+TANH = of(partial(TanhNormal, low=-2.0, high=3.0), floats(4, 2), positive(4, 2))
+RUNNING = of(lambda x: statistics.running_update(statistics.running_init({"x": jnp.zeros(2)}), {"x": x}), floats(6, 2))
+SLICES = of(partial(slice_index.build, slice_len=2, num_rows=6), bools(5, 2))
+EPISODES = of(partial(slice_index.build, slice_len=2, num_rows=6, law="episode"), bools(5, 2))
+TREE = of(partial(segment_tree.build, fanout=2), positive(150))
+DISCOUNT = of(lambda going: jnp.where(going, 0.9, 0.0), bools(*B))
+
+TABLE: dict[str, tuple] = {
+    "chunked.num_chunks": (lambda x: x * chunked.num_chunks(x.shape[0], 3), floats(6, 2)),
+    "chunked.chunked_map": (lambda x: chunked.chunked_map(jnp.sin, x, 3), floats(7, 2)),
+    "keys.straight": (lambda key: jax.random.uniform(random_bits.straight(key), (3,)), fresh_key),
+    "keys.plain": (lambda key: jax.random.key_data(random_bits.plain(random_bits.straight(key))), fresh_key),
+    "permutation.permutations": (lambda key: permutation.permutations(key, 2, 300), fresh_key),
+    "permutation.permute": (lambda key, i: permutation.permute(key, i, 300), fresh_key, ints(300, 5)),
+    "schedules.schedule": (partial(schedules.schedule, "cosine"), floats(4)),
+    "segment_tree.init": (lambda x: segment_tree.init(x.size, ("sum", "max")), floats(150)),
+    "segment_tree.build": (partial(segment_tree.build, fanout=4), positive(150)),
+    "segment_tree.write": (segment_tree.write, TREE, ints(150, 4), positive(4)),
+    "segment_tree.write_run": (segment_tree.write_run, TREE, ints(146), positive(4)),
+    "segment_tree.total": (segment_tree.total, TREE),
+    "segment_tree.minimum": (segment_tree.minimum, TREE),
+    "segment_tree.maximum": (segment_tree.maximum, TREE),
+    "segment_tree.values": (segment_tree.values, TREE),
+    "segment_tree.read": (segment_tree.read, TREE, ints(150, 2, 3)),
+    "segment_tree.find": (segment_tree.find, TREE, positive(4)),
+    "segment_tree.sample": (partial(segment_tree.sample, batch_size=5), TREE, fresh_key),
+    "segment_tree.sample_with_values": (partial(segment_tree.sample_with_values, batch_size=5), TREE, fresh_key),
+    "slice_index.init": (lambda x: slice_index.init(*x.shape, 2), floats(4, 2)),
+    "slice_index.build": (partial(slice_index.build, slice_len=2, strict=False), bools(5, 2)),
+    "slice_index.add": (slice_index.add, SLICES, bools(3, 2)),
+    "slice_index.births": (slice_index.births, SLICES, bools(3, 2)),
+    "slice_index.size": (slice_index.size, SLICES),
+    "slice_index.num_episodes": (slice_index.num_episodes, EPISODES),
+    "slice_index.sample": (partial(slice_index.sample, num_slices=7), EPISODES, fresh_key),
+    "slice_index.batch_of_pass": (partial(slice_index.batch_of_pass, num_slices=3), SLICES, fresh_key, ints(2)),
+    "slice_index.at": (slice_index.at, SLICES, ints(6, *B), ints(2, *B)),
+    "slice_index.slice_starts_from_done": (partial(slice_index.slice_starts_from_done, slice_len=2), bools(*T)),
+    "slice_index.SliceIndex.num_rows": (lambda state: state.age * state.num_rows, SLICES),
+    "slice_index.SliceIndex.span": (lambda state: state.age * state.span, SLICES),
+    "returns.gae": (partial(returns.gae, gamma=0.9, gae_lambda=0.8), *[floats(*T)] * 3, *ENDS),
+    "returns.lambda_returns": (partial(returns.lambda_returns, gamma=0.9, lambda_=0.8), *[floats(*T)] * 2, *ENDS),
+    "returns.n_step_returns": (partial(returns.n_step_returns, gamma=0.9, n=3), *[floats(*T)] * 2, *ENDS),
+    "returns.vtrace": (partial(returns.vtrace, gamma=0.9), *[floats(*T)] * 3, *ENDS, *[floats(*T)] * 2),
+    "returns.retrace": (partial(returns.retrace, gamma=0.9, lambda_=0.8), *[floats(*T)] * 3, *ENDS, *[floats(*T)] * 2),
+    "windows.n_step_window": (partial(windows.n_step_window, gamma=0.9), floats(*B, 3), *[bools(*B, 3)] * 2),
+    "losses.ppo_clip": (partial(losses.ppo_clip, clip_eps=(0.2, 0.3), dual_clip=2.0), *[floats(*B)] * 3),
+    "losses.kl_approx": (losses.kl_approx, *[floats(*B)] * 2),
+    "losses.adaptive_kl_coef": (partial(losses.adaptive_kl_coef, target_kl=0.3), *[positive()] * 2),
+    "losses.normalize_advantage": (losses.normalize_advantage, floats(*B), bools(*B)),
+    "losses.clipped_value_loss": (partial(losses.clipped_value_loss, clip_eps=0.2), *[floats(*B)] * 3),
+    "losses.huber": (losses.huber, floats(*B), positive()),
+    "losses.td_error": (losses.td_error, *[floats(*B)] * 2, DISCOUNT, floats(*B)),
+    "losses.q_learning": (losses.q_learning, floats(*A), ints(3, *B), floats(*B), DISCOUNT, floats(*A)),
+    "losses.double_q_learning": (
+        losses.double_q_learning,
+        floats(*A),
+        ints(3, *B),
+        floats(*B),
+        DISCOUNT,
+        *[floats(*A)] * 2,
+    ),
+    "losses.signed_hyperbolic": (losses.signed_hyperbolic, floats(*B)),
+    "losses.signed_parabolic": (losses.signed_parabolic, floats(*B)),
+    "distributional.categorical_projection": (
+        lambda p, z: distributional.categorical_projection(p, z, ATOMS),
+        *[floats(4, 3)] * 2,
+    ),
+    "distributional.categorical_target": (
+        lambda *args: distributional.categorical_target(*args, ATOMS),
+        floats(*B),
+        DISCOUNT,
+        floats(4, 2, 3),
+        floats(4, 2),
+    ),
+    "distributional.categorical_cross_entropy": (
+        distributional.categorical_cross_entropy,
+        floats(4, 2, 3),
+        ints(2, *B),
+        positive(4, 3),
+    ),
+    "distributional.categorical_double_q_learning": (
+        lambda *args: distributional.categorical_double_q_learning(*args, ATOMS),
+        floats(4, 2, 3),
+        ints(2, *B),
+        floats(*B),
+        DISCOUNT,
+        floats(4, 2, 3),
+        floats(4, 2),
+    ),
+    "distributional.quantile_q_learning": (
+        distributional.quantile_q_learning,
+        floats(4, 2, 3),
+        lambda key: jax.random.uniform(key, (2,)),
+        ints(3, *B),
+        floats(*B),
+        DISCOUNT,
+        *[floats(4, 2, 3)] * 2,
+    ),
+    "statistics.running_init": (lambda x: statistics.running_init({"x": x}), floats(3)),
+    "statistics.running_update": (statistics.running_update, RUNNING, lambda key: {"x": floats(4, 2)(key)}),
+    "statistics.running_merge": (statistics.running_merge, RUNNING, RUNNING),
+    "statistics.running_std": (statistics.running_std, RUNNING),
+    "statistics.normalize": (statistics.normalize, RUNNING, lambda key: {"x": floats(4, 2)(key)}),
+    "statistics.explained_variance": (statistics.explained_variance, *[floats(*B)] * 2),
+    "statistics.iqm": (statistics.iqm, floats(5, 2)),
+    "statistics.stratified_bootstrap": (partial(statistics.stratified_bootstrap, resamples=7), floats(5, 2), fresh_key),
+    "statistics.iqm_interval": (partial(statistics.iqm_interval, resamples=7), floats(5, 2), fresh_key),
+    "distributions.Categorical.masked": (lambda x, m: Categorical.masked(x, m).entropy(), floats(*A), bools(*A)),
+    "distributions.Categorical.probs": (lambda d: d.probs, CATEGORICAL),
+    "distributions.Categorical.log_probs": (lambda d: d.log_probs, CATEGORICAL),
+    "distributions.MultiDiscrete.masked": (
+        lambda x, m: MultiDiscrete.masked(x, NVEC, m).entropy(),
+        floats(*A),
+        bools(*A),
+    ),
+    "distributions.MultiDiscrete.parts": (lambda d: d.parts, MULTI),
+    "distributions.TanhNormal.normal": (lambda d: d.normal, TANH),
+    "distributions.TanhNormal.squash": (TanhNormal.squash, TANH, floats(4, 2)),
+    "distributions.TanhNormal.sample_pre_tanh": (TanhNormal.sample_pre_tanh, TANH, fresh_key),
+    "distributions.TanhNormal.log_prob_pre_tanh": (TanhNormal.log_prob_pre_tanh, TANH, floats(4, 2)),
+}
+for example, action in (
+    (CATEGORICAL, ints(3, 4)),
+    (MULTI, ints(1, 4, 2)),
+    (DIAG, floats(4, 2)),
+    (TANH, lambda key: jax.random.uniform(key, (4, 2))),
+):
+    kind = type(example(jax.random.key(0)))
+    name = f"distributions.{kind.__name__}"
+    TABLE |= {
+        f"{name}.sample": (kind.sample, example, fresh_key),
+        f"{name}.mode": (kind.mode, example),
+        f"{name}.log_prob": (kind.log_prob, example, action),
+        f"{name}.entropy": (kind.entropy, example),
+        f"{name}.kl": (kind.kl, example, example),
+    }
+
+
+def test_the_table_names_every_public_function():
+    assert set(public_functions()) == set(TABLE)
+
+
+def fresh(x: jax.Array) -> jax.Array:
+    """The same, of which the checker takes keys for new ones."""
+    return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+def stack(*leaves: jax.Array) -> jax.Array:
+    """The leaves as one array. The checker takes stacking for a use of the keys, which it is not."""
+    return fresh(jnp.stack(leaves))
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_eager_jit_vmap_and_scan_agree(name: str):
+    fn, *makers = TABLE[name]
+    keys = jax.random.split(jax.random.key(0), (ROWS, len(makers)))
+    made = [tuple(make(k) for make, k in zip(makers, row, strict=True)) for row in keys]
+
+    def rows() -> list[tuple]:
+        """The argument sets, with keys anew for every way of calling: the first use of a key uses it up."""
+        return jax.tree.map(fresh, made)
+
+    jitted = jax.jit(lambda *args: fn(*args))
+    mapped = jax.jit(jax.vmap(lambda *args: fn(*args)))
+    scanned = jax.jit(lambda args: jax.lax.scan(lambda _, row: (None, fn(*row)), None, args)[1])
+    with jax.debug_key_reuse(True):
+        eager = [fn(*args) for args in rows()]
+        compiled = [jitted(*args) for args in rows()]
+        together = {"vmap": mapped(*jax.tree.map(stack, *rows())), "scan": scanned(jax.tree.map(stack, *rows()))}
+    assert jitted._cache_size() == 1
+    for i, expected in enumerate(eager):
+        ways = {"jit": compiled[i]} | {way: jax.tree.map(lambda x, i=i: x[i], out) for way, out in together.items()}
+        for way, got in ways.items():
+            assert jax.tree.structure(got) == jax.tree.structure(expected), way
+            for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+                assert (a.shape, a.dtype) == (b.shape, b.dtype), way
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=way)
+
+
+def test_the_checker_sees_a_key_used_twice():
+    """So that the test above cannot pass because the checker is off."""
+    twice = jax.jit(lambda key: jax.random.normal(key) + jax.random.uniform(key))
+    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+        twice(jax.random.key(0))

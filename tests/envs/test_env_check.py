@@ -1,0 +1,168 @@
+"""Faulty environments are reported before training, naming env, field, expected and got."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit import envs
+from rlkit.spaces import Box, Dict, Discrete
+from rlkit.types import ConfigError
+
+KEY = jax.random.key(0)
+
+
+class Good:
+    """obs [2] float32 in [0, 1], two actions, episodes of three steps."""
+
+    name = "Good"
+
+    def reset(self, key, params):
+        state = {"time": jnp.zeros((), jnp.int32), "x": jax.random.uniform(key)}
+        return self.obs(state), state
+
+    def step(self, key, state, action, params):
+        state = {"time": state["time"] + 1, "x": state["x"]}
+        final, done = self.obs(state), state["time"] >= 3
+        new = self.reset(key, params)
+        obs, state = jax.tree.map(lambda new, old: jnp.where(done, new, old), new, (final, state))
+        return obs, state, jnp.float32(1), done, jnp.zeros((), bool), {"final_observation": final}
+
+    def obs(self, state):
+        return jnp.stack([state["x"], state["time"].astype(jnp.float32) / 3])
+
+    def observation_space(self, params):
+        return Box(0, 1, (2,))
+
+    def action_space(self, params):
+        return Discrete(2)
+
+
+def changed(**results):
+    """Good, with some results of `step` passed through functions."""
+
+    class Changed(Good):
+        def step(self, key, state, action, params):
+            names = ("obs", "state", "reward", "terminated", "truncated", "info")
+            step = dict(zip(names, super().step(key, state, action, params), strict=True))
+            return tuple(results.get(name, lambda x: x)(value) for name, value in step.items())
+
+    return Changed()
+
+
+def observing(fn):
+    class Observing(Good):
+        def obs(self, state):
+            return fn(super().obs(state), state)
+
+    return Observing()
+
+
+class WeakState(Good):
+    def reset(self, key, params):
+        obs, state = super().reset(key, params)
+        return obs, state | {"time": 0}
+
+    def step(self, key, state, action, params):
+        obs, state, *rest = super().step(key, state, action, params)
+        return obs, state, *rest
+
+
+class ForeignSpace(Good):
+    def action_space(self, params):
+        return 2
+
+
+class Untraceable(Good):
+    def step(self, key, state, action, params):
+        return super().step(key, state, 0 if action > 0 else 1, params)
+
+
+class OldApi(Good):
+    def step(self, key, state, action, params):
+        obs, state, reward, terminated, _, info = super().step(key, state, action, params)
+        return obs, state, reward, terminated, info
+
+
+def late(value, at=2):
+    """Wrong only from the second step on, after a correct reset."""
+    return lambda obs, state: jnp.where(state["time"] >= at, jnp.asarray(value, obs.dtype), obs)
+
+
+FAULTS = {
+    "obs shape": (observing(lambda o, s: o[:1]), "obs of reset", "float32[2]", "float32[1]"),
+    "obs with a batch axis": (observing(lambda o, s: o[None]), "obs of reset", "float32[2]", "float32[1, 2]"),
+    "obs dtype": (observing(lambda o, s: o.astype(jnp.int32)), "obs of reset", "float32[2]", "int32[2]"),
+    "obs structure": (observing(lambda o, s: {"o": o}), "obs of reset", "float32[2]", "{'o': 'float32[2]'}"),
+    "obs dtype changes": (changed(obs=lambda o: o.astype(jnp.float16)), "obs of step", "float32[2]", "float16[2]"),
+    "obs structure changes": (
+        changed(obs=lambda o: (o, o)),
+        "obs of step",
+        "float32[2]",
+        "('float32[2]', 'float32[2]')",
+    ),
+    "obs is weak": (observing(lambda o, s: jnp.stack([1.0, 1.0])), "obs of reset", "strong", "weak float32"),
+    "obs out of bounds": (observing(lambda o, s: o + 0.5), "obs of reset[0]", "[0.0, 1.0]", "1."),
+    "obs out of bounds late": (observing(late([0.5, -3.0])), "obs of step[1]", "[0.0, 1.0]", "-3.0"),
+    "obs NaN late": (observing(late(np.nan)), "obs of step", "numbers", "NaN"),
+    "reward shape": (changed(reward=lambda r: r[None]), "reward", "float32[]", "float32[1]"),
+    "reward dtype": (changed(reward=lambda r: r.astype(jnp.int32)), "reward", "float32[]", "int32[]"),
+    "reward is weak": (changed(reward=lambda r: 1.0), "reward", "strong", "weak float32"),
+    "reward NaN": (changed(reward=lambda r: r * jnp.nan), "reward", "finite", "nan"),
+    "terminated dtype": (changed(terminated=lambda t: t.astype(jnp.float32)), "terminated", "bool[]", "float32[]"),
+    "truncated shape": (changed(truncated=lambda t: t[None]), "truncated", "bool[]", "bool[1]"),
+    "no final observation": (
+        changed(info=lambda i: {"x": i["final_observation"]}),
+        "info",
+        "final_observation",
+        "['x']",
+    ),
+    "final observation of another step": (
+        changed(info=lambda i: {"final_observation": i["final_observation"] * 0}),
+        "final_observation",
+        "the same as obs",
+        "another value",
+    ),
+    "final observation NaN": (
+        changed(info=lambda i: {"final_observation": i["final_observation"] * jnp.nan}),
+        "final_observation",
+        "numbers",
+        "NaN",
+    ),
+    "state shape": (changed(state=lambda s: s | {"x": s["x"][None]}), "state of step['x']", "float32[]", "float32[1]"),
+    "state structure": (changed(state=lambda s: s | {"y": s["x"]}), "state of step", "reset's state", "'y'"),
+    "state is weak": (WeakState(), "state of reset['time']", "strong", "weak int32"),
+    "foreign space": (ForeignSpace(), "action_space", "a space of rlkit.types", "int"),
+    "not traceable": (Untraceable(), "step", "a function JAX can trace", "TracerBoolConversionError"),
+    "five results": (OldApi(), "step", "terminated, truncated", "5 values"),
+}
+
+
+def test_a_good_environment_passes():
+    envs.check(Good(), (), KEY)
+    envs.check(observing(lambda o, s: o - 1e-7), (), KEY)  # rounding
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_named(fault):
+    env, field, expected, got = FAULTS[fault]
+    with pytest.raises(ConfigError) as error:
+        envs.check(env, (), KEY, name="Faulty")
+    message = str(error.value)
+    assert message.startswith(f"env='Faulty': {field}: expected ")
+    before, after = message.split(", got ", 1)
+    assert expected in before
+    assert got in after
+    assert "\n" not in message
+
+
+def test_bounds_within_dictionaries_are_named():
+    class Nested(Good):
+        def obs(self, state):
+            return {"a": super().obs(state), "n": state["time"]}
+
+        def observation_space(self, params):
+            return Dict({"a": Box(0, 1, (2,)), "n": Discrete(3)})
+
+    with pytest.raises(ConfigError, match=r"final_observation\['n'\]: expected a value in \[0.0, 2.0\].*got 3"):
+        envs.check(Nested(), (), KEY)

@@ -1,0 +1,311 @@
+"""Pools of environments outside of JAX, in real processes: real transitions, seeds, spaces, the contract, errors."""
+
+import os
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from host_envs import Large
+
+from rlkit import hosts
+from rlkit.hosts import pool as pools
+from rlkit.hosts.pool import derive
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
+from rlkit.types import ConfigError
+
+BACKENDS = ("process", "thread", "serial")
+
+
+def play(pool, steps, seed=0):
+    """The steps that random actions lead to."""
+    rng = np.random.default_rng(seed)
+    pool.reset()
+    for _ in range(steps):
+        if isinstance(pool.action_space, Box):
+            action = rng.uniform(-1, 1, (pool.num_envs, *pool.action_space.shape)).astype(np.float32)
+        else:
+            action = rng.integers(0, pool.action_space.n, pool.num_envs).astype(np.int32)
+        yield action, pool.step(action)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_only_real_transitions(backend):
+    """Episodes of 3 and more steps, never joined: the observation before a reset is kept, the rewards add up."""
+    with hosts.make("host_envs:Counter", num_envs=3, num_workers=2, backend=backend, later=1, seed=5) as pool:
+        obs = pool.reset()
+        ends = np.zeros(3, int)
+        for time in range(20):
+            step = pool.step(np.full(3, time % 3, np.int32))
+            np.testing.assert_array_equal(step.next_obs[:, 1], obs[:, 1] + 1)
+            np.testing.assert_array_equal(step.next_obs[:, [0, 2]], obs[:, [0, 2]])
+            np.testing.assert_array_equal(step.reward, step.next_obs[:, 1])
+            np.testing.assert_array_equal(step.truncated, step.next_obs[:, 1] == 3 + obs[:, 0])
+            assert not step.terminated.any()
+            assert step.real.all()
+            done = step.truncated
+            length = step.next_obs[:, 1]
+            np.testing.assert_array_equal(step.lengths, np.where(done, length, 0))
+            np.testing.assert_array_equal(step.returns, np.where(done, length * (length + 1) / 2, np.nan))
+            np.testing.assert_array_equal(step.obs[:, 1], np.where(done, 0, step.next_obs[:, 1]))
+            obs, ends = step.obs, ends + done
+        assert ends.tolist() == [4, 4, 4]  # 3 + 4 + 5 + 6 = 18 steps
+
+
+def test_staggered_ends_count_true_steps():
+    """3 steps in one environment, whose neighbor ends at other times: as many transitions as steps."""
+    with hosts.make("host_envs:Counter", num_envs=2, backend="serial", ends="terminated") as pool:
+        steps = [step for _, step in play(pool, 20)]
+    assert sum(int(step.real.sum()) for step in steps) == 40
+    assert all(step.terminated.tolist() == [t % 3 == 2] * 2 for t, step in enumerate(steps))
+
+
+def test_same_seed_same_transitions_in_every_backend():
+    """1,000 transitions, wherever they are made and however the environments are shared out."""
+    seen = []
+    for backend, workers, seed in (
+        ("process", 2, 3),
+        ("process", 1, 3),
+        ("thread", 3, 3),
+        ("serial", 1, 3),
+        ("serial", 1, 4),
+    ):
+        with hosts.make("host_envs:Noise", num_envs=5, backend=backend, num_workers=workers, seed=seed) as pool:
+            steps = [step for _, step in play(pool, 200)]
+            seen.append(
+                [
+                    np.stack(x)
+                    for x in zip(*[(s.obs["x"], s.next_obs["x"], s.obs["kind"], s.reward) for s in steps], strict=True)
+                ]
+            )
+    first, *same, other = seen
+    for arrays in same:
+        for a, b in zip(first, arrays, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(first[0], other[0])
+    x, _, kind, _ = first
+    assert len({row.tobytes() for row in x.reshape(-1, 2)}) == 1000  # environments and times all differ
+    assert kind.min() == 0
+    assert kind.max() == 4
+
+
+def test_reset_begins_the_same_episodes_again():
+    with hosts.make("host_envs:Noise", num_envs=2, backend="process") as pool:
+        first, again = ([s.reward for _, s in play(pool, 20)] for _ in range(2))
+        np.testing.assert_array_equal(np.stack(list(first)), np.stack(list(again)))
+        assert not np.array_equal(pool.reset(1)["x"], pool.reset(2)["x"])
+
+
+def test_what_a_step_returns_is_the_callers():
+    with hosts.make("host_envs:Noise", num_envs=2, num_workers=2) as pool:
+        kept = [step for _, step in play(pool, 10)]
+        for arrays in ([s.obs["x"] for s in kept], [s.next_obs["x"] for s in kept], [s.reward for s in kept]):
+            assert len({array.tobytes() for array in arrays}) == 10
+            assert not any(np.shares_memory(a, b) for a in arrays for b in arrays if a is not b)
+
+
+def test_workers_see_no_accelerator_and_no_ctrl_c():
+    """Neither is JAX loaded in them: a worker is an interpreter with NumPy and Gymnasium."""
+    before = dict(os.environ)
+    with hosts.make("host_envs:Surroundings", num_envs=1) as pool:
+        assert pool.observation_space == MultiDiscrete((2, 2, 2))
+        assert pool.action_space == MultiDiscrete((2, 2))
+        assert pool.reset().tolist() == [[1, 0, 1]]
+    assert dict(os.environ) == before
+
+
+def test_spaces():
+    with hosts.make("host_envs:Noise", num_envs=1, backend="serial") as pool:
+        assert pool.observation_space == Dict({"x": Box(-10, 10, (2,)), "kind": Discrete(5)})
+        assert pool.action_space == Box(-1, 1, (2,))
+    with hosts.make("host_envs:Counter", num_envs=1, backend="serial") as pool:
+        assert pool.observation_space == Box(0, np.inf, (3,))  # float64 there, float32 here
+        assert pool.reset().dtype == np.float32
+        assert pool.action_space == Discrete(3)  # 1, 2, 3 there
+
+
+def test_cartpole_in_processes_is_gymnasiums_own():
+    """Sixty steps of four environments, transition by transition, through ends of episodes."""
+    envs = [gymnasium.make("CartPole-v1") for _ in range(4)]
+    obs = np.stack([env.reset(seed=derive(3, index))[0] for index, env in enumerate(envs)])
+    actions, ends = np.random.default_rng(0).integers(0, 2, (60, 4)), 0
+    with hosts.make("gymnasium:CartPole-v1", num_envs=4, num_workers=2) as pool:
+        np.testing.assert_array_equal(pool.reset(3), obs)
+        for action in actions:
+            found = pool.step(action)
+            for index, env in enumerate(envs):
+                final, reward, terminated, truncated, _ = env.step(int(action[index]))
+                np.testing.assert_array_equal(found.next_obs[index], final)
+                assert (found.reward[index], found.terminated[index], found.truncated[index], found.real[index]) == (
+                    *(reward, terminated, truncated),
+                    True,
+                )
+                obs[index] = env.reset()[0] if terminated or truncated else final
+                ends += terminated
+            np.testing.assert_array_equal(found.obs, obs)
+    assert ends > 5
+
+
+def test_a_function_makes_environments_too():
+    """One of this very process, which no worker could import."""
+    import gymnasium
+
+    class Mine(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
+
+        def __init__(self, number):
+            self.number = number
+
+        def reset(self, *, seed=None, options=None):
+            return self.number, {}
+
+    with hosts.make(Mine, num_envs=2, number=7) as pool:
+        assert pool.reset().tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("backend", ["process", "serial"])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("no space", "expected a Gymnasium environment, which has observation_space, got Wrong"),
+        (
+            "text space",
+            "observation_space: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, got Text",
+        ),
+        ("shape", "obs of reset: expected float32[2], as observation_space says, got float32[3]"),
+        (
+            "dtype",
+            "obs of reset: expected float32[2], as observation_space says, got float64[2]; return it as np.float32",
+        ),
+        ("list", "obs of reset: expected float32[2], as observation_space says, got list [0.0, 0.0]"),
+        ("none", "obs of reset: expected float32[2], as observation_space says, got NoneType None"),
+        ("reset", "reset: expected obs, info, got ndarray"),
+        ("four values", "step: expected obs, reward, terminated, truncated, info, got 4 values"),
+        ("reward", "reward: expected a number, got float64[1]"),
+        ("reward text", "reward: expected a number, got str"),
+        ("flag", "terminated: expected bool, got int 0"),
+        ("late shape", "obs of step: expected float32[2], as observation_space says, got float32[3]"),
+        ("late dtype", "obs of step: expected float32[2], as observation_space says, got float64[2]"),
+    ],
+)
+def test_the_contract(backend, how, said):
+    """Each violation is one line that names the environment, the field, what was expected and what came."""
+
+    def run():
+        with hosts.make("host_envs:Wrong", num_envs=2, num_workers=1, backend=backend, how=how) as pool:
+            list(play(pool, 5))
+
+    with pytest.raises(ConfigError) as error:
+        run()
+    text = str(error.value)
+    assert said in text
+    assert "host_envs:Wrong" in text
+    assert "environment 0 of worker 0, seed " in text
+    assert "\n" not in text
+
+
+NEAR, FAR = 2**31 - 1, 2**31  # what int32 can hold, and cannot
+
+
+@pytest.mark.parametrize(
+    ("space", "make", "path"),
+    [
+        (spaces.Box(0, 2**40, (2,), np.int64), lambda x: np.array([1, x], np.int64), ""),
+        (spaces.Box(0, 2**40, (2,), np.uint64), lambda x: np.array([1, x], np.uint64), ""),
+        (spaces.Box(0, 2**32 - 1, (), np.uint32), lambda x: np.uint32(x), ""),
+        (spaces.MultiDiscrete([3, 2**40]), lambda x: np.array([1, x]), ""),
+        (spaces.Discrete(2**40), int, ""),
+        (spaces.Dict({"id": spaces.Box(0, 9, (1,), np.int64)}), lambda x: {"id": np.array([x])}, r"\['id'\]"),
+    ],
+)
+def test_whole_numbers_beyond_int32(space, make, path):
+    """They do not wrap around: wherever they come, it is one line."""
+
+    def values(tree):
+        return next(iter(tree.values())) if isinstance(tree, dict) else tree
+
+    for first, second, field in ((NEAR, NEAR, None), (FAR, NEAR, "obs of reset"), (NEAR, FAR, "obs of step")):
+        one = partial(Large, space, make(first), make(second))
+        sync = partial(gymnasium.vector.SyncVectorEnv, [one], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+        for made, final in (
+            (partial(hosts.make, one, num_envs=1, backend="serial"), field),
+            (partial(hosts.from_vector, sync), "final_obs" if field == "obs of step" else field),
+        ):
+            with made() as pool:
+                if field is None:
+                    seen = [pool.reset(), pool.step(np.zeros(1, np.int32)).next_obs]
+                    assert all(np.ravel(values(obs))[-1] == NEAR for obs in seen)
+                    continue
+                said = rf"{final}{path}: expected u?int\d\d whose values must fit int32, got {FAR}; return smaller"
+                with pytest.raises(ConfigError, match=said):  # noqa: PT012
+                    pool.reset()
+                    pool.step(np.zeros(1, np.int32))
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "said"),
+    [
+        ("gymnasium:CartPole-v1", {"num_envs": 0}, "num_envs=0 must be above 0"),
+        ("gymnasium:CartPole-v1", {"backend": "fork"}, "backend='fork' must be one of process, thread, serial"),
+        ("gymnasium:CartPole-v1", {"timeout": 0}, "timeout=0 must be above 0"),
+        ("gymnasium:NoSuch-v1", {}, "env='gymnasium:NoSuch-v1' cannot be made: NameNotFound"),
+        ("gymnasium:os:CartPole-v1", {}, "must name one environment after the colon"),
+        ("gymnasum:CartPole-v1x!", {}, "is no environment of a host; try gymnasium:CartPole-v1"),
+        ("gymnasium:CartPole-v1", {"color": 3}, "color"),
+        ("host_envs:Odd", {}, "expected a Gymnasium environment, which has reset, got object"),
+        ("host_envs:Missing", {}, "has no attribute 'Missing'"),
+    ],
+)
+def test_mistakes(env, settings, said):
+    with pytest.raises((ConfigError, hosts.HostError)) as error:
+        hosts.make(env, **{"num_envs": 1, "backend": "serial"} | settings)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_extra_names_its_command(monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ale_py" else find(name))
+    with pytest.raises(ConfigError, match=r"needs the package ale_py; install it: pip install 'rlkit-jax\[atari\]'"):
+        hosts.make("atari:Breakout", num_envs=1)
+
+
+def test_actions_of_another_batch_size():
+    with hosts.make("host_envs:Counter", num_envs=3, backend="serial") as pool:
+        pool.reset()
+        for wrong in (np.zeros(2, np.int32), np.int32(0), np.zeros((3, 1), np.int32)):
+            with pytest.raises(ConfigError, match=r"one for each of num_envs=3 environments, \[3\], got \["):
+                pool.step(np.asarray(wrong))
+        with pytest.raises(ConfigError, match="must have the structure"):
+            pool.step({"a": np.zeros(3, np.int32)})
+
+
+def test_closing_twice_and_using_it_after():
+    pool = hosts.make("host_envs:Counter", num_envs=1)
+    pool.reset()
+    pool.close()
+    pool.close()
+    with pytest.raises(hosts.HostError, match="closed"):
+        pool.step(np.zeros(1, np.int32))
+
+
+def test_shares_are_even_and_whole():
+    for num_envs in range(1, 20):
+        for workers in range(1, num_envs + 1):
+            shares = pools._shares(num_envs, workers)
+            assert [env for first, count in shares for env in range(first, first + count)] == list(range(num_envs))
+            assert max(count for _, count in shares) - min(count for _, count in shares) <= 1
+
+
+@pytest.mark.parametrize("name", ["gymnasium:CartPole-v1", "atari:Pong", "my.envs:Mine", "gymnasium:x"])
+def test_names_of_hosts(name):
+    assert hosts.is_host(name)
+    assert hosts.is_own(name) == name.startswith("my")
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "brax:", "Probe-Memory", "", ":", "gymnasium"])
+def test_other_names(name):
+    assert not hosts.is_host(name)

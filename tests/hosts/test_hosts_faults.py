@@ -1,0 +1,303 @@
+"""What becomes of worker processes that die, hang or fail, and that none outlives its pool, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import host_envs
+import numpy as np
+import psutil
+import pytest
+
+from rlkit import hosts
+from rlkit.hosts import guard
+from rlkit.types import ConfigError
+
+TIMEOUT = 0.5  # of a call of an environment, where one is to hang
+
+
+def children():
+    return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(autouse=True)
+def _no_orphans():
+    before = {p.pid for p in children()}
+    yield
+    assert {p.pid for p in children()} <= before
+
+
+def act(pool):
+    return np.zeros(pool.num_envs, np.int32)
+
+
+def test_waiting_for_a_slow_worker_takes_no_lock_that_ctrl_c_could_leave_held(monkeypatch):
+    def forbidden(popen):
+        raise AssertionError("an interrupt in the midst of Popen.poll leaves its lock held")
+
+    with hosts.make("host_envs:Target", num_envs=1, backend="process", sleep=0.5) as pool:
+        pool.reset()
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess.Popen, "poll", forbidden)
+            assert pool.step(act(pool)).terminated.all()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("kill", "the process ended: killed by SIGKILL"),
+        ("segv", "the process ended: killed by SIGSEGV"),
+        ("exit", "the process ended: exit code 3"),
+        ("stop", "no answer for 0.5 s"),
+        ("loop", "no answer for 0.5 s"),
+        ("raise", "RuntimeError: broken on purpose (line "),
+    ],
+)
+@pytest.mark.parametrize("where", ["step", "constructor", "reset"])
+def test_without_restarts_a_fault_is_an_error(how, where, said):
+    """It comes soon, and says which environment of which worker with which seed, and what happened where."""
+    begin = time.monotonic()
+    with pytest.raises(hosts.HostError) as error:
+        run_to_the_fault(how=how, where=where, num_envs=2, num_workers=2, restarts=0, timeout=TIMEOUT)
+    assert time.monotonic() - begin < 10
+    text = str(error.value)
+    assert said in text
+    assert f"failed in {'the constructor' if where == 'constructor' else where}: " in text
+    assert "env='host_envs:Breaks': environment " in text
+    assert " of worker " in text
+    assert ", seed " in text
+    assert "\n" not in text
+
+
+def run_to_the_fault(**settings):
+    with hosts.make("host_envs:Breaks", **settings) as pool:
+        pool.reset()
+        for _ in range(12):
+            pool.step(act(pool))
+
+
+@pytest.mark.parametrize(("how", "where"), [("kill", "step"), ("stop", "step"), ("raise", "step"), ("exit", "reset")])
+def test_a_restart_begins_another_episode(tmp_path, how, where):
+    """The step that failed is no transition; what follows is another episode; the other worker's goes on untouched."""
+    with hosts.make(
+        "host_envs:Breaks", num_envs=4, num_workers=2, timeout=TIMEOUT, how=how, where=where, once=str(tmp_path / "x")
+    ) as pool:
+        obs, seen = pool.reset(), []
+        for _ in range(12):
+            step = pool.step(act(pool))
+            np.testing.assert_array_equal(step.next_obs[step.real, 1], obs[step.real, 1] + 1)
+            assert not (step.terminated | step.truncated)[~step.real].any()
+            assert (step.obs[~step.real, 1] == 0).all()
+            assert (step.lengths[~step.real] == 0).all()
+            assert np.isin(step.lengths, (0, 5)).all()  # an episode is whole, or not counted
+            seen.append((step.real, step.obs))
+            obs = step.obs
+        real = np.stack([real for real, _ in seen])  # [T, N]
+        broken = np.argwhere(~real)
+        time = {"step": 2, "reset": 4}[where]
+        assert broken.tolist() in ([[time, 0], [time, 1]], [[time, 2], [time, 3]])
+        worker = broken[0, 1]
+        others = [env for env in range(4) if env not in broken[:, 1]]
+        assert (seen[time][1][worker, 2] != seen[time - 1][1][worker, 2]).all()  # another seed
+        assert (seen[time][1][others, 2] == seen[time - 1][1][others, 2]).all()
+        assert pool.restarted == 1
+        assert len(children()) == 3  # two workers and their guard
+
+
+def test_the_budget_of_restarts():
+    """Each restart counts; the error comes when they are used up."""
+    with hosts.make("host_envs:Breaks", num_envs=1, how="exit", restarts=2) as pool:
+        pool.reset()
+        reals = []
+        with pytest.raises(hosts.HostError, match="all 2 restarts are used up"):  # noqa: PT012
+            for _ in range(20):
+                reals.append(bool(pool.step(act(pool)).real[0]))
+        assert reals == [True, True, False] * 2 + [True, True]
+
+
+def test_a_breach_of_contract_is_not_tried_again():
+    with hosts.make("host_envs:Wrong", num_envs=1, how="late shape") as pool:
+        pool.reset()
+        with pytest.raises(ConfigError, match=r"expected float32\[2\]"):  # noqa: PT012
+            for _ in range(5):
+                pool.step(act(pool))
+        assert pool.restarted <= 1
+
+
+@pytest.mark.parametrize("where", ["step", "reset"])
+def test_a_thread_that_was_given_up_touches_nothing_when_it_wakes(tmp_path, where):
+    """Others have its place by then: what it returns is of an episode that was broken off."""
+    settings = {"how": "nap", "where": where, "once": str(tmp_path / "x")}
+    with hosts.make("host_envs:Breaks", num_envs=2, num_workers=1, backend="thread", timeout=0.3, **settings) as pool:
+        pool.reset()
+        step = pool.step(act(pool), copy=False)
+        while step.real.all():
+            step = pool.step(act(pool), copy=False)
+        assert pool.restarted == 1
+        pool.step(act(pool), copy=False)
+        before = np.copy(step.obs)
+        assert (before[:, 1] == 1).all()
+        time.sleep(1.2)
+        np.testing.assert_array_equal(step.obs, before)
+        np.testing.assert_array_equal(pool.step(act(pool)).next_obs[:, 1], 2)
+
+
+def test_a_thread_that_hangs():
+    with hosts.make(
+        "host_envs:Target", num_envs=2, num_workers=2, backend="thread", timeout=0.3, restarts=0, sleep=2.0
+    ) as pool:
+        pool.reset()
+        with pytest.raises(hosts.HostError, match=r"environment 0 of worker 0.* failed in step: no answer for 0.3 s"):
+            pool.step(act(pool))
+
+
+def test_many_slow_steps_are_not_a_hang():
+    """The time limit is for each call: a worker with many environments may take longer."""
+    with hosts.make("host_envs:Target", num_envs=8, num_workers=1, timeout=0.4, sleep=0.1) as pool:
+        pool.reset()
+        assert pool.step(act(pool)).real.all()
+
+
+def test_an_answer_that_comes_too_late_is_dropped():
+    """A worker that was given up is gone; the answers of its successor are those to its own commands."""
+    with hosts.make("host_envs:Counter", num_envs=2, num_workers=2, timeout=TIMEOUT, length=50) as pool:
+        pool.reset()
+        for _ in range(3):
+            pool.step(act(pool))
+        victim = pool.workers.processes[1].popen.pid
+        os.kill(victim, signal.SIGSTOP)
+        step = pool.step(act(pool))
+        assert step.real.tolist() == [True, False]
+        assert not psutil.pid_exists(victim)
+        for time_ in range(1, 4):
+            step = pool.step(act(pool))
+            assert step.obs[:, 1].tolist() == [4 + time_, time_]
+
+
+@pytest.mark.parametrize("backend", ["process", "thread", "serial"])
+def test_a_pool_that_has_failed_says_so(backend):
+    with hosts.make("host_envs:Breaks", num_envs=1, backend=backend, restarts=0) as pool:
+        pool.reset()
+        with pytest.raises(hosts.HostError, match="broken on purpose"):  # noqa: PT012
+            for _ in range(5):
+                pool.step(act(pool))
+        for use in (pool.reset, lambda: pool.step(act(pool))):
+            with pytest.raises(hosts.HostError, match=r"env='host_envs:Breaks': .* after it has failed; make another"):
+                use()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_guard_ends_where_another_holds_its_pipe(monkeypatch, stopped):
+    """As a child does that was forked meanwhile. A guard that does not listen is killed."""
+    monkeypatch.setattr(guard, "_END", 0.2 if stopped else 10.0, raising=False)
+    started = subprocess.Popen(["sleep", "100"], process_group=0)
+    ours = guard.Guard()
+    ours.add(started.pid)
+    copy = os.dup(ours.process.stdin.fileno())
+    pid = ours.process.pid
+    if stopped:
+        os.kill(pid, signal.SIGSTOP)
+    closing = threading.Thread(target=ours.close, daemon=True)
+    closing.start()
+    closing.join(5)
+    try:
+        assert not closing.is_alive()
+        assert not psutil.pid_exists(pid)
+        assert stopped or started.wait(5) == -signal.SIGKILL
+    finally:
+        os.close(copy)
+        if alive(pid):
+            os.kill(pid, signal.SIGCONT)
+        started.kill()
+        started.wait()
+        closing.join()
+
+
+def script(code):
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(Path(host_envs.__file__).parent)!r})\n{code}"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+POOL = """
+import signal, time, numpy as np
+from rlkit import hosts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
+pool = hosts.make("host_envs:Breaks", num_envs=3, num_workers=3, how={how!r}, timeout=600)
+pool.reset()
+print(*(p.popen.pid for p in pool.workers.processes), flush=True)
+"""
+STEP = "for _ in range(9): pool.step(np.zeros(3, np.int32))\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "rest", "number"),
+    [
+        ("loop", STEP, signal.SIGKILL),  # in the midst of a step that never ends
+        ("stop", STEP, signal.SIGKILL),
+        ("none", "time.sleep(60)", signal.SIGKILL),
+        ("none", "time.sleep(60)", signal.SIGTERM),
+        ("loop", STEP, signal.SIGINT),
+        ("none", "sys.exit(1)", None),
+        ("none", "import os; os._exit(0)", None),
+        ("none", "", None),
+    ],
+)
+def test_no_worker_outlives_the_pool(how, rest, number):
+    parent = script(POOL.format(how=how) + rest)
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 3
+    time.sleep(0.3 if number is not None else 0.0)
+    begin = time.monotonic()
+    if number is not None:
+        parent.send_signal(number)
+    parent.wait(10)
+    assert time.monotonic() - begin < 10
+    end = time.monotonic() + 5
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert left == []
+    parent.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_an_environment_started_ends_with_the_pool(number):
+    code = POOL.replace("host_envs:Breaks", "host_envs:Engine").replace(", how={how!r}", "")
+    parent = script(code + "time.sleep(60)")
+    parent.stdout.readline()
+    started = [p for p in psutil.Process(parent.pid).children(recursive=True) if p.name() == "sleep"]
+    assert len(started) == 3
+    parent.send_signal(number)
+    parent.wait(10)
+    parent.stdout.close()
+    assert not psutil.wait_procs(started, timeout=5)[1]
+
+
+def alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.slow
+def test_workers_after_jax_has_started(recwarn):
+    """8 workers 50 times, with JAX's threads running: no hang, no warning about forks, nothing left open."""
+    import jax.numpy as jnp
+
+    jnp.ones(1000).sum().block_until_ready()
+    process = psutil.Process()
+    for turn in range(50):
+        with hosts.make("host_envs:Counter", num_envs=8, num_workers=8) as pool:
+            pool.reset()
+            pool.step(act(pool))
+        if turn == 0:
+            files = process.num_fds()
+    assert process.num_fds() == files
+    assert not [w for w in recwarn if "fork" in str(w.message)]

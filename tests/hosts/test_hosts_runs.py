@@ -1,0 +1,303 @@
+"""Whole runs in environments outside of JAX: files, resume, signals, faults, overlap."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import host_envs
+import jax
+import numpy as np
+import pytest
+import yaml
+
+from rlkit import runs
+from rlkit.cli import main
+from rlkit.hosts import HostError
+from rlkit.runs import metrics
+from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.loop import NonFiniteError
+from rlkit.runs.programs import host_program
+from rlkit.types import ConfigError
+
+HERE = Path(host_envs.__file__).parent
+PPO = {
+    "agent": "ppo",
+    "env": "host_envs:Target",
+    "num_envs": 4,
+    "num_steps": 16,
+    "total_steps": 1920,
+    "hidden_sizes": [16],
+    "learning_rate": 0.02,
+    "num_minibatches": 2,
+    "eval_episodes": 8,
+    "num_workers": 2,
+}
+DQN = {
+    "agent": "dqn",
+    "env": "host_envs:Target",
+    "num_envs": 2,
+    "num_steps": 8,
+    "total_steps": 1024,
+    "hidden_sizes": [16],
+    "capacity": 512,
+    "batch_size": 16,
+    "learning_starts": 64,
+    "eval_episodes": 4,
+    "backend": "serial",
+}
+
+
+def lines(run):
+    return metrics.read(Path(run))
+
+
+def test_ppo_learns_and_writes_a_whole_run(tmp_path):
+    trained = runs.train(PPO, out=tmp_path / "run", show=False)
+    assert trained.evaluation["mean"] == 1.0
+    assert trained.evaluation["episodes"] == 8
+    found = lines(trained.run)
+    assert found[-1]["step"] == 1920
+    assert found[-1]["return_mean"] > 0.9
+    for line in found:
+        assert 0 <= line["envs_idle"] <= 1
+        assert 0 <= line["learner_idle"] <= 1
+    assert sum(line["episodes"] for line in found) == 1920  # an episode is one step
+    assert checkpoint.steps(trained.run)[-1] == 1920
+    assert (trained.run / "curve.png").exists()
+
+
+@pytest.mark.parametrize("values", [PPO, DQN], ids=["ppo", "dqn"])
+def test_resume(tmp_path, values):
+    """It goes on from the checkpoint, with new episodes, to the same end; the code is named again."""
+    stopped = runs.train(values, lambda line, state: line["step"] >= 512, out=tmp_path / "run", show=False)
+    assert lines(stopped.run)[-1]["step"] == 512
+    before = jax.tree.map(np.asarray, stopped.state.agent.params)
+    with pytest.raises(ConfigError, match="no file may name code to run; add --env host_envs:Target"):
+        runs.resume(tmp_path / "run", show=False)
+    with pytest.raises(ConfigError, match="must be that of run="):
+        runs.resume(tmp_path / "run", env="host_envs:Counter", show=False)
+    resumed = runs.resume(tmp_path / "run", env="host_envs:Target", show=False)
+    steps = [line["step"] for line in lines(resumed.run)]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == values["total_steps"]
+    after = resumed.state.agent.params
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    assert not all(np.array_equal(a, b) for a, b in pairs)
+    more = runs.train(values, lambda line, state: True, out=tmp_path / "more", init_from=resumed.run, show=False)
+    assert more.run == tmp_path / "more"
+
+
+def test_a_replaying_agent_holds_the_last_step_back(tmp_path):
+    """Its checkpoint keeps it; the buffer never joins what comes after a resume."""
+    stopped = runs.train(DQN, lambda line, state: True, out=tmp_path / "run", show=False)
+    program = host_program.HostProgram(runs.parse(DQN))
+    state, _, _ = checkpoint.restore(stopped.run, program.template)
+    assert bool(state.envs.there)
+    program.advance(state, np.int32(1))
+    program.close()
+    opened = program.collector.buffers[-1]  # the rollout that was learned from
+    row = program.collector.treedef.unflatten([x[0] for x in opened])[0]
+    np.testing.assert_array_equal(row.obs, state.envs.steps.obs)
+    assert (row.terminated | row.truncated).all()
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path):
+    """Without overlap, everything but the seconds is equal, whatever the backend."""
+    values = PPO | {"total_steps": 256, "overlap": False, "eval_episodes": 1}
+    ends = [
+        runs.train(values | change, out=tmp_path / str(index), show=False).state
+        for index, change in enumerate(({}, {"backend": "thread"}, {"seed": 1}))
+    ]
+    first, same, other = (jax.tree.leaves(jax.device_get(state.agent.params)) for state in ends)
+    assert all(np.array_equal(a, b) for a, b in zip(first, same, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_the_next_rollout_is_collected_with(overlap, monkeypatch):
+    """With overlap by the parameters before the update that it runs beside, and otherwise by those after it.
+
+    Then nothing else runs during an update, whose threads have a core each.
+    """
+    held = []
+    monkeypatch.setattr(host_program.cores, "one_each", lambda: contextlib.nullcontext(held.append(True)))
+    program = host_program.HostProgram(runs.parse(PPO | {"backend": "serial"}))
+    program.overlap = overlap  # also where the tests' one device serves both
+    before = program.start()
+    advance = program.advance
+    collector = program.collector
+    seen = []
+    act = collector.act
+
+    def spy(actor, *arguments):
+        result = act(actor, *arguments)
+        seen.append((int(arguments[-1]), jax.device_get(actor.params)))
+        return result
+
+    collector.act = spy
+    states = [before]
+    for _ in range(3):
+        states.append(advance(states[-1], np.int32(1)).state)
+    program.close()
+    assert len(held) == (0 if overlap else 3)
+    used = [params for number, params in seen if number == 0]  # at the first step of each rollout
+    expected = [states[0], states[0], states[1], states[2]] if overlap else states[:3]
+    assert len(used) == len(expected)
+    for params, state in zip(used, expected, strict=True):
+        for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(state.agent.params), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_overlap_takes_the_log_probs_of_acting(tmp_path, monkeypatch):
+    """And one device alone, as in a process where JAX has started, turns overlap off and says why."""
+    program = host_program.HostProgram(runs.parse(PPO | {"backend": "serial"}))
+    assert not program.overlap
+    assert "jax_num_cpu_devices" in program.note
+    assert program.config.agent.old_log_prob == "recompute"
+    program.close()
+    monkeypatch.setattr(host_program.devices, "acting", lambda: (jax.devices()[0], None))
+    program = host_program.HostProgram(runs.parse(PPO | {"backend": "serial"}))
+    program.close()
+    assert program.overlap
+    assert program.config.agent.old_log_prob == "collected"
+    for wrong in ({"num_seeds": 2}, {"wrappers": ["flatten"]}):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))}=.* does not go with env='host_envs:Target'"):
+            host_program.HostProgram(runs.parse(PPO | wrong))
+
+
+def test_a_fault_beyond_the_budget_keeps_what_was_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_program.checks, "check", lambda pool, seed: None)
+    values = PPO | {"env": "host_envs:Breaks", "env_kwargs": {"how": "exit", "length": 1000}, "env_restarts": 5}
+    values |= {"num_steps": 2, "total_steps": 400, "log_every": 8}
+    with pytest.raises(HostError, match=r"environment \d of worker \d, seed \d+: failed in step: .* 5 restarts"):
+        runs.train(values, out=tmp_path / "run", show=False)
+    last = lines(tmp_path / "run")[-1]
+    assert last["env_restarts"] > 0
+    assert checkpoint.steps(tmp_path / "run")[-1] == last["step"]
+
+
+def test_a_reward_that_is_no_number_names_its_environment(tmp_path):
+    values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "reward nan"}}
+    with pytest.raises(ConfigError, match=r"reward of environment 0: expected finite numbers, got nan"):
+        runs.train(values, out=tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_late_nan_is_reported_and_the_state_before_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_program.checks, "check", lambda pool, seed: None)
+    values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "nan"}, "num_steps": 2, "total_steps": 80}
+    values |= {"num_envs": 2, "num_minibatches": 1, "log_every": 4}
+    with pytest.raises(NonFiniteError, match=r"obs\[0\] of environment 0, nan, is not finite after step 8; .* step 4"):
+        runs.train(values, out=tmp_path / "run", show=False)
+    assert checkpoint.steps(tmp_path / "run")[-1] == 4
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("bounds", r"obs of step\[0\]: expected a value in \[-1.0, 1.0\]"), ("nan", "expected numbers, got NaN")],
+)
+def test_values_are_checked_before_training(tmp_path, how, said):
+    values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": how}, "backend": "serial"}
+    with pytest.raises(ConfigError, match=said):
+        runs.train(values, out=tmp_path / "run", show=False)
+
+
+def config(tmp_path, **values):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(PPO | values))
+    return path
+
+
+def test_code_is_named_on_the_command_line_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = config(tmp_path, total_steps=128, backend="serial")
+    assert main(["train", str(path)]) == 2
+    assert "no file may name code to run; add --env host_envs:Target" in capsys.readouterr().err
+    assert main(["train", str(path), "--env", "host_envs:Target", "--out", "run"]) == 0
+    assert main(["eval", "run"]) == 2
+    assert main(["eval", "run", "--env", "host_envs:Target"]) == 0
+    assert json.loads(Path("run/eval.json").read_text())["env"] == "host_envs:Target"
+    assert main(["check", str(path), "--env", "gymnasium:CartPole-v1"]) == 0
+    assert "gymnasium:CartPole-v1: observations Box" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_an_evaluation_too(tmp_path, monkeypatch):
+    """A hundred slow greedy episodes between two updates: they are given up, and what was learned is saved."""
+    played = host_program.play
+
+    def interrupted_soon(*args, **settings):
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begin.append(time.monotonic())
+        return played(*args, **settings)
+
+    begin: list[float] = []
+    monkeypatch.setattr(host_program, "play", interrupted_soon)
+    slow = {"env_kwargs": {"sleep": 0.02}, "num_steps": 2, "eval_every": 8, "eval_episodes": 2000, "log_every": 8}
+    trained = runs.train(PPO | slow | {"backend": "serial"}, out=tmp_path / "run", show=False)
+    assert time.monotonic() - begin[0] < 10  # of 40 s
+    assert trained.signal == signal.SIGINT
+    assert "eval_return_mean" not in lines(tmp_path / "run")[-1]
+    assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"]
+
+
+@pytest.mark.parametrize("error", [HostError, ConfigError])
+def test_a_fault_in_an_evaluation_loses_nothing(tmp_path, monkeypatch, error):
+    def broken(*args, **settings):
+        raise error("environment 3 failed")
+
+    monkeypatch.setattr(host_program, "play", broken)
+    often = {"num_steps": 2, "eval_every": 8, "log_every": 8, "backend": "serial"}
+    with pytest.raises(error):
+        runs.train(PPO | often, out=tmp_path / "run", show=False)
+    assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"] == 8
+
+
+def test_a_reward_that_is_no_number_in_an_evaluation_loses_nothing(tmp_path, monkeypatch):
+    """Episodes have ten steps, of which the first update takes two."""
+    monkeypatch.setattr(host_program.checks, "check", lambda pool, seed: None)
+    values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "late reward nan"}, "backend": "serial"}
+    said = r"env='host_envs:Wrong': reward of environment 0 in an evaluation: expected finite numbers, got nan; mend"
+    with pytest.raises(ConfigError, match=said):
+        runs.train(values | {"num_steps": 2, "eval_every": 8, "log_every": 8}, out=tmp_path / "run", show=False)
+    assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"] == 8
+
+
+def test_names_that_are_none():
+    for name, said in (
+        ("gymnasium:a:CartPole-v1", "must name one environment"),
+        ("gymnasium:", "must name one environment"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            runs.parse(PPO | {"env": name})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_ctrl_c_with_overlap_ends_soon_and_saved(tmp_path, number):
+    """In a process of its own, where JAX gets its second device: a slow environment, the signal in mid-rollout."""
+    path = config(tmp_path, total_steps=10**6, num_steps=64, env_kwargs={"sleep": 0.005}, log_every=64 * 4)
+    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); from rlkit.cli import main; sys.exit(main())"
+    words = ["train", str(path), "--env", "host_envs:Target", "--out", str(tmp_path / "run")]
+    cache = {"RLKIT_CACHE": os.environ["RLKIT_TEST_PROGRAMS"]}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True, env=os.environ | cache
+    )
+    end = time.monotonic() + 100
+    path = tmp_path / "run" / "metrics.jsonl"
+    while not (path.exists() and path.read_bytes().count(b"\n") >= 2) and time.monotonic() < end:
+        time.sleep(0.1)
+    begin = time.monotonic()
+    process.send_signal(number)
+    assert process.wait(20) == 128 + number
+    assert time.monotonic() - begin < 10  # a second where the machine is idle
+    said = process.stderr.read()
+    process.stderr.close()
+    assert "stopped at step" in said
+    assert "overlap is off" not in said
+    assert lines(tmp_path / "run")[-1]["learner_idle"] > 0  # it waits for the rollout at its side
+    assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"]

@@ -1,0 +1,300 @@
+"""Runs resume to the bit, compile once, and stop where something is not finite."""
+
+import errno
+import fcntl
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_runs import SMALL, THREE, digest, shared_compilations, without_clock
+
+import rlkit
+from rlkit import envs
+from rlkit.runs import files, loop, metrics
+from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config.run_config import parse
+from rlkit.runs.programs import jax_program
+from rlkit.types import ConfigError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run of ten updates, and the metric lines that on_chunk saw."""
+    seen = []
+    out = tmp_path_factory.mktemp("runs") / "first"
+    return loop.train(SMALL, lambda line, state: seen.append(line), out=out, show=False), seen
+
+
+def test_a_resolved_config_trains_again_to_the_bit(trained, tmp_path):
+    again = loop.train(trained[0].run / "config.yaml", out=tmp_path / "again", show=False)
+    assert digest(again.state) == digest(trained[0].state)
+    assert without_clock(again.run) == without_clock(trained[0].run)
+    assert again.evaluation == trained[0].evaluation
+
+
+def test_stopping_and_resuming_changes_nothing(trained, tmp_path):
+    """Stopped by a signal in mid-run, and killed after a later metric line: state and files are as if never stopped."""
+
+    def interrupt(line, state):
+        if line["step"] == 160:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    stopped = loop.train(SMALL, interrupt, out=tmp_path / "run", show=False)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert (stopped.signal, stopped.evaluation) == (signal.SIGTERM, None)
+    assert checkpoint.steps(stopped.run)[-1] == 160
+    assert not (stopped.run / "eval.json").exists()
+    with (stopped.run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 192, "half')  # what a killed run wrote after its last checkpoint
+    resumed = loop.resume(stopped.run, show=False)
+    assert digest(resumed.state) == digest(trained[0].state)
+    assert without_clock(resumed.run) == without_clock(trained[0].run)
+    assert resumed.evaluation == trained[0].evaluation
+    assert digest(loop.resume(stopped.run, show=False).state) == digest(resumed.state), (
+        "a finished run is left as it is"
+    )
+
+
+def test_a_damaged_newest_checkpoint_costs_only_time(trained, tmp_path):
+    stopped = loop.train(SMALL, lambda line, state: line["step"] == 224, out=tmp_path / "run", show=False)
+    (stopped.run / "checkpoints" / "000000000224" / "leaves.bin").write_bytes(b"")
+    with pytest.warns(UserWarning, match="000000000224.*damaged"):
+        resumed = loop.resume(stopped.run, show=False)
+    assert digest(resumed.state) == digest(trained[0].state)
+    assert without_clock(resumed.run) == without_clock(trained[0].run)
+
+
+def test_a_run_that_was_stopped_before_its_first_step_starts(trained, tmp_path):
+    run = files.new_run(tmp_path / "run")
+    (run / "config.yaml").write_text(parse(SMALL).resolved())
+    assert digest(loop.resume(run, show=False).state) == digest(trained[0].state)
+    for path in (run / "checkpoints").iterdir():
+        files.remove(path)
+    with pytest.raises(ConfigError, match="must hold a checkpoint"):
+        loop.resume(run, show=False)
+
+
+def test_a_run_that_was_stopped_while_compiling_starts_from_where_it_was_told_to(trained, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    config = SMALL | {"total_steps": 32, "seed": 9, "learning_rate": 0.0}
+    monkeypatch.chdir(trained[0].run.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax_program.Program, "start", killed)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(config, out=tmp_path / "run", init_from=trained[0].run.name, show=False)
+    assert not checkpoint.steps(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    resumed = loop.resume(tmp_path / "run", show=False)
+    assert digest(resumed.state.agent.params) == digest(trained[0].state.agent.params)
+
+
+def test_ctrl_c_while_compiling_is_kept_until_the_run_can_be_resumed(trained, tmp_path, monkeypatch):
+    start, before = jax_program.Program.start, signal.getsignal(signal.SIGINT)
+
+    def interrupted(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax_program.Program, "start", interrupted)
+        stopped = loop.train(SMALL, out=tmp_path / "run", show=False)
+    assert (stopped.signal, stopped.evaluation, checkpoint.steps(stopped.run)) == (signal.SIGINT, None, [0])
+    assert signal.getsignal(signal.SIGINT) is before
+    resumed = loop.resume(stopped.run, show=False)
+    assert digest(resumed.state) == digest(trained[0].state)
+    assert without_clock(resumed.run) == without_clock(trained[0].run)
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(trained, tmp_path):
+    """And the next one may, whether the one before came to its end, failed or was killed."""
+
+    def again(line, state):
+        before = without_clock(tmp_path / "run")
+        with pytest.raises(ConfigError, match=r"run='.*run' must not be trained twice.*; wait for it or stop it"):
+            loop.resume(tmp_path / "run", show=False)
+        assert without_clock(tmp_path / "run") == before
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        loop.train(SMALL, again, out=tmp_path / "run", show=False)
+    with pytest.raises(RuntimeError, match="mine"):
+        loop.resume(tmp_path / "run", again, show=False)
+    loop.resume(tmp_path / "run", show=False)
+    assert without_clock(tmp_path / "run") == without_clock(trained[0].run)
+    assert not (tmp_path / "run" / files.LOCK).exists()
+
+
+LOCKER = """
+import os, sys, time
+from pathlib import Path
+from rlkit.runs import files
+run = Path(sys.argv[1])
+with files.locked(run):
+    if not os.fork():
+        time.sleep(60)
+        os._exit(0)
+with files.locked(run):  # whatever was forked meanwhile
+    worker = __import__("subprocess").Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_dies_with_its_process_and_not_with_the_children(tmp_path):
+    command = [sys.executable, "-c", LOCKER, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"locked\n"
+        with pytest.raises(ConfigError, match="another process trains it"), files.locked(tmp_path):
+            pass
+        process.kill()
+        process.wait()
+        with files.locked(tmp_path):
+            assert (tmp_path / files.LOCK).exists()
+        assert not (tmp_path / files.LOCK).exists()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+
+
+def test_where_there_are_no_locks_runs_go_on(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with files.locked(tmp_path):
+        pass
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with files.locked(tmp_path):
+        pass
+    (tmp_path / files.LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"must have a \.lock that can be written"), files.locked(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+CHILD = """
+import hashlib, sys, jax, numpy as np
+from rlkit.runs import loop
+config, run, stop, show = {config!r}, {run!r}, {stop!r}, False
+if stop is None:
+    trained = loop.resume(run, show=show)
+else:
+    trained = loop.train(config, lambda line, state: line["step"] >= stop, out=run, show=show)
+leaves = [jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+          for x in jax.tree.leaves(trained.state)]
+print(hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in leaves)).hexdigest(), len(leaves))
+"""
+
+
+def child(cwd, hash_seed, **values):
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(rlkit.__file__).parents[1])}
+    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
+    cwd.mkdir(exist_ok=True)
+    code = CHILD.format(**values)
+    return subprocess.Popen([sys.executable, "-c", code], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def answer(process):
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0
+    return out.split()
+
+
+def test_twenty_updates_are_ten_and_ten_in_fresh_processes(tmp_path):
+    """Another process, hash seed and working directory; every leaf bitwise equal."""
+    config = SMALL | {"total_steps": 640, "num_minibatches": 2, "num_epochs": 2, "normalize_reward": True}
+    whole = child(tmp_path / "a", "1", config=config, run=str(tmp_path / "whole"), stop=10**9)
+    half = child(tmp_path / "b", "2", config=config, run=str(tmp_path / "half"), stop=320)
+    whole, half = answer(whole), answer(half)
+    assert checkpoint.steps(tmp_path / "half")[-1] == 320
+    assert half != whole
+    assert answer(child(tmp_path / "c", "3", config=config, run=str(tmp_path / "half"), stop=None)) == whole
+    assert without_clock(tmp_path / "half") == without_clock(tmp_path / "whole")
+
+
+def test_the_step_compiles_once_for_chunks_of_every_length(tmp_path):
+    """Lines of 3 updates, a last chunk of 1, and a resume."""
+    names = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **k: names.append((name, k.get("fun_name"))))
+    config = SMALL | {"log_every": 96, "checkpoint_every": 96}
+    stopped = loop.train(config, lambda line, state: line["step"] == 192, out=tmp_path / "run", show=False)
+    traced = [fun for name, fun in names if "jaxpr_trace" in name and fun and "advance" in fun]
+    assert len(traced) == 1
+    del names[:]
+    resumed = loop.resume(stopped.run, show=False)
+    assert [line["step"] for line in metrics.read(resumed.run)] == [96, 192, 288, 320]
+    assert len([fun for name, fun in names if "jaxpr_trace" in name and fun and "advance" in fun]) == 1
+
+
+class TimeBomb:
+    """An environment whose rewards are NaN from its 21st step on, which is in the third update."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def reset(self, key, params):
+        obs, state = self.env.reset(key, params)
+        return obs, (state, jnp.zeros((), jnp.int32))
+
+    def step(self, key, state, action, params):
+        obs, inner, reward, *rest = self.env.step(key, state[0], action, params)
+        return obs, (inner, state[1] + 1), jnp.where(state[1] >= 20, jnp.nan, reward), *rest
+
+
+def test_the_state_before_the_first_bad_update_of_a_chunk_is_kept(trained, tmp_path, monkeypatch):
+    """The step, the quantity and the environment are named, and the last finite state is a checkpoint."""
+    make = envs.make
+    monkeypatch.setattr(envs, "make", lambda name, **kwargs: (TimeBomb((made := make(name, **kwargs))[0]), made[1]))
+    monkeypatch.setattr(envs, "check", lambda *args, **kwargs: None)
+    with pytest.raises(
+        loop.NonFiniteError, match="reward of environment 0 is not finite after step 96; the state of step 64"
+    ):
+        loop.train(SMALL | {"log_every": 320}, out=tmp_path / "run", show=False)
+    found, step, _ = checkpoint.restore(tmp_path / "run", jax_program.Program(parse(SMALL)).template)
+    assert step == 64
+    lines_of_two = SMALL | {"log_every": 64}  # a loop as well: of a line of one update XLA makes another program
+    reference = loop.train(lines_of_two, lambda line, state: line["step"] == 64, out=tmp_path / "reference", show=False)
+    for a, b in zip(jax.tree.leaves(found.agent), jax.tree.leaves(reference.state.agent), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_the_environment_of_what_is_not_finite_is_named(tmp_path):
+    stopped = loop.train(SMALL, lambda line, state: line["step"] == 64, out=tmp_path / "run", show=False)
+
+    def poison(x):
+        return x.at[2].set(jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    poisoned = stopped.state.envs.replace(env_state=jax.tree.map(poison, stopped.state.envs.env_state))
+    extra = checkpoint.restore(stopped.run, stopped.state)[2]
+    checkpoint.save(stopped.run, 72, stopped.state.replace(envs=poisoned), extra)
+    with pytest.raises(loop.NonFiniteError, match="obs of environment 2 is not finite after step 96"):
+        loop.resume(stopped.run, show=False)
+
+
+def test_a_loss_or_a_parameter_that_overflows_is_named(tmp_path):
+    config = THREE | {"learning_rate": 1e38, "max_grad_norm": math.inf}
+    with pytest.raises(loop.NonFiniteError, match=r"(loss|grad_norm|params) of seed 5 is not finite after step \d+"):
+        loop.train(config, out=tmp_path / "run", show=False)
+    assert checkpoint.steps(tmp_path / "run")

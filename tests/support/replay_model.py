@@ -1,0 +1,256 @@
+"""A slow, plain model of every replay buffer, and rollouts whose every step can be told from every other."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import jax
+import numpy as np
+
+from rlkit import replay
+from rlkit.replay import segment_tree
+from rlkit.types import Buffer, Key, Sample, Transition
+
+Start = tuple[int, int]  # an absolute row, from 0, and an environment
+
+
+class Stream:
+    """Endless steps of N environments with random episode ends; obs["id"] is (env, observations of it before)."""
+
+    def __init__(self, num_envs: int, seed: int, *, end: float = 0.25):
+        self.random = np.random.default_rng(seed)
+        self.end = end
+        self.seen = np.zeros((num_envs,), np.int32)
+
+    def rollout(self, num_steps: int) -> Transition:
+        """[T, N, ...] arrays of NumPy. The final observation of an episode has an id of its own."""
+        return jax.tree.map(lambda *rows: np.stack(rows), *(self._row() for _ in range(num_steps)))
+
+    def _row(self) -> Transition:
+        num_envs = self.seen.size
+        terminated, truncated = self.random.random((2, num_envs)) < self.end / 2
+        obs = self._obs()
+        self.seen = self.seen + 1
+        next_obs = self._obs()
+        self.seen = self.seen + (terminated | truncated)
+        action = self.random.integers(5, size=num_envs, dtype=np.int32)
+        reward = self.random.normal(size=num_envs).astype(np.float32)
+        return Transition(obs, action, reward, terminated, truncated, next_obs)  # type: ignore[arg-type]
+
+    def _obs(self) -> dict[str, np.ndarray]:
+        pixels = np.repeat(self.seen[:, None] % 256, 3, axis=1).astype(np.uint8)
+        return {"id": np.stack([np.arange(self.seen.size, dtype=np.int32), self.seen], axis=1), "pixels": pixels}
+
+
+def example() -> Transition:
+    """One step of a `Stream`, leaves [...]: nested observations, three dtypes."""
+    return jax.tree.map(lambda x: x[0, 0], Stream(1, 0).rollout(1))
+
+
+@dataclass
+class Model:
+    """Everything that was ever added, in a list, and what may be drawn of it, by looking."""
+
+    num_rows: int
+    num_envs: int
+    window: int = 1
+    rule: Literal["window", "strict", "padded", "across"] = "window"
+    alpha: float = 0.6
+    eps: float = 1e-6
+    start_priority: float = 1.0
+    max_finals: int | None = None  # of observations stored once
+    rows: list[Transition] = field(default_factory=list)
+    mass: dict[Start, float] = field(default_factory=dict)
+    measured: dict[Start, float] = field(default_factory=dict)
+
+    def add(self, rollout: Transition) -> None:
+        before = set(self.starts())
+        length = rollout.reward.shape[0]
+        self.rows += [jax.tree.map(lambda x, t=t: x[t], rollout) for t in range(length)]
+        live = set(self.starts())
+        self.mass = {start: mass for start, mass in self.mass.items() if start in live}
+        self.measured = {start: mass for start, mass in self.measured.items() if start in live}
+        new = max(self.measured.values(), default=(self.start_priority + self.eps) ** self.alpha)
+        self.mass |= dict.fromkeys(live - before, new)
+
+    def update(self, starts: list[Start], priority: np.ndarray) -> None:
+        values: dict[Start, float] = {}
+        for start, p in zip(starts, priority, strict=True):
+            if start in self.mass and np.isfinite(p):
+                values[start] = max(values.get(start, 0.0), (abs(float(p)) + self.eps) ** self.alpha)
+        self.mass |= values
+        self.measured |= values
+
+    @property
+    def tail(self) -> int:
+        return max(len(self.rows) - self.num_rows, 0)
+
+    def done(self, row: int, env: int) -> bool:
+        return bool(self.rows[row].terminated[env] | self.rows[row].truncated[env])
+
+    def starts(self) -> list[Start]:
+        """Every place where an item may start, whether or not its final observations are still known."""
+        places = [(row, env) for row in range(self.tail, len(self.rows)) for env in range(self.num_envs)]
+        if self.rule == "padded":
+            return places
+        full = [(row, env) for row, env in places if row + self.window <= len(self.rows)]
+        if self.rule != "strict":
+            return full
+        return [(row, env) for row, env in full if not any(self.done(row + k, env) for k in range(self.window - 1))]
+
+    def known(self, row: int, env: int) -> bool:
+        """Whether next_obs of a step is stored: not where its side ring has gone on."""
+        if self.max_finals is None or not self._cut(row, env):
+            return True
+        cuts = [(r, e) for r in range(len(self.rows)) for e in range(self.num_envs) if self._cut(r, e)]
+        size = 1 << (self.max_finals - 1).bit_length()
+        return (row, env) in cuts[-size:]
+
+    def _cut(self, row: int, env: int) -> bool:
+        return bool(self.rows[row].truncated[env] & ~self.rows[row].terminated[env])
+
+    def drawable(self) -> list[Start]:
+        needed = self.window if self.rule == "strict" else 1
+        return [(r, e) for r, e in self.starts() if all(self.known(r + k, e) for k in range(needed))]
+
+    def mask(self, row: int, env: int) -> np.ndarray:
+        """[L] bool, which rows of the window that starts here are real."""
+        mask = []
+        for k in range(self.window):
+            stored = row + k < len(self.rows)
+            same = self.rule == "across" or not any(self.done(row + j, env) for j in range(k) if stored)
+            mask.append(stored and same and self.known(row + k, env))
+        return np.array(mask)
+
+    def item(self, row: int, env: int) -> Transition:
+        """The step at a place, leaves [...]."""
+        return jax.tree.map(lambda x: x[env], self.rows[row])
+
+    def weight(self, start: Start, beta: float) -> float:
+        total = sum(self.mass.values())
+        weights = {s: (len(self.mass) * m / total) ** -beta for s, m in self.mass.items() if m > 0}
+        return weights[start] / max(weights.values())
+
+
+class Harness:
+    """A buffer and its model, side by side: each operation is done on both, and each sample is checked."""
+
+    def __init__(self, buffer: Buffer, model: Model, beta: float = 0.4, seed: int = 0):
+        self.buffer, self.model, self.beta = buffer, model, beta
+        self.restart(seed)
+        self.add_jit, self.sample_jit, self.update_jit = (
+            jax.jit(buffer.add),
+            jax.jit(buffer.sample),
+            jax.jit(buffer.update),
+        )
+
+    def restart(self, seed: int) -> None:
+        """Both empty again; nothing is compiled again."""
+        self.stream = Stream(self.model.num_envs, seed)
+        self.state = self.buffer.init(example(), self.model.num_envs)
+        self.model = replace(self.model, rows=[], mass={}, measured={})
+
+    def add(self, num_steps: int) -> None:
+        rollout = self.stream.rollout(num_steps)
+        self.state = self.add_jit(self.state, rollout)
+        self.model.add(rollout)
+        assert int(self.buffer.size(self.state)) == len(self.model.starts())
+
+    def sample(self, key: Key) -> tuple[Sample, list[Start]]:
+        """A checked sample, and where its items start."""
+        sample = jax.device_get(self.sample_jit(self.state, key))
+        drawable = set(self.model.drawable())
+        if not drawable:
+            assert not sample.mask.any()
+            return sample, []
+        starts = [(int(row), int(env)) for row, env in zip(sample.index.row, sample.index.env, strict=True)]
+        assert set(starts) <= drawable
+        for i, start in enumerate(starts):
+            self._check_item(jax.tree.map(lambda x, i=i: x[i], sample.item), sample.mask[i], start)
+        if "beta" in dir(self.state):
+            expected = [self.model.weight(start, self.beta) for start in starts]
+            np.testing.assert_allclose(sample.weight, expected, rtol=1e-4)
+        else:
+            assert (sample.weight == 1).all()
+        return sample, starts
+
+    def _check_item(self, item: Transition, mask: np.ndarray, start: Start) -> None:
+        model = self.model
+        if mask.ndim == 0:  # a single step
+            assert mask
+            return self._check_step(item, model.item(*start), start)
+        np.testing.assert_array_equal(mask, model.mask(*start))
+        for k in np.flatnonzero(mask).tolist():
+            step = model.item(start[0] + k, start[1])
+            if k + 1 == mask.size or not mask[k + 1]:
+                step = step._replace(truncated=step.truncated | ~step.terminated)
+            self._check_step(jax.tree.map(lambda x, k=k: x[k], item), step, start)
+
+    def _check_step(self, got: Transition, expected: Transition, start: Start) -> None:
+        if self.model.max_finals is not None and expected.terminated:
+            got = got._replace(next_obs=expected.next_obs)  # undefined where observations are stored once
+        for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            assert (x.dtype, x.shape) == (y.dtype, y.shape)
+            assert (x == y).all(), f"{got} of {start}, expected {expected}"
+
+    def update(self, sample: Sample, starts: list[Start], priority: np.ndarray) -> None:
+        self.state = self.update_jit(self.state, sample.index, priority)
+        self.model.update(starts, priority)
+        if "beta" in dir(self.state):
+            self.check_masses()
+
+    def check_masses(self) -> None:
+        """The masses of all places, in the tree and in the model."""
+        model, tree = self.model, self.state.priorities.mass
+        expected = np.zeros((model.num_rows, model.num_envs))
+        measured = np.zeros_like(expected)
+        for (row, env), mass in model.mass.items():
+            expected[row % model.num_rows, env] = mass
+        for (row, env), mass in model.measured.items():
+            measured[row % model.num_rows, env] = mass
+        np.testing.assert_allclose(segment_tree.values(tree), expected.reshape(-1), rtol=1e-5)
+        np.testing.assert_allclose(segment_tree.maximum(tree), measured.max(), rtol=1e-5)
+        np.testing.assert_allclose(segment_tree.total(tree), expected.sum(), rtol=1e-5)
+
+
+R, N, B = 8, 2, 64
+
+KINDS = {  # what is drawn, and what a model says may be drawn
+    "uniform": (replay.uniform(R * N, B), Model(R, N)),
+    "uniform windows": (replay.uniform(R * N, B, length=3), Model(R, N, 3)),
+    "uniform, obs once": (replay.uniform(R * N, B, store_obs_once=True), Model(R, N, max_finals=16)),
+    "uniform windows, obs once, few finals": (
+        replay.uniform(R * N, B, length=3, store_obs_once=True, max_finals=2),
+        Model(R, N, 3, max_finals=2),
+    ),
+    "prioritized": (replay.prioritized(R * N, B), Model(R, N)),
+    "prioritized windows": (replay.prioritized(R * N, B, length=3), Model(R, N, 3)),
+    "prioritized windows, obs once": (
+        replay.prioritized(R * N, B, length=3, store_obs_once=True),
+        Model(R, N, 3, max_finals=16),
+    ),
+    "slices": (replay.slices(R * N, B, 3), Model(R, N, 3, "strict")),
+    "slices by episode": (replay.slices(R * N, B, 3, law="episode"), Model(R, N, 3, "strict")),
+    "slices, obs once, few finals": (
+        replay.slices(R * N, B, 3, store_obs_once=True, max_finals=2),
+        Model(R, N, 3, "strict", max_finals=2),
+    ),
+    "padded slices": (replay.slices(R * N, B, 3, strict=False), Model(R, N, 3, "padded")),
+    "slices across ends": (replay.slices(R * N, B, 3, cross_episodes=True), Model(R, N, 3, "across")),
+    "prioritized slices": (replay.slices(R * N, B, 3, prioritized=True), Model(R, N, 3, "strict")),
+    "prioritized padded slices": (
+        replay.slices(R * N, B, 3, strict=False, prioritized=True),
+        Model(R, N, 3, "padded"),
+    ),
+    "prioritized slices across ends": (
+        replay.slices(R * N, B, 3, cross_episodes=True, prioritized=True),
+        Model(R, N, 3, "across"),
+    ),
+}
+PRIORITIZED = [name for name in KINDS if "prioritized" in name]
+FEW = [
+    "uniform windows, obs once, few finals",
+    "prioritized windows, obs once",
+    "slices by episode",
+    "prioritized slices",
+    "prioritized slices across ends",
+]

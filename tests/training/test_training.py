@@ -1,0 +1,192 @@
+"""rlkit.training: rollouts against what each environment really did, and evaluation without bias."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from rlkit import envs, training
+from rlkit.agents import ppo
+from rlkit.ops.statistics import running_update
+from rlkit.spaces import Box, Discrete
+from rlkit.types import Agent, ConfigError
+
+
+class CounterState(struct.PyTreeNode):
+    time: jax.Array  # [] int32
+    length: jax.Array  # [] int32, of this episode
+    episode: jax.Array  # [] int32, drawn at reset: tells episodes apart
+
+
+class Counter:
+    """Observes (episode id, time). Episodes have one of two lengths, equally likely, and pay one return at the end."""
+
+    def __init__(self, lengths=(3, 3), returns=(0.0, 1.0), truncate=False):
+        self.lengths, self.returns, self.truncate = lengths, returns, truncate
+
+    def observe(self, state):
+        return jnp.stack([state.episode, state.time]).astype(jnp.float32)
+
+    def reset(self, key, params):
+        kind_key, id_key = jax.random.split(key)
+        kind = jax.random.bernoulli(kind_key).astype(jnp.int32)
+        episode = 2 * jax.random.randint(id_key, (), 0, 2**20) + kind
+        state = CounterState(jnp.zeros((), jnp.int32), jnp.asarray(self.lengths, jnp.int32)[kind], episode)
+        return self.observe(state), state
+
+    def step(self, key, state, action, params):
+        state = state.replace(time=state.time + 1)
+        done = state.time >= state.length
+        reward = jnp.where(done, jnp.asarray(self.returns, jnp.float32)[state.episode % 2], 0.0)
+        final = self.observe(state)
+        obs, state = jax.tree.map(lambda a, b: jnp.where(done, a, b), self.reset(key, params), (final, state))
+        flags = (done & False, done) if self.truncate else (done, done & False)
+        return obs, state, reward, *flags, {"final_observation": final}
+
+    def observation_space(self, params):
+        return Box(-np.inf, np.inf, (2,))
+
+    def action_space(self, params):
+        return Discrete(2)
+
+
+def blind_agent(memory=()):
+    """Acts at random; its memory counts its steps, so that one that is not put back is seen."""
+
+    def act(actor, memory, obs, key):
+        after = memory + 1 if not isinstance(memory, tuple) else memory
+        return after, jax.random.randint(key, (), 0, 2), memory
+
+    return Agent(init=None, actor=lambda s: s, act=act, policy=act, update=None, memory=memory)
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_no_stored_pair_crosses_an_episode(truncate):
+    agent, env = blind_agent(np.int32(0)), Counter(lengths=(3, 5), truncate=truncate)
+    start = training.reset(agent, env, (), jax.random.key(0), 4)
+    after, rollout, episodes = jax.jit(lambda s: training.rollout(agent, env, (), (), s, jax.random.key(1), 40))(start)
+    np.testing.assert_array_equal(rollout.next_obs[..., 0], rollout.obs[..., 0])  # the same episode
+    np.testing.assert_array_equal(rollout.next_obs[..., 1], rollout.obs[..., 1] + 1)  # one step later
+    np.testing.assert_array_equal(rollout.extras, rollout.obs[..., 1])  # the memory starts anew with each episode
+    done = np.asarray(rollout.terminated | rollout.truncated)
+    assert not (rollout.terminated if truncate else rollout.truncated).any()
+    np.testing.assert_array_equal(np.asarray(rollout.obs[1:, :, 1])[done[:-1]], 0)
+    np.testing.assert_array_equal(np.asarray(episodes.lengths) > 0, done)
+    np.testing.assert_array_equal(np.isfinite(np.asarray(episodes.returns)), done)
+    lengths = np.asarray(rollout.next_obs[..., 1])[done]
+    np.testing.assert_array_equal(np.asarray(episodes.lengths)[done], lengths)
+    np.testing.assert_array_equal(np.asarray(episodes.returns)[done], np.where(lengths == 3, 0.0, 1.0))
+    assert int(episodes.lengths.sum() + after.episode_length.sum()) == 4 * 40
+
+
+def test_a_rollout_in_two_parts_goes_on_where_it_was():
+    agent, env = blind_agent(np.int32(0)), Counter(lengths=(3, 5))
+    state = training.reset(agent, env, (), jax.random.key(0), 2)
+    rollout = jax.jit(lambda s, k: training.rollout(agent, env, (), (), s, k, 4))
+    state, first, _ = rollout(state, jax.random.key(1))
+    _, second, _ = rollout(state, jax.random.key(2))
+    ended = np.asarray(first.terminated[-1])
+    np.testing.assert_array_equal(np.asarray(second.obs[0])[~ended], np.asarray(first.next_obs[-1])[~ended])
+
+
+def test_every_environment_draws_its_own_randomness():
+    agent, env = blind_agent(), Counter()
+    state = training.reset(agent, env, (), jax.random.key(0), 16)
+    _, rollout, _ = training.rollout(agent, env, (), (), state, jax.random.key(1), 32)
+    actions = np.asarray(rollout.action).T
+    assert len(np.unique(actions, axis=0)) == 16
+    assert len(np.unique(np.asarray(rollout.obs[..., 0]))) > 100  # each episode of each environment has its own id
+
+
+def test_cartpole_final_observations_are_those_of_the_step():
+    env, params = envs.make("CartPole-v1", max_steps_in_episode=5)
+    agent = blind_agent()
+    state = training.reset(agent, env, params, jax.random.key(0), 3)
+    _, rollout, _ = training.rollout(agent, env, params, (), state, jax.random.key(1), 12)
+    assert bool(rollout.truncated[4].all())
+    assert not bool(rollout.terminated.any())
+    position, velocity = rollout.obs[..., 0], rollout.obs[..., 1]
+    np.testing.assert_allclose(rollout.next_obs[..., 0], position + 0.02 * velocity, atol=1e-6)  # Euler, also at ends
+
+
+def test_short_episodes_do_not_count_more():
+    """Lengths 10 and 100, returns 0 and 1, half each: the first 128 to finish would be nearly all of the short ones."""
+    env = Counter(lengths=(10, 100), returns=(0.0, 1.0))
+    result = jax.jit(lambda key: training.evaluate(blind_agent(), env, (), (), key, num_envs=64, episodes_per_env=2))(
+        jax.random.key(0)
+    )
+    assert result.returns.shape == (64, 2)
+    assert bool(result.finished.all())
+    assert abs(float(result.returns.mean()) - 0.5) < 0.13
+    np.testing.assert_array_equal(result.lengths, np.where(np.asarray(result.returns) == 1, 100, 10))
+
+
+def test_a_constant_return_is_that_exactly():
+    env = Counter(lengths=(3, 3), returns=(3.0, 3.0))
+    result = training.evaluate(blind_agent(), env, (), (), jax.random.key(0), num_envs=4, episodes_per_env=3)
+    np.testing.assert_array_equal(result.returns, 3)
+    np.testing.assert_array_equal(result.lengths, 3)
+
+
+def test_unfinished_episodes_are_not_returns():
+    env = Counter(lengths=(3, 1000), returns=(3.0, 3.0))
+    result = training.evaluate(blind_agent(), env, (), (), jax.random.key(0), num_envs=16, max_steps=10)
+    finished = np.asarray(result.finished)
+    assert 0 < finished.sum() < 16
+    np.testing.assert_array_equal(np.asarray(result.returns), np.where(finished, 3, 0))
+    np.testing.assert_array_equal(np.asarray(result.lengths), np.where(finished, 3, 0))
+
+
+def test_before_the_first_episode_ends_there_is_no_return():
+    env, params = Counter(lengths=(100, 100)), ()
+    agent = ppo.make(ppo.Config(hidden_sizes=(4,)), env.observation_space(params), env.action_space(params))
+    pair = training.make(agent, env, params, num_envs=2, num_steps=4)
+    _, metrics = jax.jit(pair.step)(pair.init(ppo.Hyper(), jax.random.key(0)))
+    assert metrics["num_episodes"] == 0
+    assert np.isnan(metrics["episode_return"])
+    assert np.isnan(metrics["returns"]).all()
+
+
+def test_evaluation_changes_nothing_and_normalizes_with_frozen_statistics():
+    env, params = envs.make("CartPole-v1")
+    config = ppo.Config(hidden_sizes=(4,), normalize_obs=True, normalize_reward=True)
+    agent = ppo.make(config, env.observation_space(params), env.action_space(params))
+    pair = training.make(agent, env, params, num_envs=4, num_steps=8)
+    state, _ = jax.jit(pair.step)(pair.init(ppo.Hyper(), jax.random.key(0)))
+    actor = agent.actor(state.agent)
+    evaluate = jax.jit(lambda a, k: training.evaluate(agent, env, params, a, k, num_envs=10, max_steps=100))
+    first, second = evaluate(actor, jax.random.key(1)), evaluate(actor, jax.random.key(1))
+    np.testing.assert_array_equal(first.returns, second.returns)
+    assert float(actor.obs_stats.count) == 32
+
+
+def test_an_evaluation_normalizes_with_the_statistics_that_it_was_given():
+    """What the network sees of times 0 to 4 under a mean of 1 and a deviation of 2, from the first step to the last."""
+    env, params, seen = Counter(lengths=(5, 5)), (), set()
+
+    def look(x):
+        seen.update(np.asarray(x).reshape(-1).tolist())
+
+    def apply(params, obs):
+        jax.debug.callback(look, obs[..., 1])
+        return jnp.zeros((*obs.shape[:-1], 2)), jnp.zeros(obs.shape[:-1])
+
+    network = (lambda key, obs: {"unused": jnp.zeros(())}, apply)
+    config = ppo.Config(normalize_obs=True)
+    agent = ppo.make(config, env.observation_space(params), env.action_space(params), network=network)
+    pair = training.make(agent, env, params, num_envs=2, num_steps=8)
+    actor = agent.actor(jax.jit(pair.init)(ppo.Hyper(), jax.random.key(0)).agent)
+    obs = np.array([[1.0, -1.0], [1.0, 3.0]] * 50, np.float32)  # the mean and the deviation of the times: 1 and 2
+    actor = actor._replace(obs_stats=running_update(actor.obs_stats, [jnp.asarray(obs)]))
+    seen.clear()
+    jax.block_until_ready(training.evaluate(agent, env, params, actor, jax.random.key(1), num_envs=3, max_steps=50))
+    jax.effects_barrier()
+    np.testing.assert_allclose(sorted(seen), [(time - 1) / 2 for time in range(5)], atol=1e-3)
+
+
+def test_a_batch_that_cannot_be_divided_is_refused_before_anything_runs():
+    env, params = envs.make("Probe-ConstantValue")
+    agent = ppo.make(ppo.Config(num_minibatches=3), env.observation_space(params), env.action_space(params))
+    with pytest.raises(ConfigError, match=r"num_minibatches=3 must divide"):
+        training.make(agent, env, params, num_envs=4, num_steps=8)
