@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "rlkit").rglob("*.py"))
 
 FLOORS = {
+    "names": 0,
     "spaces": 0,
     "types": 1,
     "_cpu": 2,

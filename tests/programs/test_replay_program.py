@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from hlo import large_operations
-from test_replay import ONE, steps
+from replay_model import ONE, steps
 
 from rlkit import replay
 

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replay_model import FEW, KINDS, PRIORITIZED, B, Harness, Model, N, R, Start, Stream, example
+from replay_model import FEW, KINDS, ONE, PRIORITIZED, B, Harness, Model, N, R, Start, Stream, example, steps
 from scipy.stats import chi2
 
 from rlkit import replay
 from rlkit.replay import packing, segment_tree
-from rlkit.types import ConfigError, Transition
+from rlkit.types import ConfigError
 
 
 def compiled(make):
@@ -26,16 +26,6 @@ def compiled(make):
 
 
 uniform, prioritized, slices = map(compiled, (replay.uniform, replay.prioritized, replay.slices))
-
-
-def steps(num_steps: int, num_envs: int = 1, **fields: object) -> Transition:
-    """Rows of one endless episode, obs counting from 0; a field may be given."""
-    obs = jnp.broadcast_to(jnp.arange(num_steps, dtype=jnp.float32)[:, None], (num_steps, num_envs))
-    flag = jnp.zeros((num_steps, num_envs), bool)
-    return Transition(obs, obs, obs, flag, flag, obs + 1)._replace(**fields)
-
-
-ONE = jax.tree.map(lambda x: x[0, 0], steps(1))
 
 
 def fill(buffer, num_steps: int, num_envs: int = 1):

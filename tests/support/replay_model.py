@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rlkit import replay
@@ -11,6 +12,16 @@ from rlkit.replay import segment_tree
 from rlkit.types import Buffer, Key, Sample, Transition
 
 Start = tuple[int, int]  # an absolute row, from 0, and an environment
+
+
+def steps(num_steps: int, num_envs: int = 1, **fields: object) -> Transition:
+    """Rows of one endless episode, obs counting from 0; a field may be given."""
+    obs = jnp.broadcast_to(jnp.arange(num_steps, dtype=jnp.float32)[:, None], (num_steps, num_envs))
+    flag = jnp.zeros((num_steps, num_envs), bool)
+    return Transition(obs, obs, obs, flag, flag, obs + 1)._replace(**fields)
+
+
+ONE = jax.tree.map(lambda x: x[0, 0], steps(1))
 
 
 class Stream:
