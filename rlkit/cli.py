@@ -253,7 +253,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.suite is not None:
         print(*envs.names(options.suite), sep="\n")
         return 0
-    for title, found in (("agents", agents.REGISTRY), ("environments", envs.names()), ("configs", names())):
+    for title, found in (("agents", agents.names()), ("environments", envs.names()), ("configs", names())):
         print(f"{title}:", *sorted(found), sep="\n  ")
     print("environments of other libraries, each an extra:")
     print("  in JAX (rlkit list SUITE names the tasks):", ", ".join(f"{suite}:TASK" for suite in SUITES))

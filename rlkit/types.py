@@ -89,6 +89,7 @@ class Agent(NamedTuple):
     # state, and learn(state, key, num_steps) -> state, metrics: the gradient steps that follow so many steps.
     add: Callable[..., PyTree] | None = None
     learn: Callable[..., tuple[PyTree, dict[str, Array]]] | None = None
+    static: Any = ()  # the arguments that `make` bound, to call the functions of the agent's module with
 
 
 class Network(NamedTuple):

@@ -1,139 +1,131 @@
 """Deep Q-learning (Mnih et al. 2015) with the parts of Rainbow (Hessel et al. 2018), each by a field.
 
-A gradient step lowers, over transitions drawn from a replay buffer,
+A gradient step minimizes, over transitions drawn from a replay buffer,
 
     E[ w huber( r + γ^n Q_target(o', argmax_a Q(o', a)) - Q(o, a) ) ]
 
-`double` selects the next action by the online network as above (van Hasselt et al. 2016), or else the target one.
+`double` selects the next action by the online network as above (van Hasselt et al. 2016), or else by the target one.
 `dueling` splits the head (Wang et al. 2016), `n_step` sums rewards before the bootstrap, `replay: prioritized` draws by
 |TD error| with importance weights w (Schaul et al. 2016), `noisy` explores by learned noise (Fortunato et al. 2018).
 
-Where it departs from the papers: it may collect from many environments at once and then makes `replay_ratio` gradient
-steps for each step; Adam in place of RMSProp; a target network that is copied, or that follows (`tau`); noise in the
-layers of the heads alone. Time limits are bootstrapped from the true final observation. Distributional agents (`c51`,
-`qrdqn`) are this one with another `Head`.
+Departures from the papers: many environments may collect at once, followed by `replay_ratio` gradient steps for each of
+their steps; Adam in place of RMSProp; a target network that is copied, or that follows (`tau`); noise in the layers of
+the heads alone. Time limits are bootstrapped from the true final observation.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
-from rlkit.agents.common import config, exploration, off_policy, validation
-from rlkit.agents.common.normalization import normalize_obs
-from rlkit.agents.common.off_policy import Batch, State
-from rlkit.networks import q_network
+from rlkit.agents.common import exploration, normalization, off_policy, q_learning
+from rlkit.agents.common.config import EpsilonHyper, OffPolicyConfig, OffPolicyHyper, Positive, TorsoConfig, as_arrays
+from rlkit.agents.common.normalization import Normalizer
+from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
+from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.q_learning import Actor, Static
 from rlkit.networks.features import action_mask
 from rlkit.ops import losses
 from rlkit.ops._arrays import pick
 from rlkit.spaces import Discrete, Space
-from rlkit.types import Agent, Array, Buffer, Key, Network, PyTree, Transition
+from rlkit.types import Agent, Array, Key, PyTree, Sample, Transition
 
 
-class Config(config.Replay, config.Torso):
-    """What shapes the program. Static and hashable."""
+class Config(OffPolicyConfig, TorsoConfig):
+    """Static settings."""
 
     double: bool = True
     dueling: bool = False
     noisy: bool = False
 
 
-class Hyper(config.LearningHyper, config.EpsilonHyper):
-    """What a vmap may sweep: float32 scalars. Infinity switches a term off."""
+class Hyper(OffPolicyHyper, EpsilonHyper):
+    """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
-    huber_delta: config.Positive = 1.0
-    max_grad_norm: config.Positive = 10.0
+    huber_delta: Positive = 1.0
+    max_grad_norm: Positive = 10.0
 
 
-class Actor(NamedTuple):
-    """What acting needs."""
+class State(struct.PyTreeNode):
+    """Everything that learning carries from update to update."""
 
+    hyper: Hyper
     params: PyTree
-    obs_stats: PyTree
-    epsilon: Array  # [], the probability of a random action
+    target_params: PyTree
+    opt_state: PyTree
+    normalizer: Normalizer
+    replay: ReplayState
 
 
-class Head(NamedTuple):
-    """What the network says of an action: how it becomes a value, and how it is learned.
-
-    outputs: numbers for each action; None for one.
-    values: output [..., A] or [..., A, M] -> Q [..., A].
-    loss: (hyper, output, batch, next_output, next_selector [B, A]) -> loss [B], priority [B]. The largest entry of the
-      selector is the next action.
-    """
-
-    outputs: int | None
-    values: Callable[[Array], Array]
-    loss: Callable[..., tuple[Array, Array]]
-
-
-class Parts(NamedTuple):
-    """The static surroundings of the functions below."""
-
-    config: Any
-    obs_space: Space
-    action_space: Discrete
-    network: Network
-    head: Head
-    buffer: Buffer
-
-
-def td_loss(hyper: Hyper, output: Array, batch: Batch, next_output: Array, next_selector: Array) -> tuple[Array, Array]:
-    """The Huber loss of the TD errors, and their sizes as priorities."""
-    error = losses.double_q_learning(output, batch.action, batch.reward, batch.discount, next_output, next_selector)
-    return losses.huber(error, hyper.huber_delta), jax.lax.stop_gradient(jnp.abs(error))
-
-
-VALUE = Head(outputs=None, values=lambda output: output, loss=td_loss)
-
-
-def apply(parts: Parts, params: PyTree, obs_stats: PyTree, obs: PyTree, key: Key | None) -> Array:
-    """The network on observations [...], in float32; with `key`, a noisy one's noise."""
-    noise = (key,) if parts.config.noisy else ()
-    output = parts.network.apply(params, normalize_obs(parts.obs_space, obs_stats, obs), *noise)
-    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
-
-
-def loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
+def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
     """The loss [] of a batch, its priorities [B], and its metrics."""
-    config, head, hyper, stats = parts.config, parts.head, state.hyper, state.normalizer.obs
+    obs_stats = state.normalizer.obs
     key, next_key, select_key = jax.random.split(key, 3)
-    output = apply(parts, params, stats, batch.obs, key)
-    next_output = apply(parts, state.target_params, stats, batch.next_obs, next_key)
-    chooser = apply(parts, params, stats, batch.next_obs, select_key) if config.double else next_output
-    selector = exploration.legal(head.values(chooser), action_mask(batch.next_obs))
-    per_item, priority = head.loss(hyper, output, batch, next_output, jax.lax.stop_gradient(selector))
-    total = jnp.mean(batch.weight * per_item)
-    q = jnp.mean(pick(head.values(output), batch.action))
-    return total, (priority, {"loss": total, "q": q, "priority": priority.mean()})
+    q = q_learning.apply(static, params, obs_stats, batch.obs, key)
+    next_q = q_learning.apply(static, state.target_params, obs_stats, batch.next_obs, next_key)
+    selector = next_q
+    if static.config.double:
+        selector = q_learning.apply(static, params, obs_stats, batch.next_obs, select_key)
+    selector = jax.lax.stop_gradient(exploration.mask_illegal(selector, action_mask(batch.next_obs)))
+    td_error = losses.double_q_learning(q, batch.action, batch.reward, batch.discount, next_q, selector)
+    total = jnp.mean(batch.weight * losses.huber(td_error, state.hyper.huber_delta))
+    priority = jax.lax.stop_gradient(jnp.abs(td_error))
+    metrics = {"loss": total, "q": jnp.mean(pick(q, batch.action)), "priority": priority.mean()}
+    return total, (priority, metrics)
 
 
-def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
-    """A state that has learned nothing; `example` is one step without batch axes."""
-    params = parts.network.init(key, example.obs)
-    return off_policy.init(parts, hyper, example, num_envs, params, params)
+def gradient_step(
+    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
+) -> tuple[State, Array, dict[str, Array]]:
+    """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
+    batch = off_policy.n_step_batch(sample, state.hyper.gamma)
+    gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
+    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+    params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
+    target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
+    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
+    return state, priority, metrics | {"grad_norm": grad_norm}
 
 
-def actor(parts: Parts, state: State) -> Actor:
-    """What acting needs of the state."""
-    epsilon = exploration.epsilon(state.hyper, state.replay.num_steps)
-    if parts.config.noisy:
-        epsilon = jnp.zeros(())
-    return Actor(state.params, state.normalizer.obs, epsilon)
+def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
+    """The state before learning; `example` is one step without batch axes."""
+    params = static.network.init(key, example.obs)
+    return State(
+        hyper=as_arrays(hyper),
+        params=params,
+        target_params=jax.tree.map(jnp.array, params),
+        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
+        replay=off_policy.init(static.buffer, example, num_envs),
+    )
 
 
-def act(parts: Parts, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
+def act(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One exploring step for one observation: a random action with probability epsilon, or by noisy weights."""
     noise_key, explore_key = jax.random.split(key)
-    q = parts.head.values(apply(parts, actor.params, actor.obs_stats, obs, noise_key))
-    return memory, exploration.epsilon_greedy(explore_key, parts.action_space, q, action_mask(obs), actor.epsilon), ()
+    q = q_learning.apply(static, actor.params, actor.obs_stats, obs, noise_key)
+    action = exploration.epsilon_greedy(explore_key, static.action_space, q, action_mask(obs), actor.epsilon)
+    return memory, action, ()
 
 
-def policy(parts: Parts, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
+def policy(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One step for one observation: the action of the largest value, without noise. The key is not used."""
-    q = parts.head.values(apply(parts, actor.params, actor.obs_stats, obs, None))
-    return memory, exploration.greedy(parts.action_space, q, action_mask(obs)), ()
+    q = q_learning.apply(static, actor.params, actor.obs_stats, obs)
+    return memory, exploration.greedy(static.action_space, q, action_mask(obs)), ()
+
+
+def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
+    """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
+    state = off_policy.store(static, state, rollout)
+    state, metrics = off_policy.learn(static, gradient_step, state, key, rollout.reward.size)
+    return off_policy.update_statistics(static, state, rollout), metrics
+
+
+def supports(action_space: Space) -> bool:
+    """True for the action spaces that the agent can act in."""
+    return isinstance(action_space, Discrete)
 
 
 def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
@@ -148,17 +140,21 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
-    return with_head("dqn", config, VALUE, obs_space, action_space, network)
+    static = q_learning.static("dqn", config, obs_space, action_space, network, outputs=None)
+    return Agent(
+        init=partial(init, static),
+        actor=partial(q_learning.actor, static),
+        act=partial(act, static),
+        policy=partial(policy, static),
+        update=partial(update, static),
+        check=partial(off_policy.check, config),
+        add=partial(off_policy.add, static),
+        learn=partial(off_policy.learn, static, gradient_step),
+        static=static,
+    )
 
 
-def with_head(name: str, config: Any, head: Head, obs_space: Space, action_space: Space, network: Any) -> Agent:
-    """The agent called `name` that learns by a head; see `make`."""
-    space = exploration.discrete(action_space, name)
-    validation.fits_network(config, obs_space)
-    if network is None:
-        described = config.model_dump(include=set(q_network.SETTINGS))
-        network = q_network.q_network(obs_space=obs_space, num_actions=space.n, outputs=head.outputs, **described)
-    else:
-        network = validation.own_network(network, noisy=config.noisy)
-    parts = Parts(config, obs_space, space, network, head, off_policy.buffer(config))
-    return off_policy.agent(parts, init, actor, act, policy, loss=loss, rows=config.n_step)
+EXAMPLES = (  # (environment, settings) that the contract tests run
+    ("Probe-ObservationAction", {"normalize_obs": True, "target_every": 10}),
+    ("Probe-MaskedAction", {"replay": "prioritized", "n_step": 3, "noisy": True, "dueling": True}),
+)

@@ -1,14 +1,14 @@
 """Twin delayed deep deterministic policy gradient, TD3 (Fujimoto et al. 2018), for bounded boxes.
 
-A gradient step lowers, over transitions drawn from a replay buffer,
+A gradient step minimizes, over transitions drawn from a replay buffer,
 
     critics  E[ w (Q_k(o, a) - y)^2 / 2 ],  y = r + γ^n min_k Q_target_k(o', clip(μ_target(o') + clip(ε, -c, c), -1, 1))
-    policy   E[ -Q_1(o, μ(o)) ],  at every `policy_delay`-th step, when the targets move as well
+    policy   E[ -Q_1(o, μ(o)) ],  at every `policy_delay`-th step, when the targets are updated as well
 
-with actions in [-1, 1]. It explores with normal noise, which `noise_correlation` carries from step to step. One
-critic, no delay and no target noise are DDPG (Lillicrap et al. 2016). With `behavior_cloning` the policy also imitates
-the data and lowers E[ -λ Q_1(o, μ(o)) + (μ(o) - a)^2 ], λ = bc_alpha / mean |Q_1| (Fujimoto and Gu 2021, eq. 5), to
-learn from a dataset alone. Time limits are bootstrapped from the true final observation.
+with actions in [-1, 1]. It explores with normal noise, correlated from step to step by `noise_correlation`. One critic,
+no delay and no target noise are DDPG (Lillicrap et al. 2016). With `behavior_cloning` the policy also imitates the data
+and minimizes E[ -λ Q_1(o, μ(o)) + (μ(o) - a)^2 ], λ = bc_alpha / mean |Q_1| (Fujimoto and Gu 2021, eq. 5), to learn
+from a dataset alone. Time limits are bootstrapped from the true final observation.
 """
 
 from functools import partial
@@ -18,148 +18,183 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
+from flax import struct
 from pydantic import Field, PositiveInt
 
-from rlkit.agents.common import config, exploration, off_policy, q_critics
-from rlkit.agents.common.normalization import normalize_obs
-from rlkit.agents.common.off_policy import Batch
-from rlkit.agents.common.optimizer import Descent
-from rlkit.agents.common.q_critics import Parts
+from rlkit.agents.common import exploration, normalization, off_policy, q_critics, validation
+from rlkit.agents.common.config import OffPolicyHyper, Positive, QCriticConfig, as_arrays
+from rlkit.agents.common.normalization import Normalizer, normalize_obs
+from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
+from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.q_critics import Static
 from rlkit.spaces import Space
 from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 
 
-class Config(config.Control):
-    """What shapes the program. Static and hashable."""
+class Config(QCriticConfig):
+    """Static settings."""
 
     policy_delay: PositiveInt = Field(2, description="gradient steps of the critics for each of the policy")
     behavior_cloning: bool = Field(False, description="imitate the data too, to learn from a dataset alone")
 
 
-class Hyper(config.LearningHyper):
-    """What a vmap may sweep: float32 scalars. Infinity switches a term off. Noise is in units of actions in [-1, 1]."""
+class Hyper(OffPolicyHyper):
+    """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off. Noise is of actions in [-1, 1]."""
 
     exploration_noise: Annotated[Scalar, Interval(ge=0.0), "deviation of the acting noise"] = 0.1
     noise_correlation: Annotated[Scalar, Interval(ge=0.0, lt=1.0), "of the acting noise with the last step's"] = 0.0
     target_noise: Annotated[Scalar, Interval(ge=0.0), "deviation of the target's noise"] = 0.2
-    target_noise_clip: Annotated[Scalar, Interval(ge=0.0), "at most so far"] = 0.5
-    bc_alpha: Annotated[config.Positive, "weight of the values against imitation"] = 2.5
+    target_noise_clip: Annotated[Scalar, Interval(ge=0.0), "bound of the target's noise"] = 0.5
+    bc_alpha: Annotated[Positive, "weight of the values against imitation"] = 2.5
 
 
-class State(off_policy.State):
-    """Everything that learning carries from update to update. `params` are of the policy and the critics."""
+class State(struct.PyTreeNode):
+    """Everything that learning carries from update to update."""
 
+    hyper: Hyper
+    params: PyTree  # of the policy and the critics
+    target_params: PyTree  # of both
+    opt_state: PyTree  # of both, apart
+    normalizer: Normalizer
+    replay: ReplayState
     since_policy: Array  # [] int32, gradient steps since the policy's last
-    target_due: Array  # [] bool, whether the targets were due between two steps of the policy, and still are
+    target_pending: Array  # [] bool, true where a target update waits for the policy's next step
 
 
 class Actor(NamedTuple):
-    """What acting needs."""
+    """Parameters and statistics for acting."""
 
     params: PyTree  # of the policy
     obs_stats: PyTree
-    warming: Array  # [] bool, whether actions are still drawn uniformly
-    noise: Array  # [], the deviation of the acting noise
-    correlation: Array  # []
+    warming_up: Array  # [] bool, true while actions are drawn uniformly
+    noise: Scalar  # [], the deviation of the acting noise
+    correlation: Scalar  # []
 
 
-def choose(parts: Parts, params: PyTree, stats: PyTree, obs: PyTree) -> Array:
+def policy_action(static: Static, params: PyTree, obs_stats: PyTree, obs: PyTree) -> Array:
     """The policy's actions [..., D] in [-1, 1]."""
-    return jnp.tanh(parts.networks.policy.apply(params, normalize_obs(parts.obs_space, stats, obs)))
+    return jnp.tanh(static.networks.policy.apply(params, normalize_obs(static.obs_space, obs_stats, obs)))
 
 
-def critic_loss(parts: Parts, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
+def critic_loss(
+    static: Static, params: PyTree, state: State, batch: Batch, key: Key
+) -> tuple[Array, tuple[Array, dict]]:
     """The critics' loss [], the priorities [B], and metrics."""
-    hyper, stats = state.hyper, state.normalizer.obs
-    next_action = choose(parts, state.target_params["policy"], stats, batch.next_obs)
+    hyper, obs_stats, networks = state.hyper, state.normalizer.obs, static.networks
+    next_action = policy_action(static, state.target_params["policy"], obs_stats, batch.next_obs)
     noise = hyper.target_noise * jax.random.normal(key, next_action.shape, next_action.dtype)
     noise = jnp.clip(noise, -hyper.target_noise_clip, hyper.target_noise_clip)
     next_action = jnp.clip(next_action + noise, -1.0, 1.0)
-    next_q = q_critics.rate(parts.networks, state.target_params["critics"], stats, batch.next_obs, next_action).min(0)
-    target = batch.reward + jnp.where(batch.discount == 0, 0.0, batch.discount * next_q)
-    action = q_critics.seen(parts.networks, batch.action)
-    error = q_critics.rate(parts.networks, params, stats, batch.obs, action) - jax.lax.stop_gradient(target)[None]
-    loss = jnp.mean(batch.weight * jnp.sum(jnp.square(error), axis=0)) / 2
-    return loss, (jax.lax.stop_gradient(jnp.mean(jnp.abs(error), axis=0)), {"critic_loss": loss})
+    next_q = q_critics.q_values(networks, state.target_params["critics"], obs_stats, batch.next_obs, next_action)
+    target = jax.lax.stop_gradient(off_policy.bootstrapped(batch, next_q.min(0)))
+    action = q_critics.normalize_action(networks, batch.action)
+    td_error = q_critics.q_values(networks, params, obs_stats, batch.obs, action) - target[None]
+    loss = jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2
+    return loss, (jax.lax.stop_gradient(jnp.mean(jnp.abs(td_error), axis=0)), {"critic_loss": loss})
 
 
-def policy_loss(parts: Parts, params: PyTree, critics: PyTree, state: State, batch: Batch) -> tuple[Array, dict]:
+def policy_loss(
+    static: Static, params: PyTree, critic_params: PyTree, state: State, batch: Batch
+) -> tuple[Array, dict[str, Array]]:
     """The policy's loss [], and metrics."""
-    stats = state.normalizer.obs
-    action = choose(parts, params, stats, batch.obs)
-    q = q_critics.rate(parts.networks, critics, stats, batch.obs, action)[0]
+    obs_stats = state.normalizer.obs
+    action = policy_action(static, params, obs_stats, batch.obs)
+    q = q_critics.q_values(static.networks, critic_params, obs_stats, batch.obs, action)[0]
     loss = -jnp.mean(q)
-    if parts.config.behavior_cloning:
+    if static.config.behavior_cloning:
         scale = state.hyper.bc_alpha / jnp.maximum(jax.lax.stop_gradient(jnp.mean(jnp.abs(q))), 1e-6)
-        taken = q_critics.seen(parts.networks, batch.action)
-        loss = scale * loss + jnp.mean(jnp.square(action - taken))
+        data_action = q_critics.normalize_action(static.networks, batch.action)
+        loss = scale * loss + jnp.mean(jnp.square(action - data_action))
     return loss, {"policy_loss": loss, "q": jnp.mean(q)}
 
 
-def init(parts: Parts, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
-    """A state that has learned nothing; `example` is one step without batch axes."""
-    params = q_critics.init(parts.networks, key, example.obs)
-    return off_policy.init(
-        parts,
-        hyper,
-        example,
-        num_envs,
-        params,
-        params,
-        State,
-        opt_state={name: Descent.of(hyper, 0.0).init(part) for name, part in params.items()},
+def gradient_step(
+    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
+) -> tuple[State, Array, dict[str, Array]]:
+    """One step of descent on a sample; every `policy_delay`-th updates the policy, and the targets if that is due.
+
+    Returns the state, the priorities [B] and the metrics.
+    """
+    batch = off_policy.n_step_batch(sample, state.hyper.gamma)
+    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+
+    critic_gradient = jax.grad(critic_loss, argnums=1, has_aux=True)
+    gradient, (priority, metrics) = critic_gradient(static, state.params["critics"], state, batch, key)
+    critics, critics_opt, grad_norm = optimizer.step(state.params["critics"], state.opt_state["critics"], gradient)
+
+    policy_gradient = jax.grad(policy_loss, argnums=1, has_aux=True)
+    gradient, policy_metrics = policy_gradient(static, state.params["policy"], critics, state, batch)
+    update_policy = state.since_policy + 1 >= static.config.policy_delay
+    policy_params, policy_opt, _ = optimizer.step(
+        state.params["policy"], state.opt_state["policy"], gradient, skip=~update_policy
+    )
+
+    params = {"policy": policy_params, "critics": critics}
+    update_target = schedules.update_target | state.target_pending
+    state = state.replace(
+        params=params,
+        opt_state={"policy": policy_opt, "critics": critics_opt},
+        target_params=off_policy.target_update(
+            params, state.target_params, state.hyper.tau, when=update_target & update_policy
+        ),
+        since_policy=jnp.where(update_policy, 0, state.since_policy + 1),
+        target_pending=update_target & ~update_policy,
+    )
+    return state, priority, metrics | policy_metrics | {"grad_norm": grad_norm}
+
+
+def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
+    """The state before learning; `example` is one step without batch axes."""
+    params = q_critics.init(static.networks, key, example.obs)
+    return State(
+        hyper=as_arrays(hyper),
+        params=params,
+        target_params=jax.tree.map(jnp.array, params),
+        opt_state={name: Optimizer.of(hyper, 0.0).init(part) for name, part in params.items()},
+        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
+        replay=off_policy.init(static.buffer, example, num_envs),
         since_policy=jnp.zeros((), jnp.int32),
-        target_due=jnp.zeros((), bool),
+        target_pending=jnp.zeros((), bool),
     )
 
 
-def actor(parts: Parts, state: State) -> Actor:
-    """What acting needs of the state."""
-    warming = state.replay.num_steps < jnp.uint32(parts.config.learning_starts)
+def actor(static: Static, state: State) -> Actor:
+    """Parameters and statistics for acting."""
+    warming_up = state.replay.num_steps < jnp.uint32(static.config.learning_starts)
     hyper = state.hyper
-    stats = state.normalizer.obs
-    return Actor(state.params["policy"], stats, warming, hyper.exploration_noise, hyper.noise_correlation)
+    return Actor(
+        state.params["policy"], state.normalizer.obs, warming_up, hyper.exploration_noise, hyper.noise_correlation
+    )
 
 
-def act(parts: Parts, actor: Actor, memory: Array, obs: PyTree, key: Key) -> tuple[Array, Array, tuple]:
+def act(static: Static, actor: Actor, memory: Array, obs: PyTree, key: Key) -> tuple[Array, Array, tuple]:
     """One exploring step for one observation; uniform until learning starts. The memory [D] is the last noise."""
-    noise_key, warm_key = jax.random.split(key)
+    noise_key, uniform_key = jax.random.split(key)
     fresh = jax.random.normal(noise_key, memory.shape, memory.dtype)
     rho = actor.correlation  # from a standard normal start, as every episode's, the noise stays standard normal
     memory = jnp.where(jnp.all(memory == 0), fresh, rho * memory + jnp.sqrt(1.0 - jnp.square(rho)) * fresh)
-    unit = jnp.clip(choose(parts, actor.params, actor.obs_stats, obs) + actor.noise * memory, -1.0, 1.0)
-    action = q_critics.taken(parts.networks, unit)
-    return memory, exploration.warm_up(parts.networks.action_space, warm_key, action, actor.warming), ()  # type: ignore[arg-type]
+    action = policy_action(static, actor.params, actor.obs_stats, obs) + actor.noise * memory
+    action = q_critics.denormalize_action(static.networks, jnp.clip(action, -1.0, 1.0))
+    space = static.networks.action_space
+    return memory, exploration.uniform_while(actor.warming_up, space, uniform_key, action), ()  # type: ignore[arg-type]
 
 
-def policy(parts: Parts, actor: Actor, memory: Array, obs: PyTree, key: Key) -> tuple[Array, Array, tuple]:
+def policy(static: Static, actor: Actor, memory: Array, obs: PyTree, key: Key) -> tuple[Array, Array, tuple]:
     """One step for one observation, without noise. The key is not used."""
-    return memory, q_critics.taken(parts.networks, choose(parts, actor.params, actor.obs_stats, obs)), ()
+    action = policy_action(static, actor.params, actor.obs_stats, obs)
+    return memory, q_critics.denormalize_action(static.networks, action), ()
 
 
-def gradient_step(
-    parts: Parts, state: State, sample: Sample, due: Array, learning_rate: Array, key: Key
-) -> tuple[State, Array, dict[str, Array]]:
-    """Learn from one sample; the policy moves at every `policy_delay`-th call, and the targets with it once `due`."""
-    batch = off_policy.batch_of(sample, state.hyper.gamma)
-    rates, delay = Descent.of(state.hyper, learning_rate), parts.config.policy_delay
-    grads, (priority, metrics) = jax.grad(partial(critic_loss, parts), has_aux=True)(
-        state.params["critics"], state, batch, key
-    )
-    critics, critics_opt, norm = rates.step(state.params["critics"], state.opt_state["critics"], grads)
-    gradient = jax.grad(partial(policy_loss, parts), has_aux=True)
-    grads, policy_metrics = gradient(state.params["policy"], critics, state, batch)
-    turn, due = state.since_policy + 1 >= delay, due | state.target_due
-    mover, mover_opt, _ = rates.step(state.params["policy"], state.opt_state["policy"], grads, unless=~turn)
-    params = {"policy": mover, "critics": critics}
-    state = state.replace(
-        params=params,
-        opt_state={"policy": mover_opt, "critics": critics_opt},
-        target_params=off_policy.target_update(params, state.target_params, due & turn, state.hyper.tau),
-        since_policy=jnp.where(turn, 0, state.since_policy + 1),
-        target_due=due & ~turn,
-    )
-    return state, priority, metrics | policy_metrics | {"grad_norm": norm}
+def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
+    """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
+    state = off_policy.store(static, state, rollout)
+    state, metrics = off_policy.learn(static, gradient_step, state, key, rollout.reward.size)
+    return off_policy.update_statistics(static, state, rollout), metrics
+
+
+def supports(action_space: Space) -> bool:
+    """True for the action spaces that the agent can act in."""
+    return q_critics.is_bounded_box(action_space)
 
 
 def make(config: Config, obs_space: Space, action_space: Space, *, name: str = "td3") -> Agent:
@@ -173,15 +208,22 @@ def make(config: Config, obs_space: Space, action_space: Space, *, name: str = "
     Raises:
       ConfigError: the action space is not a Box with finite bounds, or a setting does not fit.
     """
-    networks = q_critics.make(config, obs_space, action_space, name=name, discrete=False, spread="none")
-    parts = Parts(config, networks, off_policy.buffer(config))
-    return off_policy.agent(
-        parts,
-        init,
-        actor,
-        act,
-        policy,
-        step=gradient_step,
-        rows=config.n_step,
+    needed = "a Box action space of floats with finite bounds"
+    validation.check_action_space(name, action_space, supported=supports(action_space), needed=needed)
+    networks = q_critics.make(config, obs_space, action_space, spread="none")
+    static = Static(config, networks, off_policy.buffer(config))
+    return Agent(
+        init=partial(init, static),
+        actor=partial(actor, static),
+        act=partial(act, static),
+        policy=partial(policy, static),
+        update=partial(update, static),
         memory=np.zeros((networks.size,), np.float32),
+        check=partial(off_policy.check, config),
+        add=partial(off_policy.add, static),
+        learn=partial(off_policy.learn, static, gradient_step),
+        static=static,
     )
+
+
+EXAMPLES = (("Probe-Continuous", {"n_step": 2}),)  # (environment, settings) that the contract tests run

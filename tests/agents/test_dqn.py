@@ -10,7 +10,7 @@ from scipy.special import xlogy
 
 from rlkit import agents
 from rlkit.agents import c51, dqn, pqn, qrdqn
-from rlkit.agents.common import exploration
+from rlkit.agents.common import exploration, q_learning
 from rlkit.agents.common.off_policy import Batch
 from rlkit.networks import q_network
 from rlkit.networks.noisy import STREAM, NoisyDense
@@ -69,10 +69,10 @@ def hand_made():
 
 def numbers(agent, batch, outputs=()):
     """-> loss, priority and gradient of the agent, and the outputs of its two networks in float64."""
-    parts, state = agent.act.args[0], start(agent, space=MASKED)
+    static, state = agent.static, start(agent, space=MASKED)
     target = jax.random.normal(jax.random.key(9), (3, 4, *outputs))
     state = state.replace(target_params=target)
-    grad = jax.jit(jax.value_and_grad(partial(dqn.loss, parts), has_aux=True))
+    grad = jax.jit(jax.value_and_grad(partial(dqn.loss, static), has_aux=True))
     (loss, (priority, _)), gradient = grad(state.params, state, batch, jax.random.key(1))
 
     def outputs_of(params, obs):
@@ -157,8 +157,8 @@ def test_the_targets_of_pqn_by_hand():
     rollout = Transition(before, np.zeros((5, 2), np.int32), obs[:5, :, 0], done[0], done[1], after)
     agent = pqn.make(pqn.Config(num_minibatches=1, chunk_size=3), MASKED, Discrete(4), linear())
     state = start(agent, pqn.Hyper(gamma=0.9, q_lambda=0.6), MASKED)
-    parts = agent.act.args[0]
-    found = jax.jit(partial(pqn.targets, parts))(state, rollout)
+    static = agent.static
+    found = jax.jit(partial(pqn.targets, static))(state, rollout)
     best = np.where(mask[1:], obs[1:].astype(float) @ np.asarray(state.params), -np.inf).max(-1)
     expected, later = np.zeros((5, 2)), best[-1]
     for t in reversed(range(5)):
@@ -166,7 +166,7 @@ def test_the_targets_of_pqn_by_hand():
         later = expected[t] = obs[t, :, 0] + 0.9 * np.where(done[0, t], 0.0, mixed)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), pqn.Batch(before, rollout.action, found))
-    loss, _ = pqn.loss(parts, state.params, state, batch)
+    loss, _ = pqn.loss(static, state.params, state, batch)
     values = (obs[:5].reshape(-1, 3) @ np.asarray(state.params))[:, 0]
     np.testing.assert_allclose(loss, np.mean((values - expected.reshape(-1)) ** 2) / 2, rtol=1e-5)
 
@@ -178,7 +178,7 @@ def test_pqn_bootstraps_from_an_observation_without_a_legal_action():
     none, cut = np.zeros((1, 2), bool), np.ones((1, 2), bool)
     rollout = Transition(seen, np.zeros((1, 2), np.int32), obs[..., 0], none, cut, last)
     agent = pqn.make(pqn.Config(num_minibatches=1), MASKED, Discrete(4), linear())
-    found = pqn.targets(agent.act.args[0], start(agent, pqn.Hyper(), MASKED), rollout)
+    found = pqn.targets(agent.static, start(agent, pqn.Hyper(), MASKED), rollout)
     assert np.abs(found).max() < 1e3
 
 
@@ -256,12 +256,12 @@ def test_noisy_agents_explore_by_noise_alone():
     state = start(agent)
     actor = agent.actor(state)
     assert float(actor.epsilon) == 0
-    parts, obs = agent.act.args[0], jnp.ones(3)
-    outputs = jax.jit(jax.vmap(lambda key: dqn.apply(parts, actor.params, (), obs, key)))(KEYS[:50])
+    static, obs = agent.static, jnp.ones(3)
+    outputs = jax.jit(jax.vmap(lambda key: q_learning.apply(static, actor.params, (), obs, key)))(KEYS[:50])
     assert len(np.unique(outputs[:, 0])) == 50
     act, policy = (jax.jit(jax.vmap(f, (None, None, None, 0))) for f in (agent.act, agent.policy))
     assert len(set(np.asarray(act(actor, (), obs, KEYS[:50])[1]))) > 1
-    greedy = np.argmax(dqn.apply(parts, actor.params, (), obs, None))
+    greedy = np.argmax(q_learning.apply(static, actor.params, (), obs, None))
     assert (policy(actor, (), obs, KEYS[:50])[1] == greedy).all()
 
 

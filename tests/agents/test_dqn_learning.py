@@ -9,7 +9,7 @@ import pytest
 from tabular import Tabular
 
 from rlkit import agents, envs, training
-from rlkit.agents import r2d2
+from rlkit.agents import c51, r2d2
 from rlkit.types import Network
 
 SMALL = {"capacity": 2048, "batch_size": 64, "learning_starts": 256, "replay_ratio": 0.25, "target_every": 64}
@@ -30,12 +30,14 @@ def learn(name, env, params, hyper, updates, **settings):
         start = pair.init(module.Hyper(**hyper), key)
         return jax.lax.scan(lambda state, _: (pair.step(state)[0], None), start, None, updates)[0]
 
-    state, parts = run(jax.random.key(0)).agent, agent.act.args[0]
+    state, static = run(jax.random.key(0)).agent, agent.static
     noise = (None,) if settings.get("noisy") else ()
 
     def values(obs):
-        output = parts.network.apply(state.params, jnp.asarray(obs, jnp.float32), *noise)
-        return np.asarray(output if name == "pqn" else parts.head.values(output))
+        output = static.network.apply(state.params, jnp.asarray(obs, jnp.float32), *noise)
+        if name == "c51":
+            output = c51.mean_returns(static, output)
+        return np.asarray(output.mean(-1) if name == "qrdqn" else output)
 
     return values, agent, state
 

@@ -22,7 +22,7 @@ B = 6
 
 
 def make(box):
-    """-> parts, state, with drawn weights, for those at the start make all actions alike."""
+    """-> static, state, with drawn weights, for those at the start make all actions alike."""
     agent = iql.make(iql.Config(**SMALL), OBS if box else MASKED, BOX if box else Discrete(4))
 
     @jax.jit
@@ -35,7 +35,7 @@ def make(box):
         params = tree.unflatten([jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)])
         return state.replace(params=params, target_params=jax.tree.map(lambda x: x + 0.2, params["critics"]))
 
-    return agent.act.args[0], init(jax.random.key(0))
+    return agent.static, init(jax.random.key(0))
 
 
 def hand_made(box):
@@ -52,15 +52,15 @@ def hand_made(box):
     return Batch(obs, action, reward, discount, next_obs, np.float32([1, 0.5, 0.25, 1, 1, 0]))
 
 
-def losses(parts, params, state, batch):
-    total, (priority, metrics) = iql.loss(parts, params, state, batch, jax.random.key(0))
+def losses(static, params, state, batch):
+    total, (priority, metrics) = iql.loss(static, params, state, batch, jax.random.key(0))
     return {name: metrics[name + "_loss"] for name in ("value", "critic", "policy")} | {"total": total}, priority
 
 
 @pytest.mark.parametrize("box", [True, False])
 def test_the_losses_by_hand(box):
-    (parts, state), batch = make(box), hand_made(box)
-    networks, rows = parts.networks, np.arange(B)
+    (static, state), batch = make(box), hand_made(box)
+    networks, rows = static.networks, np.arange(B)
     unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], -1) if box else None
 
     def rated(params):
@@ -75,7 +75,7 @@ def test_the_losses_by_hand(box):
     middle = np.float32(np.median(advantage))  # moved there, values are too high for some
     shifted = jax.tree.map(lambda x: x + middle if x.shape == (1,) else x, state.params["value"])
     state = state.replace(params=state.params | {"value": shifted})
-    found, priority = jax.jit(partial(losses, parts))(state.params, state, batch)
+    found, priority = jax.jit(partial(losses, static))(state.params, state, batch)
     advantage = rated(state.target_params).min(0) - rate_obs(state, batch.obs)
     assert (advantage < 0).sum() == (advantage > 0).sum() == B / 2
     value_loss = np.mean(batch.weight * np.where(advantage < 0, 0.2, 0.8) * advantage**2)
@@ -101,9 +101,9 @@ def test_the_losses_by_hand(box):
 
 
 def test_the_gradients_of_the_three_losses_do_not_meet():
-    (parts, state), batch = make(True), hand_made(True)
+    (static, state), batch = make(True), hand_made(True)
     batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
-    gradients = jax.jit(jax.jacrev(lambda params: losses(parts, params, state, batch)[0]))(state.params)
+    gradients = jax.jit(jax.jacrev(lambda params: losses(static, params, state, batch)[0]))(state.params)
     owners = {"value": "value", "critic": "critics", "policy": "policy"}
     for of, owner in owners.items():
         for name, part in gradients[of].items():
@@ -113,8 +113,8 @@ def test_the_gradients_of_the_three_losses_do_not_meet():
 
 def test_the_weight_of_a_sample_is_bounded():
     """However much better an action is than expected, a sample weighs 100 at most, and nothing overflows."""
-    (parts, state), batch = make(True), hand_made(True)
-    loss = jax.jit(lambda state: losses(parts, state.params, state, batch)[0]["policy"])
+    (static, state), batch = make(True), hand_made(True)
+    loss = jax.jit(lambda state: losses(static, state.params, state, batch)[0]["policy"])
     far, farther = (state.replace(hyper=state.hyper.replace(advantage_weight=jnp.float32(w))) for w in (1e6, 1e30))
     assert np.isfinite(loss(far))
     np.testing.assert_allclose(loss(far), loss(farther))

@@ -3,7 +3,6 @@
 Most tests put a stand-in for the gradient step, which writes down what it was given.
 """
 
-from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -12,7 +11,8 @@ import numpy as np
 import pytest
 
 from rlkit.agents import dqn
-from rlkit.agents.common import off_policy
+from rlkit.agents.common import normalization, off_policy
+from rlkit.agents.common.config import as_arrays
 from rlkit.replay import segment_tree
 from rlkit.spaces import Box, Discrete
 from rlkit.types import ConfigError, Sample, Transition
@@ -33,19 +33,32 @@ def rollout(num_steps=1, num_envs=8, first=0.0):
 def stand_in(look, settings=None, hyper=None, num_envs=8):
     """-> state, update. `look(state, sample, due)` gives what is added to the parameters at every gradient step."""
     config = dqn.Config(**(SMALL | (settings or {})))
-    parts = SimpleNamespace(config=config, obs_space=OBS, buffer=off_policy.buffer(config))
+    static = SimpleNamespace(config=config, obs_space=OBS, buffer=off_policy.buffer(config))
 
-    def step(state, sample, due, learning_rate, key):
-        seen = look(state, sample, due)
-        params = jax.tree.map(lambda old, new: old + new, state.params, seen)
+    def step(static, state, sample, schedules, key):
+        addend = look(state, sample, schedules.update_target)
+        params = jax.tree.map(lambda old, new: old + new, state.params, addend)
         priority = 10.0 + sample.item.reward.reshape(sample.weight.shape[0], -1)[:, 0]
         return state.replace(params=params), priority, {"loss": jnp.ones(())}
 
-    state = off_policy.init(parts, dqn.Hyper(**(hyper or {})), EXAMPLE, num_envs, (), (), opt_state=())
-    sample = jax.eval_shape(parts.buffer.sample, state.replay.buffer, jax.random.key(0))
+    state = dqn.State(
+        hyper=as_arrays(dqn.Hyper(**(hyper or {}))),
+        params=(),
+        target_params=(),
+        opt_state=(),
+        normalizer=normalization.init(OBS, EXAMPLE, num_envs, obs=config.normalize_obs),
+        replay=off_policy.init(static.buffer, EXAMPLE, num_envs),
+    )
+    sample = jax.eval_shape(static.buffer.sample, state.replay.buffer, jax.random.key(0))
     shapes = jax.eval_shape(look, state, sample, jax.ShapeDtypeStruct((), bool))
     state = state.replace(params=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
-    return state, partial(off_policy.update, config, parts.buffer, OBS, step)
+
+    def update(state, rollout, key):
+        state = off_policy.store(static, state, rollout)
+        state, metrics = off_policy.learn(static, step, state, key, rollout.reward.size)
+        return off_policy.update_statistics(static, state, rollout), metrics
+
+    return state, update
 
 
 def repeated(state, update, count, **size):
@@ -72,15 +85,15 @@ def repeated(state, update, count, **size):
     ],
 )
 def test_gradient_steps_are_exact(ratio, steps, count):
-    assert off_policy.gradient_steps(dqn.Config(replay_ratio=ratio), steps) == count
+    assert dqn.Config(replay_ratio=ratio).num_gradient_steps(steps) == count
 
 
 @pytest.mark.parametrize(("ratio", "steps"), [(0.3, 24), (0.01, 8), (1.01, 7), (0.3333, 24), (2 / 7 + 0.01, 49)])
 def test_a_broken_number_of_gradient_steps_is_an_error_whose_remedy_works(ratio, steps):
     with pytest.raises(ConfigError, match=r"replay_ratio=.* must be a whole number; try ") as error:
-        off_policy.gradient_steps(dqn.Config(replay_ratio=ratio), steps)
+        dqn.Config(replay_ratio=ratio).num_gradient_steps(steps)
     remedy = float(str(error.value).split("try ")[1].split(",")[0])
-    assert off_policy.gradient_steps(dqn.Config(replay_ratio=remedy), steps) >= 1
+    assert dqn.Config(replay_ratio=remedy).num_gradient_steps(steps) >= 1
     assert abs(remedy - ratio) <= max(0.5, 1 - ratio * steps) / steps
 
 
@@ -192,15 +205,15 @@ def test_priorities_go_back_to_the_items_that_were_drawn():
 
 def test_dqn_writes_the_sizes_of_its_td_errors():
     agent, state = real({"alpha": 0.5, "double": False}, {"gamma": 0.9})
-    parts = agent.act.args[0]
+    static = agent.static
     key = jax.random.key(3)
     after, _ = jax.jit(agent.update)(state, rollout(), key)
 
     @jax.jit
     def drawn(state):
         sample_key, _ = jax.random.split(jax.random.split(key, 1)[0])
-        sample = parts.buffer.sample(off_policy.add(parts.buffer, state, rollout()).replay.buffer, sample_key)
-        return sample, [parts.network.apply(state.params, x) for x in (sample.item.obs, sample.item.next_obs)]
+        sample = static.buffer.sample(off_policy.store(static, state, rollout()).replay.buffer, sample_key)
+        return sample, [static.network.apply(state.params, x) for x in (sample.item.obs, sample.item.next_obs)]
 
     sample, (q, next_q) = jax.tree.map(np.asarray, drawn(state))
     errors = np.abs(sample.item.reward + 0.9 * next_q.max(-1) - q[:, 0])
@@ -271,7 +284,7 @@ def test_batches_by_hand(replay, n_step):
     @jax.jit
     def draw(key):
         state = buffer.add(buffer.init(EXAMPLE, 1), mid_rollout())
-        return off_policy.batch_of(buffer.sample(state, key), 0.5)
+        return off_policy.n_step_batch(buffer.sample(state, key), 0.5)
 
     batch = draw(jax.random.key(0))
     assert batch.obs.shape == (64, 1)
@@ -293,7 +306,7 @@ def test_what_was_not_drawn_weighs_nothing(windows):
     if windows:
         item = jax.tree.map(lambda x: jnp.stack([x, x], axis=1), item)
         mask = np.stack([mask, mask & [True, False, False]], axis=1)
-    batch = off_policy.batch_of(Sample(item, (), jnp.full(3, 0.5), jnp.asarray(mask)), 0.9)
+    batch = off_policy.n_step_batch(Sample(item, (), jnp.full(3, 0.5), jnp.asarray(mask)), 0.9)
     np.testing.assert_array_equal(batch.weight, [0.5, 0.0, 0.5])
 
 
@@ -328,5 +341,5 @@ def test_the_count_of_steps_stays_at_its_end():
 
 @pytest.mark.parametrize(("is_due", "expected"), [(True, 0.25 * 4 + 0.75 * 8), (False, 8.0)])
 def test_target_update_by_hand(is_due, expected):
-    moved = off_policy.target_update({"w": jnp.array([4.0])}, {"w": jnp.array([8.0])}, jnp.array(is_due), 0.25)
+    moved = off_policy.target_update({"w": jnp.array([4.0])}, {"w": jnp.array([8.0])}, 0.25, when=jnp.array(is_due))
     np.testing.assert_allclose(moved["w"], [expected])

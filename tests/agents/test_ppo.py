@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 
 from rlkit.agents import ppo
 from rlkit.agents.common import action_distributions, policy_evaluation
-from rlkit.agents.common.optimizer import Descent
+from rlkit.agents.common.optimizer import Optimizer
 from rlkit.networks.recurrent import where_rows
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
 from rlkit.types import ConfigError, Network, Transition
@@ -19,10 +19,6 @@ from rlkit.types import ConfigError, Network, Transition
 OBS = Box(-1, 1, (3,))
 SPACES = {"discrete": Discrete(3), "multi": MultiDiscrete((2, 3)), "box": Box(-2, 2, (2,))}
 SMALL = {"hidden_sizes": (8,), "num_epochs": 2, "num_minibatches": 2}
-
-
-def parts_of(agent):
-    return agent.update.args[0]
 
 
 def update(agent, state, rollout, key=0):
@@ -79,15 +75,15 @@ def ratios(agent, state, rollout, chunk_size):
 
 def _ratios(agent, state, rollout, chunk_size):
     """pi / pi_old of a first minibatch that is the whole rollout, as the loss sees it."""
-    parts = parts_of(agent)
+    static = agent.static
     actor = agent.actor(state)
-    old = policy_evaluation.evaluate(parts.policy, actor, rollout, rollout.extras.core, chunk_size, keep_dist=False)
+    old = policy_evaluation.evaluate(static.policy, actor, rollout, rollout.extras.core, chunk_size, keep_dist=False)
     done = rollout.terminated | rollout.truncated
     begins = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
     core = jax.tree.map(lambda x: x[0], rollout.extras.core)
-    output, value, _ = policy_evaluation.apply_along(parts.policy, actor, rollout.obs, begins, core)
-    dist = policy_evaluation.distribution(parts.policy, output, rollout.obs)
-    new = action_distributions.log_prob(dist, policy_evaluation.raw_action(parts.policy, rollout))
+    output, value, _ = policy_evaluation.apply_along(static.policy, actor, rollout.obs, begins, core)
+    dist = policy_evaluation.distribution(static.policy, output, rollout.obs)
+    new = action_distributions.log_prob(dist, policy_evaluation.raw_action(static.policy, rollout))
     return jnp.exp(new - old.log_prob), jnp.exp(new - rollout.extras.log_prob), value - old.value
 
 
@@ -129,9 +125,11 @@ def test_a_memory_that_is_not_put_back_would_be_seen():
 
 def test_next_values_of_a_recurrent_agent_advance_its_memory_over_obs():
     agent = ppo.make(ppo.Config(**SMALL, memory_size=5, recurrent="lstm"), OBS, SPACES["discrete"])
-    state, parts = start(agent), parts_of(agent)
+    state, static = start(agent), agent.static
     rollout = rollout_of(agent, state, 6, 4, done=0.0)
-    old = policy_evaluation.evaluate(parts.policy, agent.actor(state), rollout, rollout.extras.core, 5, keep_dist=False)
+    old = policy_evaluation.evaluate(
+        static.policy, agent.actor(state), rollout, rollout.extras.core, 5, keep_dist=False
+    )
     np.testing.assert_allclose(old.next_value[:-1], old.value[1:], atol=1e-5)
 
 
@@ -171,7 +169,7 @@ def test_one_update_against_optax_by_hand():
     agent, _ = one_minibatch(hyper)
     state = start(agent, hyper)
     rollout = rollout_of(agent, state, 5, 4)
-    apply = jax.jit(parts_of(agent).policy.network.apply)
+    apply = jax.jit(agent.static.policy.network.apply)
     logits, value = apply(state.params, rollout.obs)
     next_value = np.asarray(apply(state.params, rollout.next_obs)[1])
     value, reward = np.asarray(value), np.asarray(rollout.reward)
@@ -212,7 +210,7 @@ def test_gradients_are_clipped_by_their_global_norm():
     gradient = {"a": jnp.array([6.0, 0.0]), "b": jnp.array([0.0, 8.0])}
     clip = optax.clip_by_global_norm(0.5)
     clipped, _ = clip.update(gradient, clip.init(gradient))
-    transform = Descent(1.0, 0.5, 1e-5).optimizer
+    transform = Optimizer(1.0, 0.5, 1e-5).transformation
     with jax.numpy_dtype_promotion("standard"):
         state = transform.update(gradient, transform.init(gradient))[1]
     (first_moment,) = [s.mu for s in state if isinstance(s, optax.ScaleByAdamState)]
@@ -263,17 +261,17 @@ def test_target_kl_ends_an_update_before_the_step_that_exceeds_it():
     count = steps_taken(stopped)
     assert 0 < count < 8
     # The same minibatches with nothing to stop them, cut after as many steps: the parameters must be these.
-    parts, seen = parts_of(agent), []
+    static, seen = agent.static, []
     original = ppo.gradient_step
 
-    def recording(parts, state, rates, learner, batch, core):
-        learner, result = original(parts, state, rates, learner, batch, core)
+    def recording(*arguments):
+        learner, result = original(*arguments)
         jax.debug.callback(lambda *step: seen.append(step), learner.params, result[0]["approx_kl"], ordered=True)
         return learner, result
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ppo, "gradient_step", recording)
-        jax.block_until_ready(jax.jit(partial(ppo.update, parts))(free, rollout, key))
+        jax.block_until_ready(jax.jit(partial(ppo.update, static))(free, rollout, key))
         jax.effects_barrier()
     assert len(seen) == 8
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), stopped.params, seen[count - 1][0])
@@ -355,7 +353,7 @@ def test_the_kl_of_a_recurrent_update_is_along_the_memories_of_after_it():
     state = start(agent, ppo.Hyper(learning_rate=0.1))
     rollout = rollout_of(agent, state, 8, 4)
     after, metrics = update(agent, state, rollout)
-    policy, done = parts_of(agent).policy, rollout.terminated | rollout.truncated
+    policy, done = agent.static.policy, rollout.terminated | rollout.truncated
 
     def says(state):
         core, rows = jax.tree.map(lambda x: x[0], rollout.extras.core), []

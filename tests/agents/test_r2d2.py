@@ -48,7 +48,7 @@ def drawn(key, params):
 def setup(request):
     """An agent, its state with a rollout in the buffer, that rollout, and a sample of it."""
     agent = make(**request.param)
-    buffer = agent.act.args[0].buffer
+    buffer = agent.static.buffer
 
     @jax.jit
     def run(key):
@@ -58,7 +58,7 @@ def setup(request):
         state = state.replace(params=drawn(params_key, state.params), target_params=drawn(target_key, state.params))
         stands = training.reset(agent, ENV, PARAMS, reset_key, ENVS)
         _, rollout, _ = training.rollout(agent, ENV, PARAMS, agent.actor(state), stands, roll_key, STEPS)
-        state = off_policy.add(buffer, state, rollout)
+        state = off_policy.store(agent.static, state, rollout)
         sample = buffer.sample(state.replay.buffer, sample_key)
         return state, rollout, sample._replace(weight=jnp.linspace(0.2, 1.0, 16))
 
@@ -68,7 +68,7 @@ def setup(request):
 
 
 def apply_of(agent):
-    return agent.act.args[0].network.apply
+    return agent.static.network.apply
 
 
 def acted(agent, params, rollout):
@@ -94,14 +94,14 @@ def test_the_stored_memory_is_the_one_before_the_step(setup):
 def test_replaying_gives_the_values_of_acting(setup):
     """Under the parameters that acted, with ends within the rows that only warm up, and within those learned from."""
     agent, state, rollout, sample = setup
-    parts, config = agent.act.args[0], agent.act.args[0].config
+    static, config = agent.static, agent.static.config
     q = acted(agent, state.params, rollout)[0]
 
     @jax.jit
     @jax.vmap  # a batch of one sequence at a time, whose mean q of what was done the metrics show
     def means(sample):
         one = jax.tree.map(lambda x: x[None], sample)
-        return r2d2.loss(parts, state.params, state, one, jax.random.key(0))[1][1]["q"]
+        return r2d2.loss(static, state.params, state, one, jax.random.key(0))[1][1]["q"]
 
     rows, env = np.asarray(sample.index.row), np.asarray(sample.index.env)
     learned = [slice(r + config.burn_in, r + config.slice_len) for r in rows]
@@ -116,7 +116,7 @@ def test_replaying_gives_the_values_of_acting(setup):
 
 def written_out(agent, params, state, sample):
     """The loss [] and the priorities [B], row by row; also where the rows to learn from begin, for the gradient."""
-    config, apply, start = agent.act.args[0].config, apply_of(agent), agent.memory.core
+    config, apply, start = agent.static.config, apply_of(agent), agent.memory.core
     item: Transition = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), sample.item)
     done = item.terminated | item.truncated
 
@@ -164,10 +164,10 @@ def written_out(agent, params, state, sample):
 
 def test_loss_gradient_and_priorities(setup):
     agent, state, _, sample = setup
-    parts = agent.act.args[0]
+    static = agent.static
 
     def loss(params):
-        total, (priority, _) = r2d2.loss(parts, params, state, sample, jax.random.key(0))
+        total, (priority, _) = r2d2.loss(static, params, state, sample, jax.random.key(0))
         return total, priority
 
     found = jax.jit(jax.value_and_grad(loss, has_aux=True))(state.params)
@@ -179,8 +179,8 @@ def test_loss_gradient_and_priorities(setup):
 
 def test_rows_that_were_not_drawn_weigh_nothing(setup):
     agent, state, _, sample = setup
-    parts = agent.act.args[0]
-    loss = jax.jit(lambda sample: r2d2.loss(parts, state.params, state, sample, jax.random.key(0))[:2])
+    static = agent.static
+    loss = jax.jit(lambda sample: r2d2.loss(static, state.params, state, sample, jax.random.key(0))[:2])
     total, (priority, _) = loss(sample._replace(mask=sample.mask.at[0].set(False)))
     assert float(priority[0]) == 0.0
     without = loss(sample._replace(weight=sample.weight.at[0].set(0.0)))[0]

@@ -9,10 +9,10 @@ import pytest
 
 from rlkit import envs, training
 from rlkit.agents import sac
-from rlkit.agents.common import off_policy, q_critics
-from rlkit.agents.common.off_policy import Batch
+from rlkit.agents.common import q_critics
+from rlkit.agents.common.off_policy import Batch, Schedules
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
-from rlkit.types import ConfigError, Transition
+from rlkit.types import ConfigError, Sample, Transition
 
 OBS = Box(-10, 10, (3,))
 MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
@@ -31,7 +31,7 @@ def example(obs_space, action_space):
 
 
 def make(obs_space=OBS, action_space=BOX, hyper=None, **settings):
-    """-> agent, parts, state. The weights are drawn, for those at the start make all policies and values alike."""
+    """-> agent, static, state. The weights are drawn, for those at the start make all policies and values alike."""
     agent = sac.make(sac.Config(**(SMALL | settings)), obs_space, action_space)
 
     @jax.jit
@@ -48,7 +48,7 @@ def make(obs_space=OBS, action_space=BOX, hyper=None, **settings):
         target = jax.tree.map(lambda x: x + 0.1, networks["critics"])
         return state.replace(params=state.params | networks, target_params=target)
 
-    return agent, agent.act.args[0], init(jax.random.key(0))
+    return agent, agent.static, init(jax.random.key(0))
 
 
 def hand_made(masked=False, box=True):
@@ -71,15 +71,15 @@ def hand_made(masked=False, box=True):
     )
 
 
-def losses(parts, state, batch, key):
+def losses(static, state, batch, key):
     """-> total, priority, metrics, jitted."""
-    total, (priority, metrics) = jax.jit(partial(sac.loss, parts))(state.params, state, batch, key)
+    total, (priority, metrics) = jax.jit(partial(sac.loss, static))(state.params, state, batch, key)
     return float(total), np.asarray(priority), metrics
 
 
 def test_the_losses_of_a_box_by_hand():
-    _, parts, state = make(hyper={"temperature": 0.3, "target_entropy": -1.5})
-    batch, key, policy, critics = hand_made(), jax.random.key(4), parts.networks.policy, parts.networks.critics
+    _, static, state = make(hyper={"temperature": 0.3, "target_entropy": -1.5})
+    batch, key, policy, critics = hand_made(), jax.random.key(4), static.networks.policy, static.networks.critics
     keys = jax.random.split(key)
     rate = jax.jit(critics.apply)
 
@@ -100,7 +100,7 @@ def test_the_losses_of_a_box_by_hand():
     policy_loss = np.mean(0.3 * log_prob - np.asarray(rate(state.params["critics"], batch.obs, now)).min(0))
     temperature_loss = np.log(0.3) * (np.mean(-log_prob) + 3.0)
 
-    total, priority, metrics = losses(parts, state, batch, key)
+    total, priority, metrics = losses(static, state, batch, key)
     np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
     found = metrics["critic_loss"], metrics["policy_loss"], total
     expected = critic_loss, policy_loss, critic_loss + policy_loss + temperature_loss
@@ -110,8 +110,8 @@ def test_the_losses_of_a_box_by_hand():
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_losses_of_a_discrete_space_by_hand(masked):
     space = MASKED if masked else OBS
-    _, parts, state = make(space, Discrete(4), {"temperature": 0.3})
-    batch, policy, critics = hand_made(masked, box=False), parts.networks.policy, parts.networks.critics
+    _, static, state = make(space, Discrete(4), {"temperature": 0.3})
+    batch, policy, critics = hand_made(masked, box=False), static.networks.policy, static.networks.critics
 
     def expectation(critic_params, obs):
         logits = np.asarray(policy.apply(state.params["policy"], obs), float)
@@ -129,7 +129,7 @@ def test_the_losses_of_a_discrete_space_by_hand(masked):
     policy_loss = -np.mean(value + 0.3 * entropy)
     temperature_loss = np.log(0.3) * np.mean(entropy - 0.7 * np.log(legal))
 
-    total, priority, metrics = losses(parts, state, batch, jax.random.key(0))
+    total, priority, metrics = losses(static, state, batch, jax.random.key(0))
     np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
     found = metrics["critic_loss"], metrics["policy_loss"], total
     expected = critic_loss, policy_loss, critic_loss + policy_loss + temperature_loss
@@ -138,12 +138,12 @@ def test_the_losses_of_a_discrete_space_by_hand(masked):
 
 @pytest.mark.parametrize("box", [True, False])
 def test_the_gradients_of_the_three_losses_do_not_meet(box):
-    _, parts, state = make(OBS, BOX if box else Discrete(4), {"temperature": 0.3})
+    _, static, state = make(OBS, BOX if box else Discrete(4), {"temperature": 0.3})
     batch = hand_made(box=box)
     batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
 
     def three(params):
-        total, (_, metrics) = sac.loss(parts, params, state, batch, jax.random.key(0))
+        total, (_, metrics) = sac.loss(static, params, state, batch, jax.random.key(0))
         critic, policy = metrics["critic_loss"], metrics["policy_loss"]
         return {"critics": critic, "policy": policy, "log_temperature": total - critic - policy}
 
@@ -162,7 +162,7 @@ def test_the_gradients_of_the_three_losses_do_not_meet(box):
 ])  # fmt: skip
 def test_target_entropy(obs_space, space, obs, expected):
     agent = sac.make(sac.Config(**SMALL), obs_space, space)
-    found = sac.target_entropy(agent.act.args[0], jax.tree.map(jnp.float32, sac.Hyper()), obs)
+    found = sac.target_entropy(agent.static, jax.tree.map(jnp.float32, sac.Hyper()), obs)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert np.all((found >= 0) & (found < np.log(4))) or isinstance(space, Box)
 
@@ -170,35 +170,39 @@ def test_target_entropy(obs_space, space, obs, expected):
 @pytest.mark.parametrize(("box", "learn"), [(True, True), (False, True), (False, False)])
 def test_the_temperature_rises_while_the_entropy_is_below_its_target(box, learn):
     hyper = {"learning_rate": 0.01, "temperature": 0.5}
-    _, parts, state = make(OBS, BOX if box else Discrete(4), hyper, learn_temperature=learn)
+    _, static, state = make(OBS, BOX if box else Discrete(4), hyper, learn_temperature=learn)
     batch = hand_made(box=box)
-    step = jax.jit(partial(off_policy.gradient_step, sac.loss, lambda p: p["critics"], lambda x, gamma: x, parts))
-    _, _, metrics = losses(parts, state, batch, jax.random.key(0))
+    item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
+    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(len(batch.weight), bool))
+    step = jax.jit(partial(sac.gradient_step, static))
+    _, _, metrics = losses(static, state, batch, jax.random.key(0))
     for below in (True, False):
         aim = metrics["entropy"] + (0.1 if below else -0.1)
         name, unit = ("target_entropy", 2) if box else ("target_entropy_share", jnp.log(4.0))
         led = state.replace(hyper=state.hyper.replace(**{name: aim / unit}))
-        after, *_ = step(led, batch, jnp.array(True), jnp.float32(0.01), jax.random.key(0))
+        after, *_ = step(led, sample, Schedules(jnp.float32(0.01), jnp.array(True)), jax.random.key(0))
         moved = float(after.params["log_temperature"] - state.params["log_temperature"])
         np.testing.assert_allclose(moved, (0.01 if below else -0.01) * learn, rtol=1e-3)
 
 
 def test_actions_of_unequal_bounds():
     """Critics see [-1, 1]; the environment its own bounds, which the policy keeps, and reaches."""
-    agent, parts, state = make(log_std_init=1.0)
+    agent, static, state = make(log_std_init=1.0)
     unit = np.random.default_rng(0).uniform(-1, 1, (20, 2)).astype(np.float32)
-    taken = jax.vmap(partial(q_critics.taken, parts.networks))(unit)
+    taken = jax.vmap(partial(q_critics.denormalize_action, static.networks))(unit)
     np.testing.assert_allclose(taken, np.stack([unit[:, 0] * 2, unit[:, 1] * 5 + 5], -1), rtol=1e-5)
-    np.testing.assert_allclose(q_critics.seen(parts.networks, taken), unit, atol=1e-6)
+    np.testing.assert_allclose(q_critics.normalize_action(static.networks, taken), unit, atol=1e-6)
     keys, obs = jax.random.split(jax.random.key(0), 2000), jnp.ones(3)
     sample, mode = (jax.jit(jax.vmap(f, (None, None, None, 0))) for f in (agent.act, agent.policy))
     actions = sample(agent.actor(state), (), obs, keys)[1]
     assert (actions >= BOX.low.reshape(1, 2)).all()
     assert (actions <= BOX.high.reshape(1, 2)).all()
     assert (np.ptp(actions, axis=0) > 0.9 * (BOX.high - BOX.low)).all()
-    loc = parts.networks.policy.apply(state.params["policy"], obs)[0]
+    loc = static.networks.policy.apply(state.params["policy"], obs)[0]
     np.testing.assert_allclose(
-        mode(agent.actor(state), (), obs, keys[:1])[1][0], q_critics.taken(parts.networks, jnp.tanh(loc)), rtol=1e-6
+        mode(agent.actor(state), (), obs, keys[:1])[1][0],
+        q_critics.denormalize_action(static.networks, jnp.tanh(loc)),
+        rtol=1e-6,
     )
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from rlkit import agents, envs, training
 from rlkit.agents import td3, td3_bc
-from rlkit.agents.common import off_policy
-from rlkit.agents.common.off_policy import Batch
+from rlkit.agents.common.off_policy import Batch, Schedules
 from rlkit.spaces import Box, Discrete
 from rlkit.types import ConfigError, Sample, Transition
 
@@ -23,7 +22,7 @@ EXAMPLE = Transition(jnp.zeros(3), jnp.zeros(2), ZERO, ZERO > 0, ZERO > 0, jnp.z
 
 
 def make(hyper=None, **settings):
-    """-> agent, parts, state. The weights are drawn, for those at the start make all actions alike."""
+    """-> agent, static, state. The weights are drawn, for those at the start make all actions alike."""
     agent = td3.make(td3.Config(**(SMALL | settings)), OBS, BOX)
 
     @jax.jit
@@ -34,7 +33,7 @@ def make(hyper=None, **settings):
         params = tree.unflatten([0.5 * jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)])
         return state.replace(params=params, target_params=jax.tree.map(lambda x: x + 0.1, params))
 
-    return agent, agent.act.args[0], init(jax.random.key(0))
+    return agent, agent.static, init(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +61,9 @@ def unit(action):
     ({"num_critics": 1}, {"target_noise": 0.0}),
 ])  # fmt: skip
 def test_the_loss_of_the_critics_by_hand(hand_made, settings, hyper):
-    _, parts, state = make(hyper, **settings)
-    key, batch, networks = jax.random.key(4), hand_made, parts.networks
-    loss, (priority, _) = jax.jit(partial(td3.critic_loss, parts))(state.params["critics"], state, batch, key)
+    _, static, state = make(hyper, **settings)
+    key, batch, networks = jax.random.key(4), hand_made, static.networks
+    loss, (priority, _) = jax.jit(partial(td3.critic_loss, static))(state.params["critics"], state, batch, key)
     noise = np.asarray(hyper["target_noise"] * jax.random.normal(key, (B, 2)))
     clip = hyper.get("target_noise_clip", 0.5)
     assert not noise.any() or np.abs(noise).max() > clip  # otherwise nothing is clipped
@@ -79,9 +78,9 @@ def test_the_loss_of_the_critics_by_hand(hand_made, settings, hyper):
 
 @pytest.mark.parametrize("cloning", [False, True])
 def test_the_loss_of_the_policy_by_hand(hand_made, cloning):
-    _, parts, state = make({"bc_alpha": 2.0}, behavior_cloning=cloning)
-    batch, networks = hand_made, parts.networks
-    loss = jax.jit(jax.value_and_grad(lambda p, c: td3.policy_loss(parts, p, c, state, batch)[0], (0, 1)))
+    _, static, state = make({"bc_alpha": 2.0}, behavior_cloning=cloning)
+    batch, networks = hand_made, static.networks
+    loss = jax.jit(jax.value_and_grad(lambda p, c: td3.policy_loss(static, p, c, state, batch)[0], (0, 1)))
     found, (to_policy, _) = loss(state.params["policy"], state.params["critics"])
 
     def expected(params, size=None):
@@ -101,14 +100,14 @@ def test_the_loss_of_the_policy_by_hand(hand_made, cloning):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), to_policy, gradient)
 
 
-def gradient_steps(parts, state, batch, dues):
+def gradient_steps(static, state, batch, dues):
     """The states before and after each gradient step on one batch, stacked."""
     item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
     sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(B, bool))
 
     def body(state, inputs):
         due, key = inputs
-        after, *_ = td3.gradient_step(parts, state, sample, due, jnp.float32(1e-3), key)
+        after, *_ = td3.gradient_step(static, state, sample, Schedules(jnp.float32(1e-3), due), key)
         return after, after
 
     keys = jax.random.split(jax.random.key(0), len(dues))
@@ -129,8 +128,8 @@ def moves(tree):
     (3, [0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0]),
 ])  # fmt: skip
 def test_the_policy_and_the_targets_are_delayed(hand_made, delay, dues, targets):
-    _, parts, state = make({"tau": 0.5}, policy_delay=delay)
-    states = gradient_steps(parts, state, hand_made, np.array(dues, bool))
+    _, static, state = make({"tau": 0.5}, policy_delay=delay)
+    states = gradient_steps(static, state, hand_made, np.array(dues, bool))
     turns = [(i + 1) % delay == 0 for i in range(len(dues))]
     assert moves(states.params["critics"]).all()
     assert moves(states.opt_state["critics"]).all()
@@ -227,4 +226,4 @@ def test_td3_bc_is_td3_with_the_settings_of_its_paper():
     assert (config.behavior_cloning, config.normalize_obs, config.learning_starts) == (True, True, 0)
     changed = {"behavior_cloning": False, "normalize_obs": False, "learning_starts": 1000}
     assert td3.Config().model_dump() == config.model_dump() | changed
-    assert off_policy.gradient_steps(config, 10) == 10
+    assert config.num_gradient_steps(10) == 10

@@ -1,7 +1,6 @@
-"""What every registered agent keeps, on one small environment: purity, stable types, vmap, donation, one compilation.
+"""Contracts of every agent on small environments: purity, stable types, vmap, donation, one compilation.
 
-A new agent gets a row in CASES (the environment it can act in and the settings that make it small); a registered agent
-without one fails. Four programs are compiled for each row; whatever can be seen without another one is.
+The cases are the `EXAMPLES` of each agent's module. Four programs are compiled for each.
 """
 
 import re
@@ -15,37 +14,33 @@ import pytest
 from rlkit import agents, envs, training
 from rlkit.replay import packing
 
-REPLAY = {"hidden_sizes": (8,), "capacity": 128, "batch_size": 8, "learning_starts": 0, "replay_ratio": 0.125}
-CASES = {
-    "ppo": [
-        ("Probe-ObservationAction", {"hidden_sizes": (8,), "num_minibatches": 2, "normalize_obs": True}),
-        ("Probe-Continuous", {"hidden_sizes": (8,), "num_minibatches": 2, "gsde": True, "normalize_reward": True}),
-        ("Probe-Memory", {"hidden_sizes": (8,), "num_minibatches": 2, "recurrent": "gru", "memory_size": 4}),
-    ],
-    "dqn": [
-        ("Probe-ObservationAction", REPLAY | {"normalize_obs": True, "target_every": 10}),
-        ("Probe-MaskedAction", REPLAY | {"replay": "prioritized", "n_step": 3, "noisy": True, "dueling": True}),
-    ],
-    "c51": [("Probe-ObservationAction", REPLAY | {"num_atoms": 11, "store_obs_once": True})],
-    "qrdqn": [("Probe-ObservationAction", REPLAY | {"num_quantiles": 5, "replay": "prioritized"})],
-    "pqn": [("Probe-MaskedAction", {"hidden_sizes": (8,), "num_minibatches": 2, "normalize_obs": True})],
-    "r2d2": [("Probe-Memory", REPLAY | {"memory_size": 4, "burn_in": 2, "unroll_len": 4, "n_step": 2})],
-    "sac": [
-        ("Probe-Continuous", REPLAY | {"gsde": True, "replay": "prioritized"}),
-        ("Probe-MaskedAction", REPLAY | {"n_step": 2, "normalize_obs": True}),
-    ],
-    "td3": [("Probe-Continuous", REPLAY | {"n_step": 2})],
-    "iql": [("Probe-Continuous", REPLAY), ("Probe-MaskedAction", REPLAY)],
-    "td3_bc": [("Probe-Continuous", REPLAY | {"replay": "prioritized"})],
+SMALL = {  # of the fields that an agent's Config has
+    "hidden_sizes": (8,),
+    "num_minibatches": 2,
+    "memory_size": 4,
+    "capacity": 128,
+    "batch_size": 8,
+    "learning_starts": 0,
+    "replay_ratio": 0.125,
 }
 NUM_ENVS, NUM_STEPS, SEEDS = 4, 8, 10
 
 
-def test_every_registered_agent_is_here():
-    assert set(CASES) == set(agents.REGISTRY)
+def cases(name):
+    """The examples of an agent's module: (name, environment, settings)."""
+    module = agents.get(name)
+    small = {field: value for field, value in SMALL.items() if field in module.Config.model_fields}
+    return [(name, env_name, small | settings) for env_name, settings in module.EXAMPLES]
 
 
-@pytest.fixture(scope="module", params=[(n, *c) for n, cs in CASES.items() for c in cs], ids=lambda p: f"{p[0]}-{p[1]}")
+CASES = [case for name in agents.names() for case in cases(name)]
+
+
+def test_every_agent_has_examples():
+    assert {name for name, *_ in CASES} == set(agents.names())
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def setup(request):
     """(module, agent, training, init, step), the last two compiled once for the whole file: a second trace fails."""
     name, env_name, settings = request.param
@@ -194,7 +189,7 @@ def test_saved_loaded_and_continued_is_bit_equal(setup):
 @pytest.mark.parametrize(("name", "case"), [("ppo", 1), ("dqn", 1), ("td3", 0)])
 def test_double_precision_elsewhere_does_no_harm(name, case):
     """A program may enable float64 for its own sake; what agents draw and count stays as wide as it was."""
-    module, (env_name, settings) = agents.get(name), CASES[name][case]
+    module, (_, env_name, settings) = agents.get(name), cases(name)[case]
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         env, params = envs.make(env_name)
         agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params))

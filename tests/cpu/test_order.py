@@ -16,7 +16,7 @@ from rlkit._cpu.primitives import after, once, written
 from rlkit._cpu.random_bits import straight
 from rlkit.agents import ppo
 from rlkit.agents.common import optimizer
-from rlkit.agents.common.optimizer import Descent
+from rlkit.agents.common.optimizer import Optimizer
 from rlkit.ops.distributions import Categorical
 
 rollout = importlib.import_module("rlkit.training.rollout")  # the name is a function's, too
@@ -111,7 +111,7 @@ def test_gradients_pass_to_the_array_alone():
 
 def descending():
     """Steps of Adam on 20 weights, in a loop."""
-    descent = Descent(jnp.float32(1e-3), jnp.float32(0.5), jnp.float32(1e-5))
+    descent = Optimizer(jnp.float32(1e-3), jnp.float32(0.5), jnp.float32(1e-5))
 
     def step(carry, gradient):
         params, opt_state = carry

@@ -34,7 +34,7 @@ def learn(env_name, updates, *, num_envs=32, num_steps=16, wrappers=(), hyper=No
 
 
 def values(agent, state, obs):
-    policy = agent.update.args[0].policy
+    policy = agent.static.policy
     return np.asarray(policy_evaluation.apply(policy, agent.actor(state), jnp.asarray(obs, jnp.float32), ())[1])
 
 

@@ -26,7 +26,7 @@ def message(values):
     return text
 
 
-@pytest.mark.parametrize("name", agents.REGISTRY)
+@pytest.mark.parametrize("name", agents.names())
 def test_the_keys_of_run_config_and_hyper_do_not_collide(name):
     models = schema(name).models
     assert len(schema(name).fields) == sum(len(model.model_fields) for model in models)

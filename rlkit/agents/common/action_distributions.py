@@ -1,8 +1,8 @@
-"""From what a policy network returns to a distribution, and from its samples to actions of any space.
+"""Distributions of actions from the outputs of a policy network, and actions of any space from their samples.
 
-A policy samples a raw action: the integers of a discrete space, or for a Box an unbounded vector [D] from which
-`action` makes what the environment takes. Log-probs are those of the raw action, so that neither clipping nor a
-saturated tanh can make a ratio of them wrong.
+A policy samples a raw action: the integers of a discrete space, or for a Box an unbounded vector [D], which `action`
+converts to the environment's units. Log-probs are those of the raw action, so that neither clipping nor a saturated
+tanh can make a ratio of them wrong.
 """
 
 import math
@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.agents.common import validation
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
 from rlkit.spaces import Box, Discrete, Space
 from rlkit.spaces import MultiDiscrete as MultiDiscreteSpace
@@ -26,17 +25,14 @@ def kl(old: Distribution, new: Distribution) -> Array:
     return old.kl(new)  # pyright: ignore[reportArgumentType]
 
 
-def supported(space: Space, agent: str) -> ActionSpace:
-    """The space, if there is a policy here that can act in it; else a ConfigError that names the agent."""
-    if isinstance(space, Discrete | MultiDiscreteSpace):
-        return space
-    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
-        return space
-    raise validation.cannot_act(agent, "a Discrete, MultiDiscrete or Box action space, a Box of floats", space)
+def supports(space: Space) -> bool:
+    """True for the action spaces that have a distribution: Discrete, MultiDiscrete, and Box of floats."""
+    floats = isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)
+    return floats or isinstance(space, Discrete | MultiDiscreteSpace)
 
 
 def policy_size(space: ActionSpace) -> int:
-    """How many logits or means a policy for `space` needs."""
+    """The number of logits or means of a policy for `space`."""
     if isinstance(space, Discrete):
         return space.n
     return sum(space.nvec) if isinstance(space, MultiDiscreteSpace) else math.prod(space.shape)
@@ -47,7 +43,7 @@ def distribution(space: ActionSpace, output: PyTree, mask: Array | None, *, squa
 
     Args:
       space: the action space.
-      output: what the network returned: logits [..., A], or (loc, log_std) [..., D], or for gSDE (loc [..., D],
+      output: of the network: logits [..., A], or (loc, log_std) [..., D], or for gSDE (loc [..., D],
         log_std [F, D], features z [..., F]), whose scale is sqrt(sum_i z_i^2 exp(2 log_std_ij)) (Raffin et al. 2021).
       mask: [..., A] bool, the legal actions of a discrete space, or None for all.
       squash: whether a Box's actions pass through a tanh; raw actions are then the values before it.
@@ -80,7 +76,7 @@ def log_prob(dist: Distribution, raw: Array) -> Array:
 
 
 def action(space: ActionSpace, raw: Array, *, squash: bool) -> Array:
-    """What the environment takes for a raw action: [..., D] -> [..., *space.shape] for a Box.
+    """The environment's action for a raw action: [..., D] -> [..., *space.shape] for a Box.
 
     A bounded Box is spanned by raw values of -1 to 1, beyond which they are clipped, or by tanh where `squash` is set.
     """

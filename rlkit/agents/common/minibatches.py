@@ -1,10 +1,11 @@
-"""Epochs of minibatches over a rollout, in one loop and bounded memory: how agents without a replay buffer learn."""
+"""Epochs of minibatches over a rollout, in one loop and bounded memory, for agents without a replay buffer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax.flatten_util import ravel_pytree
 from jax.lax import GatherDimensionNumbers, gather
 
@@ -13,6 +14,20 @@ from rlkit.ops.permutation import permutations
 from rlkit.types import Array, Key, PyTree
 
 Metrics = dict[str, Array]
+
+
+class MetricRows(struct.PyTreeNode):
+    """The metrics of K steps as one array."""
+
+    values: Array  # [K, M]
+    counts: Array  # [K] bool, whether a step counts
+    names: tuple[str, ...] = struct.field(pytree_node=False)  # of the M metrics
+
+    def means(self) -> Metrics:
+        """The mean [] of each metric over the steps that count; at least one does."""
+        steps = tuple(range(self.values.ndim - 1))
+        total = jnp.sum(self.values, axis=steps, where=self.counts[..., None])
+        return dict(zip(self.names, total / self.counts.sum(dtype=jnp.float32), strict=True))
 
 
 def flat(rollout: PyTree) -> PyTree:
@@ -65,31 +80,21 @@ def gradient(
 
 
 def descend(
-    step: Callable[[Any, Array], tuple[Any, tuple[Metrics, Array]]],
-    learner: Any,
-    orders: Array,
-    names: Sequence[str],
-) -> tuple[Any, tuple[Array, Array]]:
-    """Take a step for each row of `orders` [K, B].
+    step: Callable[[Any, Array], tuple[Any, tuple[Metrics, Array]]], learner: Any, orders: Array
+) -> tuple[Any, MetricRows]:
+    """Take a step for each row of `orders` [K, B] int32.
 
     Args:
-      step: (learner, rows [B]) -> learner, (metrics of `names`, whether they count []).
+      step: (learner, rows [B]) -> learner, (metrics [] by name, whether they count []).
       learner: what the steps change.
       orders: [K, B] int32.
-      names: of the metrics; they travel as one vector, a kernel instead of one for each.
 
     Returns:
-      The learner, and what `means` takes: metrics [K, len(names)] and whether they count [K].
+      The learner after the last step, and the metrics of all steps.
     """
 
-    def one(learner: Any, rows: Array):
+    def one(learner: Any, rows: Array) -> tuple[Any, MetricRows]:
         learner, (metrics, counts) = step(learner, rows)
-        return learner, (jnp.stack([metrics[name] for name in names]), counts)
+        return learner, MetricRows(jnp.stack(list(metrics.values())), counts, tuple(metrics))
 
     return jax.lax.scan(one, learner, orders)
-
-
-def means(names: Sequence[str], rows: Array, counts: Array) -> Metrics:
-    """The mean of each metric over the rows [..., len(names)] that count [...]; at least one does."""
-    mean = jnp.sum(rows, axis=tuple(range(rows.ndim - 1)), where=counts[..., None]) / counts.sum(dtype=jnp.float32)
-    return dict(zip(names, mean, strict=True))

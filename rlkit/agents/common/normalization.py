@@ -1,6 +1,6 @@
 """Observation normalization and return-based reward scaling, as part of an agent's state.
 
-Both stand still while a rollout is collected and learned from, and take the rollout in at the end of the update.
+Both are constant while a rollout is collected and learned from, and are updated with it at the end of the update.
 """
 
 import jax
@@ -14,15 +14,15 @@ from rlkit.types import Array, PyTree, Scalar, Transition
 
 
 class Normalizer(struct.PyTreeNode):
-    """Statistics of observations and of discounted returns; () for what is switched off."""
+    """Statistics of observations and of discounted returns; () where they are switched off."""
 
     obs: RunningStatistics | tuple  # over the real-valued leaves of the observation
     returns: RunningStatistics | tuple  # over the discounted return so far, a scalar
     running_return: Array | tuple  # [N] the discounted return of each environment's episode so far
 
 
-def init(obs_space: Space, example: Transition, num_envs: int, *, obs: bool, reward: bool) -> Normalizer:
-    """Empty statistics, which change nothing."""
+def init(obs_space: Space, example: Transition, num_envs: int, *, obs: bool, reward: bool = False) -> Normalizer:
+    """Empty statistics, with which normalization changes nothing; `obs` and `reward` switch the two on."""
     return Normalizer(
         obs=running_init(real_valued(obs_space, example.obs)) if obs else (),
         returns=running_init(jnp.zeros(())) if reward else (),
@@ -44,7 +44,7 @@ def scale_reward(normalizer: Normalizer, reward: Array) -> Array:
     return jnp.clip(reward / jnp.maximum(running_std(normalizer.returns), 1e-4), -10.0, 10.0)
 
 
-def take_in(normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma: Scalar) -> Normalizer:
+def update(normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma: Scalar) -> Normalizer:
     """The statistics with a rollout [T, N] added: every observation acted on, and the return after every reward."""
     if not isinstance(normalizer.obs, tuple):
         normalizer = normalizer.replace(obs=running_update(normalizer.obs, real_valued(obs_space, rollout.obs)))

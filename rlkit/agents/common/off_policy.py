@@ -1,15 +1,13 @@
-"""Learning from a replay buffer, for every off-policy agent: what it takes in, how often it learns, what goes back.
+"""Off-policy updates: store a rollout, then sample, learn and set priorities.
 
-An update takes a rollout in and then makes `replay_ratio` gradient steps for each of its environment steps, all in one
-scan. Each draws a sample, learns from it, and writes the new priorities back with the handles of the sample. Nothing is
-learned before `learning_starts`, by a select of the parameters and not by a branch: a branch under `vmap` becomes a
-select of both its results, the whole buffer included.
+An update stores a rollout and then makes `replay_ratio` gradient steps for each of its environment steps, in one scan.
+Each draws a sample, learns from it, and writes the new priorities back with the handles of the sample. Before
+`learning_starts` a select keeps the old parameters. It is no branch: under `vmap` a branch becomes a select of both its
+results, the whole buffer included.
 """
 
 from collections.abc import Callable
-from fractions import Fraction
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,49 +16,57 @@ from flax import struct
 
 from rlkit import replay
 from rlkit.agents.common import exploration, normalization
-from rlkit.agents.common.config import Learning, Replay
-from rlkit.agents.common.normalization import Normalizer
-from rlkit.agents.common.optimizer import Descent
+from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.ops.schedules import schedule
 from rlkit.ops.windows import n_step_window
 from rlkit.spaces import Space
-from rlkit.types import Agent, Array, Buffer, ConfigError, Key, PyTree, Sample, Scalar, Transition
-
-# (state, sample, due, learning_rate, key) -> state, priority [B], metrics; `due` [] bool: the target network is.
-GradientStep = Callable[[Any, Sample, Array, Array, Key], tuple[Any, Array, dict[str, Array]]]
+from rlkit.types import Array, Buffer, ConfigError, Key, PyTree, Sample, Scalar, Transition
 
 
-class Memory(struct.PyTreeNode):
-    """What an off-policy agent has seen. Every agent's State holds one as `replay`."""
+class ReplayState(struct.PyTreeNode):
+    """Replay buffer and counts of environment steps; the field `replay` of every off-policy agent's State."""
 
     buffer: PyTree
     num_steps: Array  # [] uint32, environment steps so far; it stays at 2^32 - 1
-    since_target: Array  # [] int32, environment steps since the target network was last due
+    since_target: Array  # [] int32, environment steps since the last update of the target network
 
 
-class State(struct.PyTreeNode):
-    """Everything that learning carries from update to update."""
+class Schedules(NamedTuple):
+    """Scheduled values at one gradient step."""
 
-    hyper: Any
-    params: PyTree
-    target_params: PyTree
-    opt_state: PyTree
-    normalizer: Normalizer
-    replay: Memory
+    learning_rate: Array  # [] float32
+    update_target: Array  # [] bool, true where the target network is to be updated
 
 
 class Batch(NamedTuple):
-    """What a loss is computed from: n-step transitions, leaves [B, ...]."""
+    """A batch of n-step transitions, leaves [B, ...]."""
 
     obs: PyTree
     action: PyTree
     reward: Array  # [B] the sum of n rewards, discounted
-    discount: Array  # [B] what the value of next_obs counts, γ^n; 0 where the world ended
+    discount: Array  # [B] factor of the value of next_obs, γ^n; 0 at a terminal state
     next_obs: PyTree
     weight: Array  # [B] importance weight, 0 where nothing was drawn
 
 
-def buffer(config: Replay) -> Buffer:
+class Static(Protocol):
+    """The static arguments that the functions of this module need."""
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def buffer(self) -> Buffer: ...
+
+    @property
+    def obs_space(self) -> Space: ...
+
+
+# (static, state, sample, schedules, key) -> state, priority [B], metrics. The state comes without its `replay`.
+GradientStep = Callable[[Any, Any, Sample, Schedules, Key], tuple[Any, Array, dict[str, Array]]]
+
+
+def buffer(config: OffPolicyConfig) -> Buffer:
     """The buffer of transitions, or of windows for n-step returns, that a config describes."""
     settings = {"length": config.n_step, "store_obs_once": config.store_obs_once}
     if config.replay == "prioritized":
@@ -68,136 +74,89 @@ def buffer(config: Replay) -> Buffer:
     return replay.uniform(config.capacity, config.batch_size, **settings)
 
 
-def init(
-    parts: Any,
-    hyper: Any,
-    example: Transition,
-    num_envs: int,
-    params: PyTree,
-    tracked: PyTree,
-    kind: type[State] = State,
-    **others: Any,
-) -> Any:
-    """A state that has learned nothing.
-
-    Args:
-      parts, hyper, example, num_envs: as for an agent's `init`.
-      params: the network's parameters.
-      tracked: those of them that the target network follows.
-      kind: which State, and `others` its fields beyond the common ones, or in their place.
-    """
-    hyper = jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)  # copies, so that the state can be donated
-    obs, zero = parts.config.normalize_obs, jnp.zeros((), jnp.uint32)
-    common = {
-        "hyper": hyper,
-        "params": params,
-        "target_params": jax.tree.map(jnp.array, tracked),  # an array in two places cannot be donated
-        "opt_state": Descent.of(hyper, 0.0).init(params),
-        "normalizer": normalization.init(parts.obs_space, example, num_envs, obs=obs, reward=False),
-        "replay": Memory(parts.buffer.init(example, num_envs), zero, zero.astype(jnp.int32)),
-    }
-    return kind(**common | others)
+def init(buffer: Buffer, example: Transition, num_envs: int) -> ReplayState:
+    """An empty buffer for transitions like `example`, leaves [...], of `num_envs` environments."""
+    return ReplayState(buffer.init(example, num_envs), jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.int32))
 
 
-def check(config: Learning, rows: int, num_envs: int, num_steps: int) -> None:
-    """Raise a ConfigError where a rollout of this size does not fit the buffer or the number of gradient steps.
-
-    `rows` is how many steps of one environment an item of the buffer spans.
-    """
-    gradient_steps(config, num_envs * num_steps)
+def check(config: OffPolicyConfig, num_envs: int, num_steps: int) -> None:
+    """Raise a ConfigError where a rollout of this size does not fit the buffer or the number of gradient steps."""
+    config.num_gradient_steps(num_envs * num_steps)
     if config.capacity % num_envs:
         near = max(config.capacity // num_envs, 1) * num_envs
         raise ConfigError(f"capacity={config.capacity} must be a multiple of num_envs = {num_envs}; try {near}")
-    least = max(num_steps, rows) * num_envs
+    least = max(num_steps, config.item_length) * num_envs
     if config.capacity < least:
         raise ConfigError(
             f"capacity={config.capacity} must be at least {least}, for rollouts of {num_steps} steps, and items of "
-            f"{rows}, of {num_envs} environments; try {least}"
+            f"{config.item_length}, of {num_envs} environments; try {least}"
         )
 
 
-def gradient_steps(config: Learning, num_steps: int) -> int:
-    """How many gradient steps follow so many environment steps. Raises ConfigError where it is no whole number."""
-    count = max(1, round(config.replay_ratio * num_steps))
-    near = count / num_steps
-    if near != config.replay_ratio:  # so 1/3 is a third: the ratio is the float that is nearest to it
-        raise ConfigError(
-            f"replay_ratio={config.replay_ratio:g} times num_envs * num_steps = {num_steps} must be a whole number; "
-            f"try {near!r}, which is {Fraction(count, num_steps)}"
-        )
-    return count
-
-
-def add(buffer: Buffer, state: Any, rollout: Transition) -> Any:
+def store(static: Static, state: Any, rollout: Transition) -> Any:
     """The state with a rollout [T, N, ...] in its buffer."""
-    return state.replace(replay=state.replay.replace(buffer=buffer.add(state.replay.buffer, rollout)))
+    return state.replace(replay=state.replay.replace(buffer=static.buffer.add(state.replay.buffer, rollout)))
 
 
-def update(
-    config: Learning,
-    buffer: Buffer,
-    obs_space: Space,
-    step: GradientStep,
-    state: Any,
-    rollout: Transition,
-    key: Key,
-) -> tuple[Any, dict[str, Array]]:
-    """Take a rollout [T, N, ...] in and learn; the metrics are means over the gradient steps.
-
-    Observation statistics stand still throughout, and take the rollout in at the end.
-    """
-    length, num_envs = rollout.reward.shape
-    state, metrics = learn(config, buffer, step, add(buffer, state, rollout), key, length * num_envs)
-    return take_in(obs_space, state, rollout), metrics
-
-
-def take_in(obs_space: Space, state: Any, rollout: Transition) -> Any:
+def update_statistics(static: Static, state: Any, rollout: Transition) -> Any:
     """The state with a rollout [T, N, ...] in its observation statistics."""
-    return state.replace(normalizer=normalization.take_in(state.normalizer, obs_space, rollout, state.hyper.gamma))
+    normalizer = normalization.update(state.normalizer, static.obs_space, rollout, state.hyper.gamma)
+    return state.replace(normalizer=normalizer)
+
+
+def add(static: Static, state: Any, rollout: Transition) -> Any:
+    """The state with a rollout [T, N, ...] in its buffer and its statistics: `Agent.add`, for datasets."""
+    return update_statistics(static, store(static, state, rollout), rollout)
 
 
 def learn(
-    config: Learning, buffer: Buffer, step: GradientStep, state: Any, key: Key, rollout_steps: int
+    static: Static, gradient_step: GradientStep, state: Any, key: Key, num_steps: int
 ) -> tuple[Any, dict[str, Array]]:
-    """Make the gradient steps that follow `rollout_steps` environment steps, from what is in the buffer."""
-    count = gradient_steps(config, rollout_steps)
-    before = state.replay.num_steps.astype(jnp.float32)  # so that the last steps of a schedule still count
-    rate = schedule(config.learning_rate_schedule, before / state.hyper.schedule_steps)
-    learning_rate = state.hyper.learning_rate * rate
-    memory = state.replay.replace(num_steps=exploration.count(state.replay.num_steps, rollout_steps))
-    learning = (memory.num_steps >= np.uint32(config.learning_starts)) & (buffer.size(memory.buffer) > 0)
-    if hasattr(memory.buffer, "beta"):
-        progress = jnp.clip(memory.num_steps.astype(jnp.float32) / state.hyper.schedule_steps, 0.0, 1.0)
-        beta = state.hyper.beta + progress * (state.hyper.beta_end - state.hyper.beta)
-        memory = memory.replace(buffer=memory.buffer.replace(beta=beta))
-    state = state.replace(replay=memory)
-    elapsed = np.diff(np.arange(count + 1) * rollout_steps // count).astype(np.int32)  # steps that fall to each
+    """Make the gradient steps that follow `num_steps` environment steps, from samples of the buffer.
 
-    def body(state: Any, inputs: tuple[Key, Array]) -> tuple[Any, dict[str, Array]]:
+    Args:
+      static: the agent's static arguments.
+      gradient_step: of the agent: (static, state, sample, schedules, key) -> state, priority [B], metrics.
+      state: the agent's state, with the rollout stored.
+      key: a key.
+      num_steps: environment steps of all environments together since the last call.
+
+    Returns:
+      The state, and the means of the metrics over the gradient steps.
+    """
+    config, buffer = static.config, static.buffer
+    count = config.num_gradient_steps(num_steps)
+    learning_rate = _learning_rate(config, state)
+    state = state.replace(replay=_advance(state, num_steps))
+    started = (state.replay.num_steps >= np.uint32(config.learning_starts)) & (buffer.size(state.replay.buffer) > 0)
+    elapsed = np.diff(np.arange(count + 1) * num_steps // count).astype(np.int32)  # steps before each gradient step
+
+    def step(state: Any, inputs: tuple[Key, Array]) -> tuple[Any, dict[str, Array]]:
         key, elapsed = inputs
         sample_key, step_key = jax.random.split(key)
-        memory, stored = state.replay, state.replay.buffer
-        sample = buffer.sample(stored, sample_key)
-        since = memory.since_target + elapsed
-        due = since >= config.target_every if config.target_every else jnp.array(True)
-        state = state.replace(replay=())
-        learned, priority, metrics = step(state, sample, due, learning_rate, step_key)
-        state = jax.tree.map(lambda new, old: jnp.where(learning, new, old), learned, state)
-        # The weights are asked for so that they are read before the priorities are written: where nothing says so, XLA
-        # copies what both touch, a tree over the whole buffer, at every step.
-        priority = jnp.where(learning & (sample.weight >= 0), priority, jnp.nan)
-        memory = memory.replace(
-            buffer=buffer.update(stored, sample.index, priority),
+        replay, state = state.replay, state.replace(replay=())
+        sample = buffer.sample(replay.buffer, sample_key)
+        since = replay.since_target + elapsed
+        update_target = since >= config.target_every if config.target_every else jnp.array(True)
+        learned, priority, metrics = gradient_step(
+            static, state, sample, Schedules(learning_rate, update_target), step_key
+        )
+        state = jax.tree.map(lambda new, old: jnp.where(started, new, old), learned, state)
+        # A weight is never negative. The condition orders the write of priorities after the read of weights, so that
+        # the priorities are changed in place.
+        priority = jnp.where(started & (sample.weight >= 0), priority, jnp.nan)
+        replay = replay.replace(
+            buffer=buffer.update(replay.buffer, sample.index, priority),
             since_target=since % config.target_every if config.target_every else since,
         )
-        return state.replace(replay=memory), jax.tree.map(lambda x: jnp.where(learning, x, 0.0), metrics)
+        return state.replace(replay=replay), jax.tree.map(lambda x: jnp.where(started, x, 0.0), metrics)
 
-    state, metrics = jax.lax.scan(body, state, (jax.random.split(key, count), jnp.asarray(elapsed)))
+    state, metrics = jax.lax.scan(step, state, (jax.random.split(key, count), jnp.asarray(elapsed)))
     metrics = jax.tree.map(jnp.mean, metrics)
     return state, metrics | {"learning_rate": learning_rate, "buffer_size": buffer.size(state.replay.buffer)}
 
 
-def batch_of(sample: Sample, gamma: Scalar) -> Batch:
+def n_step_batch(sample: Sample, gamma: Scalar) -> Batch:
     """The n-step transitions of a sample of single steps [B, ...] or of windows [B, L, ...]."""
     item: Transition = sample.item
     if sample.mask.ndim == 1:
@@ -212,75 +171,28 @@ def batch_of(sample: Sample, gamma: Scalar) -> Batch:
     return Batch(first.obs, first.action, window.reward, window.discount, next_obs, weight)
 
 
-def target_update(params: PyTree, target_params: PyTree, due: Array, tau: Scalar) -> PyTree:
-    """The target's parameters, moved by a share `tau` towards the new ones where an update is due."""
-    return jax.tree.map(lambda new, old: jnp.where(due, (1.0 - tau) * old + tau * new, old), params, target_params)
+def bootstrapped(batch: Batch, next_value: Array) -> Array:
+    """The targets [B], reward + discount * next_value; next_value [B] is not read at a terminal state."""
+    return batch.reward + jnp.where(batch.discount == 0, 0.0, batch.discount * next_value)
 
 
-def gradient_step(
-    loss: Callable[..., tuple[Array, tuple[Array, dict[str, Array]]]],
-    tracked: Callable[[PyTree], PyTree],
-    batch_of: Callable[[Sample, Scalar], Any],
-    parts: Any,
-    state: Any,
-    sample: Sample,
-    due: Array,
-    learning_rate: Array,
-    key: Key,
-) -> tuple[Any, Array, dict[str, Array]]:
-    """Lower a loss (parts, params, state, batch, key) -> loss [], (priority [B], metrics) on one sample.
-
-    The batch is `batch_of(sample, gamma)`. The target network follows `tracked(params)` where it is `due`. Returns the
-    state, the priorities and the metrics.
-    """
-    batch = batch_of(sample, state.hyper.gamma)
-    grads, (priority, metrics) = jax.grad(partial(loss, parts), has_aux=True)(state.params, state, batch, key)
-    params, opt_state, norm = Descent.of(state.hyper, learning_rate).step(state.params, state.opt_state, grads)
-    target_params = target_update(tracked(params), state.target_params, due, state.hyper.tau)
-    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
-    return state, priority, metrics | {"grad_norm": norm}
+def target_update(params: PyTree, target_params: PyTree, tau: Scalar, *, when: Array) -> PyTree:
+    """The target's parameters, moved by a share `tau` towards the new ones where `when` [] bool is true."""
+    return jax.tree.map(lambda new, old: jnp.where(when, (1.0 - tau) * old + tau * new, old), params, target_params)
 
 
-def _load(buffer: Buffer, obs_space: Space, state: Any, rollout: Transition) -> Any:
-    return take_in(obs_space, add(buffer, state, rollout), rollout)
+def _learning_rate(config: OffPolicyConfig, state: Any) -> Array:
+    """The learning rate [] by the steps before the rollout, so that the last rollout of a schedule still counts."""
+    progress = state.replay.num_steps.astype(jnp.float32) / state.hyper.schedule_steps
+    return state.hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
 
 
-def agent(
-    parts: Any,
-    init: Callable[..., Any],
-    actor: Callable[..., Any],
-    act: Callable[..., Any],
-    policy: Callable[..., Any],
-    *,
-    loss: Any = None,
-    tracked: Callable[[PyTree], PyTree] = lambda params: params,
-    step: Callable[..., tuple[Any, Array, dict[str, Array]]] | None = None,
-    batch_of: Callable[[Sample, Scalar], Any] = batch_of,
-    rows: int,
-    memory: PyTree = (),
-    memories: Callable[[int], PyTree] | None = None,
-) -> Agent:
-    """The functions of an off-policy agent, bound to their surroundings.
-
-    Args:
-      parts: what each function takes first; it has a `config`, a `buffer` and an `obs_space`.
-      init, actor, act, policy: as `Agent` says.
-      loss, tracked, batch_of: of `gradient_step`, for an agent that takes one step of descent for each sample; or else
-      step: (parts, state, sample, due, learning_rate, key) -> state, priority [B], metrics.
-      rows: how many steps of one environment an item of the buffer spans.
-      memory, memories: as `Agent` says.
-    """
-    config, buffer = parts.config, parts.buffer
-    bound = partial(step, parts) if step else partial(gradient_step, loss, tracked, batch_of, parts)
-    return Agent(
-        init=partial(init, parts),
-        actor=partial(actor, parts),
-        act=partial(act, parts),
-        policy=partial(policy, parts),
-        update=partial(update, config, buffer, parts.obs_space, bound),
-        memory=memory,
-        memories=memories,
-        check=partial(check, config, rows),
-        add=partial(_load, buffer, parts.obs_space),
-        learn=partial(learn, config, buffer, bound),
-    )
+def _advance(state: Any, num_steps: int) -> ReplayState:
+    """The replay state after `num_steps` more environment steps, with the importance exponent β that follows."""
+    replay = state.replay.replace(num_steps=exploration.add_steps(state.replay.num_steps, num_steps))
+    if not hasattr(replay.buffer, "beta"):
+        return replay
+    hyper = state.hyper
+    progress = jnp.clip(replay.num_steps.astype(jnp.float32) / hyper.schedule_steps, 0.0, 1.0)
+    beta = hyper.beta + progress * (hyper.beta_end - hyper.beta)
+    return replay.replace(buffer=replay.buffer.replace(beta=beta))

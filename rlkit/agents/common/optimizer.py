@@ -1,4 +1,4 @@
-"""A step of gradient descent as every agent takes it: Adam on gradients clipped by their global norm."""
+"""The optimizer of every agent: Adam (Kingma and Ba 2015) on gradients clipped by their global norm."""
 
 from typing import Any, NamedTuple
 
@@ -13,20 +13,20 @@ from rlkit.types import Array, PyTree, Scalar
 SIDE_BY_SIDE = 4
 
 
-class Descent(NamedTuple):
-    """The traced numbers of a step; made inside the trace, so that each may be swept."""
+class Optimizer(NamedTuple):
+    """The traced scalars of a step. It is made inside the trace, so that each may be swept."""
 
     learning_rate: Scalar
     max_grad_norm: Scalar  # infinity does not clip
     eps: Scalar  # of Adam
 
     @classmethod
-    def of(cls, hyper: Any, learning_rate: Scalar) -> "Descent":
-        """As an agent's Hyper says, at a learning rate."""
+    def of(cls, hyper: Any, learning_rate: Scalar) -> "Optimizer":
+        """The optimizer that an agent's Hyper describes, at a learning rate []."""
         return cls(learning_rate, hyper.max_grad_norm, hyper.adam_eps)
 
     @property
-    def optimizer(self) -> optax.GradientTransformation:
+    def transformation(self) -> optax.GradientTransformation:
         return optax.chain(
             optax.clip_by_global_norm(self.max_grad_norm),
             optax.scale_by_adam(eps=self.eps),  # type: ignore[arg-type]
@@ -35,21 +35,21 @@ class Descent(NamedTuple):
 
     def init(self, params: PyTree) -> PyTree:
         """The optimizer's state: moments of all parameters as one vector."""
-        return self.optimizer.init(ravel_pytree(params)[0])
+        return self.transformation.init(ravel_pytree(params)[0])
 
     def step(
-        self, params: PyTree, opt_state: PyTree, grads: PyTree, unless: Array | None = None
+        self, params: PyTree, opt_state: PyTree, grads: PyTree, skip: Array | None = None
     ) -> tuple[PyTree, PyTree, Array]:
         """The parameters and the optimizer's state after a step, and the gradient's global norm [] before clipping.
 
-        Where `unless` [] bool is true, neither changes.
+        Where `skip` [] bool is true, neither changes.
         """
         flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
-            updates, moved = self.optimizer.update(flat, opt_state)
-        if unless is not None:
-            updates = jnp.where(unless, 0.0, jnp.asarray(updates))
-            moved = jax.tree.map(lambda new, old: jnp.where(unless, old, new), moved, opt_state)
+            updates, moved = self.transformation.update(flat, opt_state)
+        if skip is not None:
+            updates = jnp.where(skip, 0.0, jnp.asarray(updates))
+            moved = jax.tree.map(lambda new, old: jnp.where(skip, old, new), moved, opt_state)
         return _add(params, unravel(jnp.asarray(updates))), moved, optax.tree.norm(flat)
 
 

@@ -1,12 +1,13 @@
-"""How an actor-critic acts, and what its network says of a rollout: any action space, feed-forward or recurrent."""
+"""Policies with a value: acting, and evaluating a rollout, for any action space, feed-forward or recurrent."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from rlkit.agents.common import action_distributions, exploration
+from rlkit.agents.common import action_distributions, exploration, validation
 from rlkit.agents.common.normalization import normalize_obs
+from rlkit.networks import actor_critic
 from rlkit.networks.features import action_mask
 from rlkit.networks.recurrent import along
 from rlkit.ops.chunked import chunked_map
@@ -15,7 +16,7 @@ from rlkit.types import Array, Key, Network, PyTree, Transition
 
 
 class Policy(NamedTuple):
-    """The static surroundings of every function below."""
+    """Static arguments of every function below."""
 
     obs_space: Space
     action_space: action_distributions.ActionSpace
@@ -23,6 +24,7 @@ class Policy(NamedTuple):
     squash: bool = False  # tanh normal
     gsde: bool = False  # state-dependent exploration
     gsde_steps: int = 0  # until its noise is drawn anew; 0 holds it for the episode
+    gsde_features: int = 0  # F, the width of the layer that the noise depends on
 
     @property
     def recurrent(self) -> bool:
@@ -30,21 +32,21 @@ class Policy(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """What acting needs."""
+    """Parameters and statistics for acting."""
 
     params: PyTree
     obs_stats: PyTree
 
 
 class Memory(NamedTuple):
-    """What the policy of one environment remembers within an episode."""
+    """Memory of the policy of one environment within an episode."""
 
     core: PyTree  # of a recurrent network
     noise: PyTree = ()  # gSDE: (standard normal [F, D], steps since it was drawn [] int32)
 
 
 class Extras(NamedTuple):
-    """What learning wants back from acting."""
+    """What acting computes for learning."""
 
     raw: PyTree  # [D] the action before clipping or tanh, for a Box; else ()
     log_prob: Array  # []
@@ -52,7 +54,7 @@ class Extras(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """What the network says of a rollout, all [T, N, ...]."""
+    """Outputs of the network for a rollout, all [T, N, ...]."""
 
     log_prob: Array
     value: Array
@@ -60,21 +62,56 @@ class Evaluated(NamedTuple):
     dist: PyTree  # the distribution of raw actions
 
 
-def start_memory(policy: Policy, gsde_features: int = 0) -> Memory:
-    """The memory at the start of an episode; `gsde_features` is F, the width of the layer that gSDE looks at."""
+def make(agent: str, config: Any, obs_space: Space, action_space: Space, network: Any) -> Policy:
+    """The policy that an agent's Config describes.
+
+    Args:
+      agent: the agent's name, for errors.
+      config: with the fields of `TorsoConfig`, `GaussianPolicyConfig` and the others of `networks.actor_critic`.
+      obs_space, action_space: an environment's spaces.
+      network: a user's network, see `ppo.make`; None for the one that `config` describes.
+
+    Raises:
+      ConfigError: the action space has no distribution, or a setting does not fit the spaces or the network.
+    """
+    supported = action_distributions.supports(action_space)
+    needed = "a Discrete or MultiDiscrete action space or a Box of floats"
+    validation.check_action_space(agent, action_space, supported=supported, needed=needed)
+    assert isinstance(action_space, action_distributions.ActionSpace)
+    for field in ("squash", "gsde"):
+        if getattr(config, field):
+            validation.check_box(field, action_space, bounded=field == "squash")
+    validation.check_torso(config, obs_space)
+    validation.check_gsde(config)
+    if network is None:
+        described = config.model_dump(include=set(actor_critic.SETTINGS))
+        network = actor_critic.actor_critic(
+            obs_space=obs_space,
+            policy_size=action_distributions.policy_size(action_space),
+            real_valued=isinstance(action_space, Box),
+            **described,
+        )
+    else:
+        network = validation.as_network(network, gsde=config.gsde, recurrent=config.recurrent)
+    features = config.memory_size if config.recurrent != "none" else sum(config.hidden_sizes[-1:])
+    return Policy(obs_space, action_space, network, config.squash, config.gsde, config.gsde_steps, features)
+
+
+def start_memory(policy: Policy) -> Memory:
+    """The memory at the start of an episode."""
     if not policy.gsde:
         return Memory(policy.network.memory)
     size = action_distributions.policy_size(policy.action_space)
-    return Memory(policy.network.memory, exploration.gsde_start(gsde_features, size))
+    return Memory(policy.network.memory, exploration.gsde_start(policy.gsde_features, size))
 
 
 def distribution(policy: Policy, output: PyTree, obs: PyTree) -> action_distributions.Distribution:
-    """The distribution of raw actions, from what the policy head returned and the action mask in `obs`."""
+    """The distribution of raw actions, from the outputs of the policy head and the action mask in `obs`."""
     return action_distributions.distribution(policy.action_space, output, action_mask(obs), squash=policy.squash)
 
 
 def apply(policy: Policy, actor: Actor, obs: PyTree, core: PyTree) -> tuple[PyTree, Array, PyTree]:
-    """The network on observations [...]: the policy head's output and the value [...], in float32, and the memory."""
+    """The network on observations [...]: the policy head's outputs and the value [...], in float32, and the memory."""
     obs = normalize_obs(policy.obs_space, actor.obs_stats, obs)
     output, value, *rest = policy.network.apply(actor.params, obs, *((core,) if policy.recurrent else ()))
     return *_at_least_float32((output, value)), (rest[0] if rest else ())
@@ -83,13 +120,13 @@ def apply(policy: Policy, actor: Actor, obs: PyTree, core: PyTree) -> tuple[PyTr
 def apply_along(policy: Policy, actor: Actor, obs: PyTree, start: Array, core: PyTree) -> tuple[PyTree, Array, PyTree]:
     """`apply` on a batch [B, ...], or for a recurrent network along [T, B, ...] from the memory `core` [B, ...].
 
-    `start` [T, B] marks the rows at which an episode begins. A recurrent network's memory comes back as it was before
+    `start` [T, B] marks the rows at which an episode begins. A recurrent network's memory is returned as it was before
     each row.
     """
     if not policy.recurrent:
         return apply(policy, actor, obs, ())
-    seen = normalize_obs(policy.obs_space, actor.obs_stats, obs)
-    (output, value), before = along(policy.network, actor.params, seen, start, core)
+    normalized = normalize_obs(policy.obs_space, actor.obs_stats, obs)
+    (output, value), before = along(policy.network, actor.params, normalized, start, core)
     return *_at_least_float32((output, value)), before
 
 
@@ -106,9 +143,8 @@ def act(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> 
         raw, noise = exploration.gsde_step(output, noise, policy.gsde_steps, key)
     else:
         raw = action_distributions.sample(dist, key)
-    extras = Extras(
-        raw if isinstance(policy.action_space, Box) else (), action_distributions.log_prob(dist, raw), memory.core
-    )
+    log_prob = action_distributions.log_prob(dist, raw)
+    extras = Extras(raw if isinstance(policy.action_space, Box) else (), log_prob, memory.core)
     return Memory(core, noise), action_distributions.action(policy.action_space, raw, squash=policy.squash), extras
 
 
@@ -116,7 +152,8 @@ def act_greedily(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key:
     """One step for one observation: the mode of the policy. The key is not used."""
     output, _, core = apply(policy, actor, obs, memory.core)
     raw = action_distributions.mode(distribution(policy, output, obs))
-    return Memory(core, memory.noise), action_distributions.action(policy.action_space, raw, squash=policy.squash), ()
+    action = action_distributions.action(policy.action_space, raw, squash=policy.squash)
+    return Memory(core, memory.noise), action, ()
 
 
 def raw_action(policy: Policy, rollout: Transition) -> Array:
@@ -124,15 +161,29 @@ def raw_action(policy: Policy, rollout: Transition) -> Array:
     return rollout.extras.raw if isinstance(policy.action_space, Box) else rollout.action
 
 
+def episode_starts(rollout: Transition) -> Array:
+    """[T, N] bool, the rows after the first at which an episode begins."""
+    done = rollout.terminated | rollout.truncated
+    return jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
+
+
+def memories(policy: Policy, actor: Actor, rollout: Transition) -> PyTree:
+    """A recurrent network's memory before each step [T, N, ...], computed anew from the one before the first."""
+    if not policy.recurrent:
+        return rollout.extras.core
+    first = jax.tree.map(lambda x: x[0], rollout.extras.core)
+    return apply_along(policy, actor, rollout.obs, episode_starts(rollout), first)[2]
+
+
 def evaluate(
     policy: Policy, actor: Actor, rollout: Transition, core: PyTree, chunk_size: int | None, *, keep_dist: bool
 ) -> Evaluated:
-    """What the network says of a rollout, in chunks of rows, so that its memory does not grow with the rollout.
+    """Log-probs, values and next values of a rollout, in chunks of rows: its memory does not grow with the rollout.
 
     Args:
       policy, actor: the network and its parameters.
       rollout: [T, N, ...].
-      core: [T, N, ...] a recurrent network's memory before each row. The next value is found by advancing it over obs.
+      core: [T, N, ...] a recurrent network's memory before each row. The next value takes it one step further.
       chunk_size: rows at once; None for all.
       keep_dist: whether to return the distributions; else `dist` is ().
     """

@@ -1,7 +1,7 @@
-"""What agents with critics of actions share: their spaces, their networks, and how a critic sees an action.
+"""Networks shared by SAC, TD3 and IQL: a policy, critics of actions, and actions scaled to [-1, 1].
 
-Critics see the actions of a bounded box as [..., D] in [-1, 1], whatever its bounds, and so entropies are those of such
-actions. In a discrete space they rate every action, and `rate` picks the one that was taken.
+Critics take the actions of a bounded box as [..., D] in [-1, 1], whatever its bounds, and so entropies are those of
+such actions. In a discrete space one pass of a critic evaluates every action.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from rlkit.networks import critics, encoder
 from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
 from rlkit.spaces import Box, Discrete, Space
-from rlkit.types import Array, Buffer, Network, PyTree
+from rlkit.types import Array, Buffer, Key, Network, PyTree
 
 
 class Networks(NamedTuple):
@@ -23,23 +23,23 @@ class Networks(NamedTuple):
 
     obs_space: Space
     action_space: Discrete | Box
-    policy: Network  # apply(params, obs) -> what action_distributions.distribution takes
+    policy: Network  # apply(params, obs) -> the parameters of action_distributions.distribution
     critics: Network  # apply(params, obs, action) -> [K, ...], or in a discrete space apply(params, obs) -> [K, ..., A]
-    value: Network  # apply(params, obs) -> [1, ...], for agents that rate observations too
+    value: Network  # apply(params, obs) -> [1, ...], for agents with a state value
 
     @property
     def size(self) -> int:
-        """Dimensions of an action, or the number of them in a discrete space."""
+        """Dimensions of an action, or the number of actions of a discrete space."""
         return action_distributions.policy_size(self.action_space)
 
     @property
-    def unit_space(self) -> Discrete | Box:
-        """The actions as critics see them."""
+    def normalized_space(self) -> Discrete | Box:
+        """The space of actions as critics take them."""
         return self.action_space if isinstance(self.action_space, Discrete) else Box(-1.0, 1.0, (self.size,))
 
 
-class Parts(NamedTuple):
-    """The static surroundings of an agent's functions."""
+class Static(NamedTuple):
+    """Arguments that `make` binds."""
 
     config: Any
     networks: Networks
@@ -50,24 +50,26 @@ class Parts(NamedTuple):
         return self.networks.obs_space
 
 
-def make(config: Any, obs_space: Space, action_space: Space, *, name: str, discrete: bool, spread: str) -> Networks:
+def is_bounded_box(space: Space) -> bool:
+    """True for a Box of floats with finite bounds."""
+    return isinstance(space, Box) and space.bounded and jnp.issubdtype(space.dtype, jnp.floating)
+
+
+def make(config: Any, obs_space: Space, action_space: Space, *, spread: str) -> Networks:
     """The networks that an agent's Config describes.
 
     Args:
-      config: with the fields of `settings.Torso`, and `num_critics`.
-      obs_space, action_space: an environment's spaces.
-      name: the agent, for errors.
-      discrete: whether it can act in a Discrete space, too.
+      config: a `QCriticConfig`.
+      obs_space: an environment's observation space.
+      action_space: Discrete, or a Box with finite bounds.
       spread: of a policy for a Box: "observation", "features", "constant" or "none"; see `networks.critics`.
 
     Raises:
-      ConfigError: the action space is neither a Box with finite bounds nor, where that is allowed, Discrete.
+      ConfigError: a setting does not fit the observations.
     """
-    box = isinstance(action_space, Box) and action_space.bounded and jnp.issubdtype(action_space.dtype, jnp.floating)
-    if not isinstance(action_space, Discrete | Box) or not (box or (discrete and isinstance(action_space, Discrete))):
-        kinds = "a Discrete action space or a Box" if discrete else "a Box action space"
-        raise validation.cannot_act(name, f"{kinds} of floats with finite bounds", action_space)
-    validation.fits_network(config, obs_space)
+    assert isinstance(action_space, Discrete | Box)
+    box = isinstance(action_space, Box)
+    validation.check_torso(config, obs_space)
     described = config.model_dump(include=set(encoder.SETTINGS))
     size = action_distributions.policy_size(action_space)
     policy = critics.policy_network(
@@ -77,40 +79,40 @@ def make(config: Any, obs_space: Space, action_space: Space, *, name: str, discr
         log_std_init=getattr(config, "log_std_init", 0.0),
         **described,
     )
-    rates = critics.critics(obs_space=obs_space, count=config.num_critics, size=None if box else size, **described)
+    q = critics.critics(obs_space=obs_space, count=config.num_critics, size=None if box else size, **described)
     value = critics.critics(obs_space=obs_space, count=1, size=None, **described)
-    return Networks(obs_space, action_space, policy, rates, value)
+    return Networks(obs_space, action_space, policy, q, value)
 
 
-def init(networks: Networks, key: Array, obs: PyTree) -> dict[str, PyTree]:
+def init(networks: Networks, key: Key, obs: PyTree) -> dict[str, PyTree]:
     """The parameters of the policy and of the critics."""
     policy_key, critic_key = jax.random.split(key)
     action = () if isinstance(networks.action_space, Discrete) else (jnp.zeros((networks.size,)),)
     return {"policy": networks.policy.init(policy_key, obs), "critics": networks.critics.init(critic_key, obs, *action)}
 
 
-def distribution(networks: Networks, params: PyTree, stats: PyTree, obs: PyTree) -> action_distributions.Distribution:
+def distribution(networks: Networks, params: PyTree, obs_stats: PyTree, obs: PyTree) -> Any:
     """The policy's distribution of raw actions for observations [...]; a tanh normal over [-1, 1] for a Box."""
-    output = networks.policy.apply(params, normalize_obs(networks.obs_space, stats, obs))
-    return action_distributions.distribution(networks.unit_space, output, action_mask(obs), squash=True)
+    output = networks.policy.apply(params, normalize_obs(networks.obs_space, obs_stats, obs))
+    return action_distributions.distribution(networks.normalized_space, output, action_mask(obs), squash=True)
 
 
-def rate(networks: Networks, params: PyTree, stats: PyTree, obs: PyTree, action: Array) -> Array:
-    """What the critics say [K, ...] of actions as they see them, [..., D], or [...] of a discrete space."""
-    obs = normalize_obs(networks.obs_space, stats, obs)
+def q_values(networks: Networks, params: PyTree, obs_stats: PyTree, obs: PyTree, action: Array) -> Array:
+    """Q [K, ...] of normalized actions [..., D], or of actions [...] of a discrete space."""
+    obs = normalize_obs(networks.obs_space, obs_stats, obs)
     if isinstance(networks.action_space, Discrete):
         every = networks.critics.apply(params, obs)
         return jax.vmap(pick, (0, None))(every, action)
     return networks.critics.apply(params, obs, action)
 
 
-def seen(networks: Networks, action: Array) -> Array:
-    """An environment's actions [...] as the critics see them."""
+def normalize_action(networks: Networks, action: Array) -> Array:
+    """An environment's actions [...] as critics take them: [..., D] in [-1, 1] for a Box."""
     if isinstance(networks.action_space, Discrete):
         return action
     return critics.unit_action(networks.action_space, action)
 
 
-def taken(networks: Networks, unit: Array) -> Array:
-    """Actions as critics see them, as the environment takes them."""
-    return action_distributions.action(networks.action_space, unit, squash=False)
+def denormalize_action(networks: Networks, action: Array) -> Array:
+    """Actions as critics take them, in the environment's units and shape."""
+    return action_distributions.action(networks.action_space, action, squash=False)

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 
-from rlkit.agents.common import off_policy
 from rlkit.runs import memory, metrics
 from rlkit.runs.config.run_config import RunConfig, schema
 from rlkit.runs.loop import Schedule
@@ -102,7 +101,7 @@ def _learning(config: RunConfig) -> dict[str, str]:
         what = f"sequences of {run.num_steps:,} steps" if recurrent else "steps"
         epochs = f"{settings.num_epochs:,} epochs of {settings.num_minibatches:,} minibatches"
         return {"an update": f"{epochs} of {rows:,} {what}"}
-    count = off_policy.gradient_steps(settings, config.steps_per_update)
+    count = settings.num_gradient_steps(config.steps_per_update)
     return {
         "an update": f"{count:,} gradient steps, each from a sample of {settings.batch_size:,}",
         "replay buffer": f"the last {settings.capacity:,} steps",

@@ -86,9 +86,9 @@ def _float32(value: float) -> float:
 @cache
 def schema(agent: str) -> Schema:
     """The schema of an agent's configs. Raises ConfigError for a name that is not in the registry."""
-    if agent not in agents.REGISTRY:
-        known = ", ".join(agents.REGISTRY)
-        raise ConfigError(f"agent={_show(agent)} must be one of {known}{_nearest(agent, agents.REGISTRY)}")
+    if agent not in agents.names():
+        known = ", ".join(agents.names())
+        raise ConfigError(f"agent={_show(agent)} must be one of {known}{_nearest(agent, agents.names())}")
     module = agents.get(agent)
     hints = typing.get_type_hints(module.Hyper, include_extras=True)
     fields: dict[str, Any] = {}
@@ -150,7 +150,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     agent = values.get("agent")
     if not isinstance(agent, str):
         said = f"agent={_show(agent)}" if "agent" in values else "agent"
-        raise ConfigError(f"{said} must be the name of an agent; add e.g. agent: {next(iter(agents.REGISTRY))}")
+        raise ConfigError(f"{said} must be the name of an agent; add e.g. agent: ppo")
     known = schema(agent)
     for key in values:
         if key not in known.fields:

@@ -1,0 +1,69 @@
+"""Value-based agents for discrete actions (DQN, C51, QR-DQN, IQN): static arguments, network outputs, exploration."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from rlkit.agents.common import exploration, off_policy, validation
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.networks import q_network
+from rlkit.spaces import Discrete, Space
+from rlkit.types import Array, Buffer, Key, Network, PyTree
+
+
+class Static(NamedTuple):
+    """Arguments that `make` binds."""
+
+    config: Any
+    obs_space: Space
+    action_space: Discrete
+    network: Network
+    buffer: Buffer
+
+
+class Actor(NamedTuple):
+    """Parameters and statistics for acting."""
+
+    params: PyTree
+    obs_stats: PyTree
+    epsilon: Array  # [], the probability of a random action
+
+
+def static(name: str, config: Any, obs_space: Space, action_space: Space, network: Any, outputs: int | None) -> Static:
+    """The static arguments of a value-based agent.
+
+    Args:
+      name: the agent, for errors.
+      config: with the fields of `OffPolicyConfig`, `TorsoConfig`, `dueling` and `noisy`.
+      obs_space, action_space: an environment's spaces.
+      network: a user's network, see `dqn.make`; None for the one that `config` describes.
+      outputs: numbers for each action; None for one, without an axis of its own.
+
+    Raises:
+      ConfigError: the action space is not Discrete, or a setting does not fit.
+    """
+    supported = isinstance(action_space, Discrete)
+    validation.check_action_space(name, action_space, supported=supported, needed="a Discrete action space")
+    assert isinstance(action_space, Discrete)
+    validation.check_torso(config, obs_space)
+    if network is None:
+        described = config.model_dump(include=set(q_network.SETTINGS))
+        network = q_network.q_network(
+            obs_space=obs_space, num_actions=action_space.n, outputs=outputs, **{"noisy": False} | described
+        )
+    else:
+        network = validation.as_network(network, noisy=getattr(config, "noisy", False))
+    return Static(config, obs_space, action_space, network, off_policy.buffer(config))
+
+
+def apply(static: Any, params: PyTree, obs_stats: PyTree, obs: PyTree, key: Key | None = None) -> Array:
+    """The network's outputs for observations [...], in float32; `key` draws the noise of a noisy network."""
+    noise = (key,) if getattr(static.config, "noisy", False) else ()
+    output = static.network.apply(params, normalize_obs(static.obs_space, obs_stats, obs), *noise)
+    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+
+
+def actor(static: Static, state: Any) -> Actor:
+    """Parameters and statistics for acting; a noisy network explores by its noise alone."""
+    epsilon = jnp.zeros(()) if static.config.noisy else exploration.epsilon(state.hyper, state.replay.num_steps)
+    return Actor(state.params, state.normalizer.obs, epsilon)
