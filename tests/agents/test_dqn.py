@@ -283,10 +283,10 @@ def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
 @pytest.mark.parametrize(
     ("name", "settings", "space", "words"),
     [
-        ("dqn", {}, Box(-1, 1, (2,)), r"agent='dqn' needs a Discrete action space, .* use sac, td3 or ppo"),
+        ("dqn", {}, Box(-1, 1, (2,)), r"agent='dqn' needs a Discrete action space, .* use iql, ppo, sac, td3 or td3_bc"),
         ("c51", {}, MultiDiscrete((2, 2)), "agent='c51' needs a Discrete .*; use ppo$"),
         ("qrdqn", {}, Box(-jnp.inf, jnp.inf, (2,)), "agent='qrdqn' needs a Discrete .*; use ppo$"),
-        ("dqn", {}, Box(0, 3, (2,), jnp.int32), "agent='dqn' needs a Discrete .*; no agent here can act in it"),
+        ("dqn", {}, Box(0, 3, (2,), jnp.int32), "agent='dqn' needs a Discrete .*; no agent can act in it"),
         ("pqn", {}, Box(-1, 1, (2,)), "agent='pqn' needs a Discrete"),
         ("dqn", {"torso": "conv"}, Discrete(2), "torso='conv' needs one image"),
     ],

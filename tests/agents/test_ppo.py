@@ -472,7 +472,7 @@ def test_settings_that_do_not_fit_the_action_space_are_named():
     for field, space in (("squash", Discrete(2)), ("gsde", Discrete(2)), ("squash", Box(-np.inf, np.inf, (1,)))):
         with pytest.raises(ConfigError, match=rf"{field}=True needs"):
             ppo.make(ppo.Config(**{field: True}), OBS, space)
-    with pytest.raises(ConfigError, match=r"agent='ppo' needs .* no agent here can act in it"):
+    with pytest.raises(ConfigError, match=r"agent='ppo' needs .* no agent can act in it"):
         ppo.make(ppo.Config(), OBS, Dict({"a": Discrete(2)}))
     image = Box(0, 1, (5, 5, 1))
     for settings, space, words in (
