@@ -9,16 +9,19 @@ from collections.abc import Iterable
 ACTION_MASK = "action_mask"  # the leaf of a Dict observation, at its top level, that marks the legal actions
 
 
-def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """A suggestion for a misspelled name, to be appended to an error message.
+def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6, prefix: str = "", suffix: str = "") -> str:
+    """Suggest existing names for a misspelled one, as a text to be appended to an error message.
 
     Args:
-      word: the name that was given.
+      word: the name that was given; upper and lower case count as equal.
       known: the names that exist.
       cutoff: similarity in [0, 1] below which nothing is suggested.
+      prefix, suffix: added to each suggested name, where `word` is only a part of the full name.
 
     Returns:
       "; did you mean 'a' or 'b'?", or "" where no known name is similar.
     """
-    found = difflib.get_close_matches(str(word)[:60], list(known), n=2, cutoff=cutoff)
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+    names = {name.lower(): name for name in known}
+    similar = difflib.get_close_matches(str(word)[:60].lower(), names, n=2, cutoff=cutoff)
+    suggestions = [repr(f"{prefix}{names[name]}{suffix}") for name in similar]
+    return f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""

@@ -18,7 +18,7 @@ Scalar = jax.Array | float  # a traced scalar [], or a Python number that become
 
 
 class ConfigError(ValueError):
-    """A mistake in a setting, seen before anything ran. One line: the field, the value, the rule, a remedy."""
+    """A mistake in a setting, found before anything ran. One line: the field, the value, the rule, a remedy."""
 
 
 class Transition(NamedTuple):
@@ -27,10 +27,10 @@ class Transition(NamedTuple):
     obs: PyTree
     action: PyTree
     reward: Array  # [] float32
-    terminated: Array  # [] bool, the world ended: the value of next_obs is 0
-    truncated: Array  # [] bool, the clock ended: bootstrap from next_obs
+    terminated: Array  # [] bool, next_obs is a terminal state: its value is 0
+    truncated: Array  # [] bool, a time limit ended the episode: bootstrap from next_obs
     next_obs: PyTree  # the observation after the action, before the automatic reset
-    extras: PyTree = ()  # what Agent.act wants back at Agent.update: log-prob, recurrent memory, ...
+    extras: PyTree = ()  # results of Agent.act that Agent.update needs: log-prob, recurrent memory, ...
 
 
 class Env(Protocol):
@@ -56,12 +56,12 @@ class Env(Protocol):
 
 
 class Sample(NamedTuple):
-    """What a buffer draws."""
+    """A batch drawn from a buffer."""
 
     item: PyTree  # leaves [B, ...], or [B, L, ...] where the buffer draws windows
-    index: PyTree  # a handle for Buffer.update; it knows when its slot has been overwritten since
+    index: PyTree  # a handle for Buffer.update, which ignores slots that have been overwritten since
     weight: Array  # [B] float32, importance weights; 1 where drawn uniformly
-    mask: Array  # [B] or [B, L] bool, which entries are real
+    mask: Array  # [B] or [B, L] bool, true for valid entries
 
 
 class Buffer(NamedTuple):
@@ -71,22 +71,22 @@ class Buffer(NamedTuple):
     add: Callable[[PyTree, Transition], PyTree]  # (state, rollout) -> state; leaves [T, N, ...], any T >= 1
     sample: Callable[[PyTree, Key], Sample]
     update: Callable[[PyTree, PyTree, Array], PyTree]  # (state, index, priority) -> state
-    size: Callable[[PyTree], Array]  # state -> [] how many items can be drawn now
+    size: Callable[[PyTree], Array]  # state -> [] number of items that can be drawn now
 
 
 class Agent(NamedTuple):
-    """A learning algorithm as pure functions. It sees transitions and spaces, never an environment."""
+    """A learning algorithm as pure functions of transitions and spaces; it never has access to an environment."""
 
     init: Callable[..., PyTree]  # (hyper, key, example: Transition, num_envs) -> state; example: one step, extras=()
-    actor: Callable[[PyTree], PyTree]  # state -> only what acting needs: params, normalizer, exploration
+    actor: Callable[[PyTree], PyTree]  # state -> the part that acting needs: params, normalizer, exploration
     act: Callable[..., tuple[PyTree, PyTree, PyTree]]  # (actor, memory, obs, key) -> memory, action, extras; explores
-    policy: Callable[..., tuple[PyTree, PyTree, PyTree]]  # the same; what evaluation and deployment use
+    policy: Callable[..., tuple[PyTree, PyTree, PyTree]]  # the same, for evaluation and deployment
     update: Callable[..., tuple[PyTree, dict[str, Array]]]  # (state, rollout [T, N, ...], key) -> state, metrics
-    memory: PyTree = ()  # a recurrent policy's start value, for one environment
-    memories: Callable[[int], PyTree] | None = None  # num_envs -> start values [N, ...], where environments differ
-    check: Callable[..., None] = lambda num_envs, num_steps: None  # raises ConfigError where a rollout cannot fit
-    # What an off-policy agent's update is made of, so that it can learn from a dataset alone: add(state, rollout) ->
-    # state, and learn(state, key, num_steps) -> state, metrics: the gradient steps that follow so many steps.
+    memory: PyTree = ()  # a recurrent policy's initial carry, for one environment
+    memories: Callable[[int], PyTree] | None = None  # num_envs -> initial carries [N, ...], where environments differ
+    check: Callable[..., None] = lambda num_envs, num_steps: None  # raises ConfigError for a rollout of unsuitable size
+    # The two parts of an off-policy agent's update, for learning from a dataset alone: add(state, rollout) -> state;
+    # learn(state, key, num_steps) -> state, metrics: the gradient steps after `num_steps` transitions.
     add: Callable[..., PyTree] | None = None
     learn: Callable[..., tuple[PyTree, dict[str, Array]]] | None = None
     static: Any = ()  # the arguments that `make` bound, to call the functions of the agent's module with
@@ -101,8 +101,8 @@ class Network(NamedTuple):
     """
 
     init: Callable[..., PyTree]  # (key, obs) -> params
-    apply: Callable[..., Any]  # (params, obs) -> whatever the agent asks of its network
-    memory: PyTree = ()  # a recurrent network's start value, for one environment
+    apply: Callable[..., Any]  # (params, obs) -> the outputs that the agent needs
+    memory: PyTree = ()  # a recurrent network's initial carry, for one environment
     # A recurrent network may give `apply` in three parts, so that only the second runs step by step along time:
     # encode(params, obs) -> x; advance(params, memory, x) -> (memory, y); decode(params, y) -> apply's other results.
     parts: tuple[Callable, Callable, Callable] | None = None

@@ -1,4 +1,4 @@
-"""Environments: `make` one by its name, `adapt` your own, `wrap` it, `check` it; the wrappers and the probes."""
+"""Environments: make one by name, adapt your own, wrap it and check it; wrappers and probe environments."""
 
 from rlkit.envs import probes, wrappers
 from rlkit.envs.checks import check

@@ -1,4 +1,4 @@
-"""Walking over spaces and observations of any structure."""
+"""Functions on spaces and observations of any structure; action masks are left unchanged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,40 +7,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.names import ACTION_MASK
 from rlkit.spaces import Dict, Discrete, MultiDiscrete, Space, Tuple
 from rlkit.types import Array, PyTree
 
-MASK = "action_mask"  # the observation leaf that marks legal actions; no wrapper changes it
-
 
 def map_obs(fn: Callable, obs: PyTree, *rest: PyTree) -> PyTree:
-    """`fn` on every leaf but the mask, which stays what it is in `obs`."""
+    """Apply `fn` to every leaf except the action mask, which is taken unchanged from `obs`."""
 
     def leaf(path: Any, x: Array, *others: Array) -> Array:
-        return x if path and getattr(path[-1], "key", None) == MASK else fn(x, *others)
+        return x if path and getattr(path[-1], "key", None) == ACTION_MASK else fn(x, *others)
 
     return jax.tree_util.tree_map_with_path(leaf, obs, *rest)
 
 
 def map_space(fn: Callable[[Space], Space], space: Space) -> Space:
-    """`fn` on every leaf space but the mask's."""
+    """Apply `fn` to every leaf space except that of the action mask."""
     match space:
         case Dict():
-            return Dict({name: s if name == MASK else map_space(fn, s) for name, s in space.spaces.items()})
+            return Dict({name: s if name == ACTION_MASK else map_space(fn, s) for name, s in space.spaces.items()})
         case Tuple():
             return Tuple(tuple(map_space(fn, s) for s in space.spaces))
     return fn(space)
 
 
 def without_mask(space: Space) -> tuple[Space, Space | None]:
-    """The space without its action mask, and the mask's space where there is one."""
-    if isinstance(space, Dict) and MASK in space.spaces:
-        return Dict({name: s for name, s in space.spaces.items() if name != MASK}), space.spaces[MASK]
+    """Return the space without its action mask, and the space of the mask or None."""
+    if isinstance(space, Dict) and ACTION_MASK in space.spaces:
+        return Dict({name: s for name, s in space.spaces.items() if name != ACTION_MASK}), space.spaces[ACTION_MASK]
     return space, None
 
 
 def flatten(space: Space, obs: PyTree) -> Array:
-    """A value of the space as one vector [D] float32, discrete parts one-hot."""
+    """Flatten a value of the space to one vector [D] float32, with discrete parts one-hot."""
     match space:
         case Dict():
             return jnp.concatenate([flatten(child, obs[name]) for name, child in space.spaces.items()])
@@ -54,7 +53,7 @@ def flatten(space: Space, obs: PyTree) -> Array:
 
 
 def flat_bounds(space: Space) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(low, high) of each part, [D_i] float32, in the order of `flatten`."""
+    """Return the bounds (low, high) of each part, [D_i] float32 each, in the order of `flatten`."""
     match space:
         case Dict():
             return [bounds for child in space.spaces.values() for bounds in flat_bounds(child)]

@@ -1,4 +1,4 @@
-"""The environment contract, checked before training starts."""
+"""Checks of the environment contract, before training starts."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -11,7 +11,7 @@ from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape
 from rlkit.types import ConfigError, Env, Key, PyTree
 
 _ENVS, _STEPS = 4, 16
-_TOLERANCE = 1e-5  # of a bounded range: rounding may pass its ends
+_TOLERANCE = 1e-5  # relative to the range between the bounds, for rounding errors
 
 
 def check(env: Env, params: Any, key: Key, *, name: str | None = None) -> None:
@@ -20,18 +20,18 @@ def check(env: Env, params: Any, key: Key, *, name: str | None = None) -> None:
     Shapes, dtypes and structures are checked without compiling anything, values in 16 random steps of 4 environments.
 
     Args:
-      env, params: as `rlkit.envs.make` gives them.
-      key: draws the resets and the actions of the 16 steps.
-      name: how errors call the environment; its own `name` by default.
+      env, params: as returned by `rlkit.envs.make`.
+      key: for the resets and the actions of the 16 steps.
+      name: of the environment in errors; its own `name` by default.
 
     Raises:
-      ConfigError: at the first violation, naming the environment, the field, what was expected, and what came.
+      ConfigError: at the first violation, naming the environment, the field, the expected value and the actual one.
     """
     name = str(name or getattr(env, "name", type(env).__name__))
     obs_space, action_space = env.observation_space(params), env.action_space(params)
     for field, space in (("observation_space", obs_space), ("action_space", action_space)):
         if not isinstance(space, Space):
-            _fail(name, field, "a space of rlkit.types", type(space).__name__)
+            _fail(name, field, "a space of rlkit.spaces", type(space).__name__)
     _check_types(env, params, key, name, obs_space, action_space)
     _check_values(env, params, key, name, obs_space, action_space)
 
@@ -49,14 +49,14 @@ def _check_types(env: Env, params: Any, key: Key, name: str, obs_space: Space, a
     _check_observation(name, "obs of step", obs_space, next_obs)
     _check_observation(name, "final_observation", obs_space, info["final_observation"])
     _compare(name, "state of reset", jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state), state)
-    _compare(name, "state of step", state, next_state, "as reset's state, ")
+    _compare(name, "state of step", state, next_state, "as in reset's state, ")
     _compare(name, "reward", jax.ShapeDtypeStruct((), jnp.float32), reward)
     _compare(name, "terminated", jax.ShapeDtypeStruct((), jnp.bool_), terminated)
     _compare(name, "truncated", jax.ShapeDtypeStruct((), jnp.bool_), truncated)
 
 
 def _shapes(name: str, field: str, results: tuple[str, ...], fn: Callable, *args: Any) -> tuple:
-    """The shapes of what `fn` returns: one tree for each name in `results`."""
+    """Trace `fn`; return the shapes and dtypes of its results, one tree for each name in `results`."""
     try:
         returned = jax.eval_shape(fn, *args)
     except Exception as error:
@@ -69,7 +69,7 @@ def _shapes(name: str, field: str, results: tuple[str, ...], fn: Callable, *args
 
 
 def _check_observation(name: str, field: str, space: Space, value: PyTree) -> None:
-    _compare(name, field, shape_of(space), value, "as observation_space, ")
+    _compare(name, field, shape_of(space), value, "as in observation_space, ")
 
 
 def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space) -> None:
@@ -86,11 +86,11 @@ def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, 
         return obs, jax.lax.scan(step, state, jax.random.split(play_key, _STEPS))[1]
 
     keys = jax.random.split(key, _ENVS)
-    # It runs once, for a moment: compiled without optimization it is ready in a third of the time.
+    # Without optimization this compiles in a third of the time, and it runs only once.
     played = jax.jit(jax.vmap(play)).lower(keys).compile({"xla_backend_optimization_level": "0"})(keys)
     first, (obs, final, reward, done) = jax.device_get(played)
     for field, value in (("obs of reset", first), ("obs of step", obs), ("final_observation", final)):
-        _check_bounds(name, field, obs_space, value)
+        check_bounds(name, field, obs_space, value)
     if not np.isfinite(reward).all():
         _fail(name, "reward", "finite numbers", reward[~np.isfinite(reward)][0])
     for x, y in zip(jax.tree.leaves(obs), jax.tree.leaves(final), strict=True):
@@ -98,12 +98,12 @@ def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, 
             _fail(name, "final_observation", "the same as obs wherever the episode goes on", "another value")
 
 
-def _check_bounds(name: str, field: str, space: Space, value: PyTree) -> None:
-    """Values [..., *shape] against a space's bounds."""
+def check_bounds(name: str, field: str, space: Space, value: PyTree) -> None:
+    """Check values [..., *shape] against a space's bounds. Raises ConfigError where one is outside or NaN."""
     if isinstance(space, Dict | Tuple):
         children = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
         for child, sub in children:
-            _check_bounds(name, f"{field}[{child!r}]", sub, value[child])
+            check_bounds(name, f"{field}[{child!r}]", sub, value[child])
         return
     value = np.asarray(value, np.float64)
     if np.isnan(value).any():
@@ -115,11 +115,11 @@ def _check_bounds(name: str, field: str, space: Space, value: PyTree) -> None:
         index = tuple(outside[0][value.ndim - len(space.shape) :].tolist())
         bounds = f"[{low[index]}, {high[index]}]"
         got = value[tuple(outside[0])]
-        _fail(name, f"{field}{list(index) or ''}", f"a value in {bounds}, as observation_space says", got)
+        _fail(name, f"{field}{list(index) or ''}", f"a value in {bounds}, as observation_space declares", got)
 
 
 def _bounds(space: Discrete | MultiDiscrete | Box) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the largest value of a leaf space, [*shape] float64 each."""
+    """Return the smallest and the largest values of a leaf space, [*shape] float64 each."""
     match space:
         case Discrete():
             return np.zeros(()), np.array(space.n - 1.0)
@@ -128,17 +128,17 @@ def _bounds(space: Discrete | MultiDiscrete | Box) -> tuple[np.ndarray, np.ndarr
     return space.low.astype(np.float64), space.high.astype(np.float64)
 
 
-def _compare(name: str, field: str, expected: PyTree, got: PyTree, why: str = "") -> None:
-    """Structures, shapes, dtypes and strong types of two trees of shapes."""
+def _compare(name: str, field: str, expected: PyTree, got: PyTree, reference: str = "") -> None:
+    """Compare structures, shapes and dtypes of two trees of shapes; weak types are refused."""
     if jax.tree.structure(expected) != jax.tree.structure(got):
-        _fail(name, field, f"{why}the structure {_describe(expected)}", _describe(got))
+        _fail(name, field, f"{reference}the structure {_describe(expected)}", _describe(got))
     paths = jax.tree_util.tree_leaves_with_path(expected)
     for (path, e), g in zip(paths, jax.tree.leaves(got), strict=True):
         leaf = field + jax.tree_util.keystr(path)
         if (e.shape, e.dtype) != (g.shape, g.dtype):
-            _fail(name, leaf, f"{why}{_aval(e)}", _aval(g))
+            _fail(name, leaf, f"{reference}{_aval(e)}", _aval(g))
         if getattr(g, "weak_type", False):
-            _fail(name, leaf, f"{why}a strong type", f"weak {g.dtype}; write jnp.asarray(x, jnp.{g.dtype})")
+            _fail(name, leaf, f"{reference}a strong type", f"weak {g.dtype}; write jnp.asarray(x, jnp.{g.dtype})")
 
 
 def _describe(tree: PyTree) -> str:

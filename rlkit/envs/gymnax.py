@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from rlkit import spaces
-from rlkit.envs._import import drawing_deferred
-from rlkit.envs.adapter import Adapter, gymnax_space, lenient, refuse_others, replaced
+from rlkit.envs._lazy_plotting import plotting_imported_lazily
+from rlkit.envs.adapter import Adapter, check_keywords, gymnax_space, replace_params, standard_promotion
 from rlkit.spaces import Space
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -26,7 +26,7 @@ class GymnaxEnv(Adapter):
     def __init__(self, name: str, env: Any):
         self.name = name
         self.env = env
-        self._like: PyTree = None
+        self._cached_shape: PyTree = None
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         return self.env.reset_env(key, params)
@@ -36,73 +36,73 @@ class GymnaxEnv(Adapter):
         return obs, state, reward, terminated, self.env.is_truncated(state, params)
 
     def observation_space(self, params: Any) -> Space:
-        """The observations' space; where gymnax's bounds are wrong, the right ones.
+        """Return the space of observations, with the correct bounds where those of gymnax are wrong.
 
-        Bounds that depend on traced parameters are not known yet: they count as infinite.
+        Bounds that depend on traced parameters are unknown and count as infinite.
         """
-        with jax.ensure_compile_time_eval(), lenient():
+        with jax.ensure_compile_time_eval(), standard_promotion():
             return _corrected(self.name, self.env, gymnax_space(self.env.observation_space(params)))
 
     def action_space(self, params: Any) -> Space:
-        """The actions' space; bounds that depend on traced parameters count as infinite."""
-        with jax.ensure_compile_time_eval(), lenient():
+        """Return the space of actions; bounds that depend on traced parameters count as infinite."""
+        with jax.ensure_compile_time_eval(), standard_promotion():
             return gymnax_space(self.env.action_space(params))
 
-    def _observed(self, params: Any) -> PyTree:
-        """What an observation is like: remembered, as a space takes longer to make than a step to trace.
+    def _observation_shape(self, params: Any) -> PyTree:
+        """Return the cached shapes and dtypes of an observation: making a space takes longer than tracing a step.
 
         gymnax's parameters never change an observation's dtype.
         """
-        if self._like is None:
-            self._like = super()._observed(params)
-        return self._like
+        if self._cached_shape is None:
+            self._cached_shape = super()._observation_shape(params)
+        return self._cached_shape
 
 
 def names() -> list[str]:
-    """The ids that `make` accepts."""
+    """Return the ids that `make` accepts."""
     return [name for name in _gymnax().registered_envs if name not in CANNOT_RUN]
 
 
 def make(name: str, **kwargs: Any) -> tuple[GymnaxEnv, Any]:
-    """A gymnax environment and its parameters.
+    """Make a gymnax environment and its parameters.
 
     Args:
       name: a gymnax id.
       kwargs: fields of the environment's parameters (max_steps_in_episode=5) or arguments of its constructor.
 
     Raises:
-      ConfigError: for a task that cannot run, a keyword that is neither, or a value that does not fit its field.
+      ConfigError: the task cannot run, a keyword is neither of these, or a value does not fit its field.
     """
     if name in CANNOT_RUN:
         raise ConfigError(f"env={name!r} cannot run: {CANNOT_RUN[name]}")
     registration = _gymnax().registration
     constructor = inspect.signature(registration._registry[name]).parameters
-    with lenient():
-        built = {key: value for key, value in kwargs.items() if key in constructor}
+    with standard_promotion():
+        arguments = {key: value for key, value in kwargs.items() if key in constructor}
         try:
-            env, params = registration.make(name, **built)
+            env, params = registration.make(name, **arguments)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"env={name!r} refuses {built}: {error}") from error
-    refuse_others(name, kwargs, [*params.__dataclass_fields__, *constructor])
+            raise ConfigError(f"env={name!r} rejects {arguments}: {error}") from error
+    check_keywords(name, kwargs, [*params.__dataclass_fields__, *constructor])
     changes = {key: value for key, value in kwargs.items() if key in params.__dataclass_fields__}
-    return GymnaxEnv(name, env), replaced(name, params, changes)
+    return GymnaxEnv(name, env), replace_params(name, params, changes)
 
 
 def _gymnax() -> Any:
-    with drawing_deferred():
+    with plotting_imported_lazily():
         import gymnax
     return gymnax
 
 
 def _corrected(name: str, env: Any, space: Space) -> Space:
-    """The observation space, with the right bounds where random play leaves gymnax's own."""
+    """Return the observation space, with correct bounds where random play leaves those of gymnax."""
     if not isinstance(space, spaces.Box):
         return space
     low, high = space.low.copy(), space.high.copy()
     if name == "MemoryChain-bsuite":  # the context is -1 or 1
         low[:], high[:] = -1, max(1, env.num_bits)
-    elif name == "MetaMaze-misc":  # [..., last reward, clock]: the goal pays 10; the clock may be normalized to [-1, 1]
+    elif name == "MetaMaze-misc":  # [..., last reward, time]: the goal gives 10; the time may be normalized to [-1, 1]
         low[-1], high[-2] = -1, 10
-    elif name == "GaussianBandit-misc":  # [last reward, ..., clock]: rewards are normal, and the clock as above
+    elif name == "GaussianBandit-misc":  # [last reward, ..., time]: rewards are normal; the time as above
         low[0], high[0], low[-1] = -np.inf, np.inf, -1
     return spaces.Box(low, high, dtype=space.dtype)

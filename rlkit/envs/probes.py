@@ -1,7 +1,7 @@
-"""Environments so small that the right answer is known: an agent that misses it has a bug, and the probe says which.
+"""Probe environments: so small that the correct values are known, each designed to detect one kind of bug.
 
-Each docstring gives the answer under discount γ. `reset` and `step` take `params = ()`. Actions are Discrete(2) and
-episodes last one step unless the docstring says otherwise.
+Each docstring gives the values under discount γ. `reset` and `step` take `params = ()`. Actions are Discrete(2) and
+episodes last one step, except where the docstring states otherwise.
 """
 
 from dataclasses import dataclass, fields
@@ -12,19 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rlkit.envs._spaces import MASK
+from rlkit.names import ACTION_MASK
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from rlkit.types import Array, ConfigError, Key, PyTree
 
 
 class ProbeState(struct.PyTreeNode):
+    """State of a probe."""
+
     time: Array  # [] int32, steps of this episode so far
     cue: Array  # [] float32, drawn at the start of the episode
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What the probes share: a clock, a cue drawn at the start (-1 or 1, equally likely), and the automatic reset."""
+    """Base class of the probes: a time, a cue drawn at the start (-1 or 1, equally likely), and the automatic reset."""
 
     @property
     def name(self) -> str:
@@ -60,7 +62,7 @@ class Probe:
         return jax.random.rademacher(key, (), jnp.float32)
 
     def _observe(self, state: ProbeState) -> PyTree:
-        """[1] float32, the cue."""
+        """Return the observation, by default [1] float32, the cue."""
         return state.cue[None]
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
@@ -101,7 +103,7 @@ class DelayedReward(Probe):
 
 
 class ActionReward(Probe):
-    """A bandit: the observation is 0, action 1 pays 1 and action 0 pays -1. The best policy takes 1; its V = 1."""
+    """A bandit: the observation is 0, the reward of action 1 is 1, that of action 0 is -1. Best V = 1."""
 
     def _observe(self, state: ProbeState) -> PyTree:
         return jnp.zeros((1,))
@@ -111,7 +113,7 @@ class ActionReward(Probe):
 
 
 class ObservationAction(Probe):
-    """The observation is -1 or 1; action 0 is right for -1 and action 1 for 1; right pays 1, wrong -1. Best V = 1."""
+    """The observation is -1 or 1; action 0 is correct for -1 and action 1 for 1; reward 1 or -1. Best V = 1."""
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
         return jnp.where((action == 1) == (state.cue > 0), 1.0, -1.0)
@@ -119,14 +121,17 @@ class ObservationAction(Probe):
 
 @dataclass(frozen=True)
 class Truncation(Probe):
-    """Separates the two ends: the reward is 1; half of the episodes terminate after `length` steps, half are cut off.
+    """Distinguishes termination and truncation; the reward is 1 in every step.
+
+    After `length` steps half of the episodes reach a terminal state, and half are truncated by a time limit.
 
     The observation is [kind, t / length], with kind 1 in episodes that terminate; in others it is [-1, 0] throughout.
 
         V([1, t / length]) = (1 - γ^(length - t)) / (1 - γ)     V([-1, 0]) = 1 / (1 - γ)
 
-    An agent that takes truncation for an end learns less for [-1, 0]; one that takes an end for truncation, or that
-    bootstraps from the observation after the reset, learns another value for [1, 1 - 1 / length], which is 1.
+    An agent that treats truncation as termination learns a smaller value for [-1, 0]. One that treats termination as
+    truncation, or that bootstraps from the observation after the reset, learns a value other than 1 for
+    [1, 1 - 1 / length].
     """
 
     length: int = 3
@@ -138,8 +143,8 @@ class Truncation(Probe):
         return self.length
 
     def _observe(self, state: ProbeState) -> PyTree:
-        clock = state.time.astype(jnp.float32) / self.length
-        return jnp.stack([state.cue, jnp.where(state.cue > 0, clock, 0.0)])
+        time = state.time.astype(jnp.float32) / self.length
+        return jnp.stack([state.cue, jnp.where(state.cue > 0, time, 0.0)])
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
         return 1.0
@@ -150,10 +155,10 @@ class Truncation(Probe):
 
 @dataclass(frozen=True)
 class Memory(Probe):
-    """The first observation shows a cue that the last of `length` steps asks for; only that step pays.
+    """The first observation shows a cue that the last of `length` steps requires; only that step has a reward.
 
-    The observation is [cue, 0] at first, then [0, 0], and [0, 1] before the last step, where action 0 is right for cue
-    -1 and action 1 for cue 1; right pays 1 and wrong -1. With memory the best V of the first observation is
+    The observation is [cue, 0] at first, then [0, 0], and [0, 1] before the last step, where action 0 is correct for
+    cue -1 and action 1 for cue 1, with reward 1 or -1. With memory the best V of the first observation is
     γ^(length - 1); without, every policy's mean return is 0. `length` is at least 2.
     """
 
@@ -166,12 +171,12 @@ class Memory(Probe):
         return self.length
 
     def _observe(self, state: ProbeState) -> PyTree:
-        asked = jnp.where(state.time == self.length - 1, 1.0, 0.0)
-        return jnp.stack([jnp.where(state.time == 0, state.cue, 0.0), asked])
+        last_step = jnp.where(state.time == self.length - 1, 1.0, 0.0)
+        return jnp.stack([jnp.where(state.time == 0, state.cue, 0.0), last_step])
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
-        right = (action == 1) == (state.cue > 0)
-        return jnp.where(state.time == self.length - 1, jnp.where(right, 1.0, -1.0), 0.0)
+        correct = (action == 1) == (state.cue > 0)
+        return jnp.where(state.time == self.length - 1, jnp.where(correct, 1.0, -1.0), 0.0)
 
 
 class Continuous(Probe):
@@ -191,14 +196,16 @@ class Continuous(Probe):
 
 
 class MaskedAction(Probe):
-    """One of three actions is illegal, another one each episode; it pays -10, the largest legal one 1, the other one 0.
+    """One of three actions is illegal, drawn anew in each episode.
 
-    The observation is {"action_mask": [3] bool, "obs": [1] float32, 0}. An agent that honors the mask never sees -10,
+    The illegal action has reward -10, the larger of the legal actions 1, and the other one 0.
+
+    The observation is {"action_mask": [3] bool, "obs": [1] float32, 0}. An agent that obeys the mask never gets -10,
     and its best V = 1. The best action is 2, or 1 where 2 is illegal.
     """
 
     def observation_space(self, params: Any = ()) -> Space:
-        return Dict({MASK: Box(False, True, (3,), np.bool_), "obs": Box(-1, 1, (1,))})
+        return Dict({ACTION_MASK: Box(False, True, (3,), np.bool_), "obs": Box(-1, 1, (1,))})
 
     def action_space(self, params: Any = ()) -> Space:
         return Discrete(3)
@@ -207,7 +214,7 @@ class MaskedAction(Probe):
         return jax.random.randint(key, (), 0, 3).astype(jnp.float32)
 
     def _observe(self, state: ProbeState) -> PyTree:
-        return {MASK: jnp.arange(3) != state.cue.astype(jnp.int32), "obs": jnp.zeros((1,))}
+        return {ACTION_MASK: jnp.arange(3) != state.cue.astype(jnp.int32), "obs": jnp.zeros((1,))}
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
         illegal = state.cue.astype(jnp.int32)
@@ -218,7 +225,7 @@ class MaskedAction(Probe):
 class MultiDiscreteAction(Probe):
     """The observation is -1 or 1; the action (a, b) is in {0, 1} x {0, 1, 2}, [2] int32.
 
-    a pays 1/2 if it is 0 for -1 and 1 for 1, b pays 1/2 if it is 2. Best V = 1.
+    The reward is 1/2 if a is 0 for -1 and 1 for 1, plus 1/2 if b is 2. Best V = 1.
     """
 
     def action_space(self, params: Any = ()) -> Space:
@@ -247,16 +254,18 @@ PROBES: dict[str, type[Probe]] = {
 
 
 def make(name: str, **kwargs: Any) -> tuple[Probe, tuple[()]]:
-    """A probe and its (empty) parameters, by a name in `PROBES`; kwargs are the probe's fields.
+    """Make a probe and its (empty) parameters, by a name in `PROBES`; kwargs are the probe's fields.
 
     Raises:
-      ConfigError: for a keyword that the probe does not have, or a length out of range.
+      ConfigError: the probe has no such field, or its value is out of range.
     """
     probe = PROBES[name]
     known = {field.name for field in fields(probe)}
     for key, value in kwargs.items():
         if key not in known:
-            raise ConfigError(f"{key}={value!r} is no parameter of env {name!r}; it has {', '.join(known) or 'none'}")
+            raise ConfigError(
+                f"{key}={value!r} is not a parameter of env {name!r}; it has {', '.join(known) or 'none'}"
+            )
         if not isinstance(value, int) or value < 2:
-            raise ConfigError(f"{name}.{key}={value!r} must be a whole number, at least 2; try 3")
+            raise ConfigError(f"{name}.{key}={value!r} must be an integer of at least 2; try 3")
     return probe(**kwargs), ()

@@ -1,12 +1,12 @@
 """Environments and wrappers by name."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlkit.envs import gymnax, probes, wrappers
-from rlkit.envs.adapter import nearest
+from rlkit.envs.adapter import suggestion
 from rlkit.envs.suites import brax, craftax, jumanji, pgx, playground, xland
+from rlkit.names import did_you_mean
 from rlkit.types import ConfigError, Env
 
 # By the word before the colon of a name; each library is an extra of the same name.
@@ -19,8 +19,8 @@ SUITES: dict[str, Any] = {
     "xland": xland,
 }
 
-_KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
-# By name: the wrapper, how its argument is read (None: it has none), and how it is written.
+_KINDS: dict[Any, str] = {int: "an integer", float: "a number"}
+# By name: the wrapper, the type of its argument (None: it has none), and an example.
 _WRAPPERS: dict[str, tuple[Callable[..., Env], Callable[[str], Any] | None, str]] = {
     "flatten": (wrappers.Flatten, None, "flatten"),
     "hide_velocity": (wrappers.HideVelocity, None, "hide_velocity"),
@@ -33,7 +33,7 @@ _WRAPPERS: dict[str, tuple[Callable[..., Env], Callable[[str], Any] | None, str]
 
 
 def names(suite: str | None = None) -> list[str]:
-    """Every name that `make` accepts, of gymnax and the probes, or of one of the other suites: `names("brax")`.
+    """Return the names that `make` accepts: of gymnax and the probes, or of another suite, as in `names("brax")`.
 
     Raises:
       ConfigError: there is no such suite, or it is not installed.
@@ -44,7 +44,7 @@ def names(suite: str | None = None) -> list[str]:
 
 
 def make(name: str, **kwargs: Any) -> tuple[Env, Any]:
-    """An environment and its parameters, by name.
+    """Make an environment and its parameters, by name.
 
     Args:
       name: a gymnax id (CartPole-v1, Breakout-MinAtar, ...), a probe (Probe-Memory, ...) or a task of another suite
@@ -55,8 +55,8 @@ def make(name: str, **kwargs: Any) -> tuple[Env, Any]:
       env, params: `env.reset(key, params)`, `env.step(key, state, action, params)`; see `rlkit.types.Env`.
 
     Raises:
-      ConfigError: for an unknown name or keyword, naming the nearest, for a suite that is not installed, and for a task
-        that cannot run.
+      ConfigError: the name or a keyword is unknown (the message suggests similar ones), the suite is not installed, or
+        the task cannot run.
     """
     suite, colon, task = str(name).partition(":")
     if colon:
@@ -65,14 +65,15 @@ def make(name: str, **kwargs: Any) -> tuple[Env, Any]:
         return probes.make(name, **kwargs)
     known = names()
     if name not in known and name not in gymnax.CANNOT_RUN:
-        raise ConfigError(f"env={name!r} is not known; {nearest(name, known)}")
+        raise ConfigError(f"env={name!r} is not known{suggestion(name, known)}")
     return gymnax.make(name, **kwargs)
 
 
 def _suite(suite: str, name: str) -> Any:
     if suite not in SUITES:
-        near = difflib.get_close_matches(suite, SUITES, 1, 0.5) or SUITES
-        raise ConfigError(f"env={name!r} is of no suite that rlkit knows; try {', '.join(s + ':' for s in near)}")
+        all_suites = f"; try {', '.join(f'{known}:' for known in SUITES)}"
+        remedy = did_you_mean(suite, SUITES, cutoff=0.5, suffix=":") or all_suites
+        raise ConfigError(f"env={name!r} does not start with the name of a suite{remedy}")
     return SUITES[suite]
 
 
@@ -82,23 +83,24 @@ def wrap(env: Env, specs: Sequence[str]) -> Env:
     Names: flatten, hide_velocity, frame_stack:n, action_repeat:n, clip_action, sticky_action:p, time_limit:n.
 
     Raises:
-      ConfigError: for an unknown name, an argument that is missing, superfluous or out of range, or an environment that
-        the wrapper does not fit.
+      ConfigError: a name is unknown, an argument is missing, superfluous or out of range, or a wrapper does not support
+        the environment.
     """
     for spec in specs:
         name, colon, argument = str(spec).partition(":")
         if name not in _WRAPPERS:
-            near = difflib.get_close_matches(name, _WRAPPERS, 1, 0.4) or _WRAPPERS
-            raise ConfigError(f"wrapper={spec!r} is not known; try {', '.join(near)}")
-        wrapper, read, example = _WRAPPERS[name]
-        if read is None:
+            remedy = did_you_mean(name, _WRAPPERS, cutoff=0.4) or f"; try {', '.join(_WRAPPERS)}"
+            raise ConfigError(f"wrapper={spec!r} is not known{remedy}")
+        wrapper, argument_type, example = _WRAPPERS[name]
+        if argument_type is None:
             if colon:
                 raise ConfigError(f"wrapper={spec!r} takes no argument; write {example}")
             env = wrapper(env)
             continue
         try:
-            value = read(argument)
+            value = argument_type(argument)
         except ValueError as error:
-            raise ConfigError(f"wrapper={spec!r} needs {_KINDS[read]} after the colon, such as {example}") from error
+            kind = _KINDS[argument_type]
+            raise ConfigError(f"wrapper={spec!r} needs {kind} after the colon, such as {example}") from error
         env = wrapper(env, value)
     return env

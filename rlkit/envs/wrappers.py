@@ -1,8 +1,8 @@
-"""Environments around environments, in the same protocol; `params` are handed through.
+"""Wrappers: environments that change another environment, in the same protocol; `params` are passed through.
 
-A wrapper is right across the automatic reset: `info["final_observation"]` is wrapped like any other observation, and
-the observation that opens a new episode carries nothing over from the old one. A wrapper with memory keeps the state of
-the environment that it wraps in the field `env_state` of its own.
+Wrappers are correct across the automatic reset: `info["final_observation"]` is wrapped like any other observation, and
+the first observation of an episode does not depend on the episode before. A wrapper with a state of its own keeps the
+state of the wrapped environment in the field `env_state`.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rlkit.envs._spaces import MASK, flat_bounds, flatten, map_obs, map_space, without_mask
+from rlkit.envs._spaces import flat_bounds, flatten, map_obs, map_space, without_mask
+from rlkit.names import ACTION_MASK
 from rlkit.spaces import Box, Dict, Space, zeros
 from rlkit.types import Array, ConfigError, Env, Key, PyTree
 
@@ -22,7 +23,7 @@ Step = tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Wrapper:
-    """Hands everything on to `env`."""
+    """Base class of the wrappers; it passes everything through to `env`."""
 
     env: Env
 
@@ -46,7 +47,7 @@ class Wrapper:
 
 
 class _ObservationWrapper(Wrapper):
-    """Passes every observation through `_observe`, a function without memory."""
+    """Applies the stateless function `_observe` to every observation."""
 
     def _observe(self, obs: PyTree, params: Any) -> PyTree:
         raise NotImplementedError
@@ -62,7 +63,7 @@ class _ObservationWrapper(Wrapper):
 
 
 class Flatten(_ObservationWrapper):
-    """Observations become one vector [D] float32: boxes raveled, discrete ones one-hot, dictionaries in their order.
+    """Flattens observations to one vector [D] float32: boxes raveled, discrete parts one-hot, in the leaves' order.
 
     Where there is an action mask, the observation becomes {"action_mask": the mask, "obs": [D]}. Pixels keep their
     values of 0 to 255, which networks divide by 255 only where they are uint8: leave images as they are.
@@ -72,23 +73,23 @@ class Flatten(_ObservationWrapper):
         space, mask = without_mask(self.env.observation_space(params))
         if mask is None:
             return flatten(space, obs)
-        return {MASK: obs[MASK], "obs": flatten(space, obs)}
+        return {ACTION_MASK: obs[ACTION_MASK], "obs": flatten(space, obs)}
 
     def observation_space(self, params: Any) -> Space:
         space, mask = without_mask(self.env.observation_space(params))
         low, high = (np.concatenate(bounds) for bounds in zip(*flat_bounds(space), strict=True))
         flat = Box(low, high)
-        return flat if mask is None else Dict({MASK: mask, "obs": flat})
+        return flat if mask is None else Dict({ACTION_MASK: mask, "obs": flat})
 
 
 @dataclass(frozen=True)
 class HideVelocity(_ObservationWrapper):
-    """Leaves only positions and angles in a classic-control observation, so that the task needs memory.
+    """Removes the velocities from a classic-control observation, so that the task needs memory.
 
-    Raises ConfigError for an environment that is not in the table; it must come first, around the bare observations.
+    Raises ConfigError for an environment that is not in the table. It must be the innermost wrapper.
     """
 
-    KEPT = {  # noqa: RUF012 a constant; by environment: (observations in all, the entries that stay)
+    POSITIONS = {  # noqa: RUF012 a constant; by environment: (size of an observation, indices of positions and angles)
         "CartPole-v1": (4, (0, 2)),
         "Acrobot-v1": (6, (0, 1, 2, 3)),
         "MountainCar-v0": (2, (0,)),
@@ -97,30 +98,34 @@ class HideVelocity(_ObservationWrapper):
     }
 
     def __post_init__(self):
-        if self.name not in self.KEPT:
-            raise ConfigError(f"wrapper hide_velocity does not know env={self.name!r}; it knows {', '.join(self.KEPT)}")
+        if self.name not in self.POSITIONS:
+            raise ConfigError(
+                f"wrapper hide_velocity does not support env={self.name!r}; use it with {', '.join(self.POSITIONS)}"
+            )
 
     def _observe(self, obs: PyTree, params: Any) -> PyTree:
-        return obs[np.array(self.KEPT[self.name][1])]
+        return obs[np.array(self.POSITIONS[self.name][1])]
 
     def observation_space(self, params: Any) -> Space:
         space = self.env.observation_space(params)
-        size, kept = self.KEPT[self.name]
+        size, positions = self.POSITIONS[self.name]
         if not isinstance(space, Box) or space.shape != (size,):
             raise ConfigError(f"wrapper hide_velocity expects {size} observations, got {space}; put it first")
-        return Box(space.low[list(kept)], space.high[list(kept)], dtype=space.dtype)
+        return Box(space.low[list(positions)], space.high[list(positions)], dtype=space.dtype)
 
 
 class FrameStackState(struct.PyTreeNode):
+    """State of FrameStack."""
+
     env_state: Any
     frames: PyTree  # leaves [..., n * C], the last n observations along their last axis, newest last
 
 
 @dataclass(frozen=True)
 class FrameStack(Wrapper):
-    """Joins the last `n` observations along their last axis, newest last: [..., C] becomes [..., n * C].
+    """Concatenates the last `n` observations along their last axis, newest last: [..., C] becomes [..., n * C].
 
-    An episode opens with its first observation n times. An action mask is not stacked.
+    An episode begins with its first observation n times. An action mask is not stacked.
     """
 
     n: int
@@ -159,7 +164,7 @@ class FrameStack(Wrapper):
 
 @dataclass(frozen=True)
 class ActionRepeat(Wrapper):
-    """Takes each action up to `n` times and sums the rewards; an episode's end ends the repeat too."""
+    """Takes each action up to `n` times and sums the rewards; it stops at the end of an episode."""
 
     n: int
 
@@ -169,18 +174,18 @@ class ActionRepeat(Wrapper):
     def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
         keys = jax.random.split(key, self.n)
 
-        def again(result: Step, key: Key) -> tuple[Step, None]:
+        def repeat(result: Step, key: Key) -> tuple[Step, None]:
             _, state, total, terminated, truncated, _ = result
             done = terminated | truncated
             obs, state, reward, *rest = self.env.step(key, state, action, params)
             new = (obs, state, total + reward, *rest)
             return jax.tree.map(lambda old, new: jnp.where(done, old, new), result, new), None
 
-        return jax.lax.scan(again, self.env.step(keys[0], state, action, params), keys[1:])[0]
+        return jax.lax.scan(repeat, self.env.step(keys[0], state, action, params), keys[1:])[0]
 
 
 class ClipAction(Wrapper):
-    """Clips continuous actions to their bounds; seen from outside they have none."""
+    """Clips continuous actions to their bounds; the action space of the wrapper is unbounded."""
 
     def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
         space = self._box(params)
@@ -198,16 +203,18 @@ class ClipAction(Wrapper):
 
 
 class StickyActionState(struct.PyTreeNode):
+    """State of StickyAction."""
+
     env_state: Any
-    action: PyTree  # the action taken last
-    fresh: Array  # [] bool, whether the episode has taken no action yet
+    action: PyTree  # the previous action
+    at_start: Array  # [] bool, true before the first action of an episode
 
 
 @dataclass(frozen=True)
 class StickyAction(Wrapper):
-    """With probability `p` the action taken last is taken again instead (Machado et al. 2018, section 5.2).
+    """Repeats the previous action with probability `p` (Machado et al. 2018, section 5.2).
 
-    The first action of an episode is always the one given.
+    The first action of an episode is never replaced.
     """
 
     p: float
@@ -222,7 +229,7 @@ class StickyAction(Wrapper):
 
     def step(self, key: Key, state: StickyActionState, action: PyTree, params: Any) -> Step:
         stick_key, env_key = jax.random.split(key)
-        stick = jax.random.bernoulli(stick_key, self.p) & ~state.fresh
+        stick = jax.random.bernoulli(stick_key, self.p) & ~state.at_start
         action = jax.tree.map(lambda old, new: jnp.where(stick, old, jnp.asarray(new, old.dtype)), state.action, action)
         obs, env_state, reward, terminated, truncated, info = self.env.step(env_key, state.env_state, action, params)
         state = StickyActionState(env_state, action, terminated | truncated)
@@ -230,13 +237,15 @@ class StickyAction(Wrapper):
 
 
 class TimeLimitState(struct.PyTreeNode):
+    """State of TimeLimit."""
+
     env_state: Any
     elapsed: Array  # [] int32, steps of this episode so far
 
 
 @dataclass(frozen=True)
 class TimeLimit(Wrapper):
-    """Truncates an episode at its `n`-th step, and resets the environment then."""
+    """Truncates an episode at its `n`-th step and resets the environment."""
 
     n: int
 
@@ -251,12 +260,12 @@ class TimeLimit(Wrapper):
         step_key, reset_key = jax.random.split(key)
         obs, env_state, reward, terminated, truncated, info = self.env.step(step_key, state.env_state, action, params)
         elapsed = state.elapsed + 1
-        over = elapsed >= self.n
-        cut = over & ~(terminated | truncated)  # where the environment ended by itself, it has reset by itself
+        expired = elapsed >= self.n
+        reset = expired & ~(terminated | truncated)  # where the episode ended anyway, the environment has been reset
         obs, env_state = jax.tree.map(
-            lambda new, old: jnp.where(cut, new, old), self.env.reset(reset_key, params), (obs, env_state)
+            lambda new, old: jnp.where(reset, new, old), self.env.reset(reset_key, params), (obs, env_state)
         )
-        truncated |= over
+        truncated |= expired
         state = TimeLimitState(env_state, jnp.where(terminated | truncated, 0, elapsed))
         return obs, state, reward, terminated, truncated, info
 

@@ -1,4 +1,4 @@
-"""Environments that live outside of JAX: pools of them in other processes, and what collects their transitions.
+"""Environments outside of JAX: pools of them in other processes, and the collection of their transitions.
 
 The names are imported when first used, so that worker processes do not import JAX.
 """

@@ -1,7 +1,7 @@
-"""Rollouts of environments outside of JAX: the host writes transitions into arrays while a compiled function acts.
+"""Rollouts of environments outside of JAX: a compiled function acts, and the steps are written into NumPy arrays.
 
-Environments need not keep pace: where one takes no real step (its worker was started anew, or it resets in a step of
-its own), the others go on, and what they are ahead is kept for the next rollout.
+Environments may get ahead of each other: where one takes no real step (its worker was restarted, or it resets in a step
+of its own), the others continue, and their additional steps are stored for the next rollout.
 """
 
 import time
@@ -22,50 +22,50 @@ from rlkit.types import Agent, Array, Key, PyTree, Transition
 
 
 class Collected(NamedTuple):
-    """One rollout; NumPy arrays that stay as they are during the next call, and that the one after it overwrites."""
+    """One rollout; NumPy arrays that stay valid during the next call of `collect` and not during the one after it."""
 
     transitions: Transition  # [T, N, ...]
-    returns: np.ndarray  # [T, N] float32, of the episode that ended at this step; NaN elsewhere
-    lengths: np.ndarray  # [T, N] int32, 0 elsewhere
-    held: Any  # a Transition [N, ...] the first steps of the next rollout, where they are held back; else ()
-    seconds: float  # in which environments were stepped
+    returns: np.ndarray  # [T, N] float32, return of the episode that ended at this step; NaN elsewhere
+    lengths: np.ndarray  # [T, N] int32, its length in steps; 0 elsewhere
+    held: Any  # with `hold`, a Transition [N, ...]: the steps held back for the next rollout; else ()
+    seconds: float  # spent in stepping the environments
 
 
 class NotFinite(Exception):
-    """An observation or a reward was NaN or infinite; the text says whose."""
+    """Raised for an observation or a reward that is NaN or infinite; the text names the environment."""
 
 
 class Collector:
-    """Lets an agent explore in a pool, rollout by rollout.
+    """Collects rollouts of an agent's exploration in a pool.
 
-    A worker that fails breaks off an episode after its last real step, which is then marked as truncated; but it is
-    known one step late. With `hold`, the last step of each environment is held back until then and opens the next
-    rollout, so that a replay buffer never joins two episodes. Without, a rollout ends with its last step, and such a
-    break between two rollouts leaves no mark, which no on-policy agent looks for.
+    A worker that fails truncates the episodes of its environments after their last real step, but the failure is
+    noticed one step later. With `hold`, the last step of each environment is held back until then and becomes the first
+    of the next rollout, so that a replay buffer never joins two episodes. Without `hold`, a rollout ends with the last
+    step, and a failure between two rollouts is not marked as a truncation; on-policy agents do not need that mark.
 
     Args:
-      agent: whose `act` explores.
+      agent: its `act` explores.
       pool: of N environments.
       num_steps: T.
-      device: to act on.
-      hold: whether to hold back the last step.
+      device: for acting.
+      hold: hold back the last step of each environment.
     """
 
     def __init__(self, agent: Agent, pool: Any, *, num_steps: int, device: Any, hold: bool):
         self.pool, self.num_steps, self.device, self.hold = pool, num_steps, device, hold
         self.num_envs = pool.num_envs
         self.act = jax.jit(partial(_act, agent))
-        fresh = jax.tree.map(jnp.asarray, memories(agent, self.num_envs))
-        self.memory = jax.device_put(fresh, device)
+        initial_memory = jax.tree.map(jnp.asarray, memories(agent, self.num_envs))
+        self.memory = jax.device_put(initial_memory, device)
         self.counts = np.zeros(self.num_envs, np.int64)  # [N] rows written for the next rollout
-        self.everyone = np.arange(self.num_envs)
-        self.ended = np.ones(self.num_envs, bool)  # [N] whether the memory is to begin anew
+        self.env_indices = np.arange(self.num_envs)
+        self.ended = np.ones(self.num_envs, bool)  # [N] true where an episode begins and the memory is reset
         self.obs: PyTree = None
         self.buffers: list[list[np.ndarray]] = []
         self.rows = num_steps + int(hold) + (8 if pool.lockstep else num_steps)
 
     def compile(self, actor: PyTree, key: Key) -> None:
-        """Compile the acting, with arguments like those of `collect`, and make room for its rollouts."""
+        """Compile `act` for arguments like those of `collect`, and allocate the arrays of the rollouts."""
         obs = jax.tree.map(
             lambda x: np.zeros((self.num_envs, *x.shape), x.dtype), shape_of(self.pool.observation_space)
         )
@@ -81,33 +81,33 @@ class Collector:
         self.truncated = self.treedef.unflatten(range(self.treedef.num_leaves))[0].truncated
 
     def shapes(self) -> Transition:
-        """Shapes and dtypes of a rollout [T, N, ...]."""
+        """Return the shapes and dtypes of a rollout [T, N, ...]."""
         leaves = [jax.ShapeDtypeStruct((self.num_steps, *x.shape[1:]), x.dtype) for x in self.buffers[0]]
         return self.treedef.unflatten(leaves)[0]
 
     def place(self, tree: PyTree) -> PyTree:
-        """A copy on the acting device."""
+        """Copy a tree to the device for acting."""
         return jax.device_put(tree, self.device, may_alias=False)
 
     def begin(self, seed: int, held: Any = ()) -> None:
-        """Start new episodes. `held` is what an earlier collector held back: those episodes end there, truncated."""
+        """Start new episodes. `held`, the steps that an earlier collector held back, come first and are truncated."""
         self.obs = self.pool.reset(seed)
         self.ended[:] = True
         self.counts[:] = 0
         if held:
             done = np.asarray(held.terminated) | np.asarray(held.truncated)
             held = held._replace(truncated=np.asarray(held.truncated) | ~done)
-            nothing = np.full(self.num_envs, np.nan, np.float32), np.zeros(self.num_envs, np.int32)
-            for buffer, leaf in zip(self.buffers[0], jax.tree.leaves((held, *nothing)), strict=True):
+            no_episode = np.full(self.num_envs, np.nan, np.float32), np.zeros(self.num_envs, np.int32)
+            for buffer, leaf in zip(self.buffers[0], jax.tree.leaves((held, *no_episode)), strict=True):
                 buffer[0] = leaf
             self.counts[:] = 1
 
     def collect(self, actor: PyTree, key: Key) -> Collected:
-        """Transitions of `actor`'s exploring, at least T in each environment.
+        """Collect T transitions of each environment, acting with `actor`.
 
         Raises:
           NotFinite: an observation or a reward is not a finite number.
-          HostError, ConfigError, Interrupted: what the pool raises.
+          HostError, ConfigError, Interrupted: raised by the pool.
         """
         actor, key = self.place((actor, key))
         needed, seconds, act_number = self.num_steps + self.hold, 0.0, 0
@@ -123,12 +123,12 @@ class Collector:
             self._write(obs, action, extras, step)
             self.ended = step.terminated | step.truncated | ~step.real
             self.obs, act_number = step.obs, act_number + 1
-        return self._hand_out(seconds)
+        return self._take_rollout(seconds)
 
     def _write(self, obs: PyTree, action: PyTree, extras: PyTree, step: Step) -> None:
-        """Put a step of every environment where it belongs; cut the episodes of those that took none."""
-        parts: Any = (obs, action, step.reward, step.terminated, step.truncated, step.next_obs, extras)
-        leaves = jax.tree.leaves((*parts, step.returns, step.lengths))  # in the order of a Transition's
+        """Append a step of every environment to its rows; truncate the episodes of those that took no step."""
+        transition: Any = (obs, action, step.reward, step.terminated, step.truncated, step.next_obs, extras)
+        leaves = jax.tree.leaves((*transition, step.returns, step.lengths))  # in the order of a Transition's leaves
         buffers, counts = self.buffers[0], self.counts
         first = int(counts[0])
         if step.real.all() and first < self.rows and (counts == first).all():
@@ -136,29 +136,30 @@ class Collector:
                 buffer[first] = leaf
             counts += 1
             return
-        self._cut(~step.real)
+        self._truncate(~step.real)
         full = step.real & (counts >= self.rows)
-        self._cut(full)  # so far ahead that its steps are dropped, until the slowest has caught up
-        envs = self.everyone[step.real & ~full]
+        self._truncate(full)  # their steps are dropped until the slowest environment has caught up
+        envs = self.env_indices[step.real & ~full]
         for buffer, leaf in zip(buffers, leaves, strict=True):
             buffer[counts[envs], envs] = leaf[envs]
         counts[envs] += 1
 
-    def _cut(self, where: np.ndarray) -> None:
-        """Mark the last step of environments as truncated, unless an episode ended with it."""
-        envs = self.everyone[where & (self.counts > 0)]
+    def _truncate(self, where: np.ndarray) -> None:
+        """Mark the last row of the environments in a mask [N] as truncated, unless it is terminated."""
+        envs = self.env_indices[where & (self.counts > 0)]
         truncated, terminated = (self.buffers[0][leaf] for leaf in (self.truncated, self.truncated - 1))
         last = self.counts[envs] - 1
         truncated[last, envs] |= ~terminated[last, envs]
 
-    def _hand_out(self, seconds: float) -> Collected:
-        now, following, before = self.buffers  # an update may still be reading the one before: it is left alone
-        self.buffers = [following, before, now]
-        left = int(self.counts.max()) - self.num_steps
-        for buffer, other in zip(now, following, strict=True):
-            other[:left] = buffer[self.num_steps : self.num_steps + left]
+    def _take_rollout(self, seconds: float) -> Collected:
+        """Return the rollout and move the steps after it to the buffers of the next one."""
+        current, following, previous = self.buffers  # an update may still be reading the previous rollout
+        self.buffers = [following, previous, current]
+        surplus = int(self.counts.max()) - self.num_steps
+        for buffer, other in zip(current, following, strict=True):
+            other[:surplus] = buffer[self.num_steps : self.num_steps + surplus]
         self.counts -= self.num_steps
-        transitions, returns, lengths = self.treedef.unflatten([buffer[: self.num_steps] for buffer in now])
+        transitions, returns, lengths = self.treedef.unflatten([buffer[: self.num_steps] for buffer in current])
         self._check(transitions)
         held = jax.tree.map(lambda x: x[0].copy(), self.treedef.unflatten(following)[0]) if self.hold else ()
         return Collected(transitions, returns, lengths, held, seconds)
@@ -177,7 +178,7 @@ class Collector:
 def _act(
     agent: Agent, actor: PyTree, memory: PyTree, ended: Array, obs: PyTree, key: Key, number: Array
 ) -> tuple[PyTree, PyTree, PyTree]:
-    """Explore in N environments: memory, actions and extras [N, ...]. `number` [] counts the calls with this key."""
+    """Act in N environments; return memory, actions and extras [N, ...]. `number` [] counts the calls with this key."""
     num_envs = ended.shape[0]
     keys = jax.random.split(jax.random.fold_in(straight(key), number), num_envs)
     memory = where_rows(ended, memories(agent, num_envs), memory)
@@ -185,7 +186,7 @@ def _act(
 
 
 def act_shapes(agent: Agent, obs_space: Space, actor: PyTree, num_envs: int) -> tuple[PyTree, PyTree, PyTree]:
-    """Shapes and dtypes of memory, actions and extras [N, ...]."""
+    """Return the shapes and dtypes of memory, actions and extras [N, ...]."""
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), shape_of(obs_space))
     memory = jax.eval_shape(lambda: memories(agent, num_envs))
     ended, number = jax.ShapeDtypeStruct((num_envs,), bool), jax.ShapeDtypeStruct((), jnp.uint32)

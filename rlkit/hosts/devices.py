@@ -1,4 +1,4 @@
-"""Where to act: on a CPU device of its own, because what is asked of one device waits for all that was asked before."""
+"""The device for acting: a CPU device of its own, because calls on one device wait for all earlier calls on it."""
 
 import contextlib
 import os
@@ -8,20 +8,20 @@ import jax
 
 
 def prepare() -> None:
-    """Ask JAX for a second CPU device, where it has not started yet and nobody has said how many there are to be.
+    """Configure a second CPU device, where JAX has not started yet and the number of devices has not been set.
 
-    And to compute on the thread that asks: acting is waited for anyway, and an update has a thread of ours. A call of
-    0.1 ms that is handed to a thread of JAX's waits as long again for that thread to wake.
+    This also turns asynchronous dispatch off: the result of acting is needed at once, and an update runs in a thread of
+    ours. Handing a call of 0.1 ms to one of JAX's threads costs as much again until that thread wakes.
     """
-    told = getattr(jax.config, "jax_num_cpu_devices", -1) > 0
-    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "") and not told:
-        with contextlib.suppress(RuntimeError):  # it has started
+    configured = getattr(jax.config, "jax_num_cpu_devices", -1) > 0
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "") and not configured:
+        with contextlib.suppress(RuntimeError):  # JAX has started
             jax.config.update("jax_num_cpu_devices", 2)
             jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def acting() -> tuple[Any, str | None]:
-    """The device to act on, and, where it is the one that learns, why that is."""
+    """Return the device for acting and, where learning runs on the same one, the reason for that; else None."""
     learning = jax.devices()[0]
     try:
         cpus = [device for device in jax.local_devices(backend="cpu") if device != learning]

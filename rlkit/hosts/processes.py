@@ -1,7 +1,8 @@
-"""Worker processes and the supervisor that keeps them: finite waits, no orphans, a fresh one where one failed.
+"""Worker processes and their supervisor: every wait has a timeout, and no worker outlives its pool.
 
 Workers are new interpreters, never forks: a fork of a process in which JAX has started its threads can hang for ever.
-Each is a process group of its own, so that Ctrl-C reaches the pool alone, and what an environment starts ends with it.
+Each worker leads a process group of its own, so that Ctrl-C reaches the pool alone, and so that the processes that an
+environment starts can be ended together with it.
 """
 
 import contextlib
@@ -18,34 +19,34 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rlkit.hosts.guard import Guard
-from rlkit.hosts.worker import block, group, wire
-from rlkit.hosts.worker.contract import Tree
+from rlkit.hosts.orphans import OrphanKiller
+from rlkit.hosts.worker import group, messages, shared_arrays
+from rlkit.hosts.worker.contract import SpaceTree
 from rlkit.hosts.worker.group import Fault
-from rlkit.hosts.worker.making import Recipe
+from rlkit.hosts.worker.recipe import Recipe
 
-_LOOK = 0.1  # seconds between two looks at workers that have not answered
-_START = 60.0  # seconds for a process to start and to import its environment
+_POLL_SECONDS = 0.1  # between two checks of workers that have not answered
+_START_SECONDS = 60.0  # for a process to start and to import its environment
 _CODE = "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from rlkit.hosts.worker.main import main; main()"
 
 
 class Interrupted(Exception):
-    """Whoever uses the pool has said that it need not go on."""
+    """Raised while waiting for workers, after the function passed to `watch` has returned true."""
 
 
 class _Process:
     """One worker process and the pipes to it."""
 
-    def __init__(self, command: list[str], memory: int):
+    def __init__(self, command: list[str], shared_fd: int):
         read_command, self.commands = os.pipe()
         self.answers, write_answer = os.pipe()
-        ours = [str(read_command), str(write_answer), str(memory)]
+        descriptors = [str(read_command), str(write_answer), str(shared_fd)]
         self.sequence = 0
         try:
             self.popen = subprocess.Popen(
-                [*command[:3], *ours, *command[3:]],
+                [*command[:3], *descriptors, *command[3:]],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(read_command, write_answer, memory),
+                pass_fds=(read_command, write_answer, shared_fd),
                 process_group=0,
                 env=os.environ | {"JAX_PLATFORMS": "cpu"},
             )
@@ -54,26 +55,28 @@ class _Process:
             os.close(write_answer)
 
     def send(self, operation: int, value: Any = None) -> None:
+        """Send a command."""
         self.sequence += 1
-        wire.send(self.commands, self.sequence, operation, value)
+        messages.send_command(self.commands, self.sequence, operation, value)
 
-    def answer(self) -> Any:
-        """The answer to the last command; answers to earlier ones are dropped."""
+    def receive(self) -> Any:
+        """Wait for the answer to the last command; answers to earlier ones are dropped."""
         while True:
-            sequence, value = wire.answered(self.answers)
+            sequence, value = messages.receive_answer(self.answers)
             if sequence == self.sequence:
                 return value
 
-    def hang_up(self) -> None:
+    def close_commands(self) -> None:
+        """Close the pipe of commands, which lets the worker exit."""
         if self.commands >= 0:
             os.close(self.commands)
             self.commands = -1
 
-    def ended(self) -> bool:
-        """Whether the process is gone; it is not reaped.
+    def has_exited(self) -> bool:
+        """Return true where the process has exited, without reaping it.
 
-        For where a KeyboardInterrupt may come at any time: in the midst of `Popen.poll` it leaves a lock held for ever,
-        and nothing can wait for the process any more.
+        A KeyboardInterrupt in the middle of `Popen.poll` would leave its lock held for ever, so that nothing could wait
+        for the process any more. This function takes no lock.
         """
         if self.popen.returncode is not None or not hasattr(os, "waitid"):
             return self.popen.poll() is not None
@@ -83,8 +86,8 @@ class _Process:
             return True
 
     def kill(self) -> int | None:
-        """End the process and what it started; its exit code, where it had ended by itself."""
-        self.hang_up()
+        """Kill the process and its process group; return the exit code, where it had exited by itself."""
+        self.close_commands()
         code = self.popen.poll()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
@@ -100,64 +103,67 @@ class Processes:
 
     Args:
       recipe: of the environments.
-      shares: (first, count) of the environments of each worker.
-      timeout: seconds that each call of an environment's code may take.
+      shares: (first, count), the environments of each worker.
+      timeout: seconds, the longest duration of one call of an environment's code.
     """
 
     def __init__(self, recipe: Recipe, shares: list[tuple[int, int]], timeout: float):
         self.recipe, self.shares, self.timeout = recipe, shares, timeout
         self.interrupted: Callable[[], bool] = lambda: False
-        self.board_bytes = -(-len(shares) * wire.SLOTS * 8 // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        self.memory = _anonymous_file()
-        os.ftruncate(self.memory, self.board_bytes)
-        self.board = memoryview(mmap.mmap(self.memory, self.board_bytes)).cast("q")
-        # Workers are told by the kernel when the thread that started them ends, so one thread starts all of them.
+        pages = -(-len(shares) * messages.STATUS_SIZE * 8 // mmap.ALLOCATIONGRANULARITY)
+        self.status_bytes = pages * mmap.ALLOCATIONGRANULARITY
+        self.shared_fd = _anonymous_file()  # the status of all workers, followed by the shared arrays
+        os.ftruncate(self.shared_fd, self.status_bytes)
+        self.status = memoryview(mmap.mmap(self.shared_fd, self.status_bytes)).cast("q")
+        # The kernel kills a worker when the thread that started it ends, so one lasting thread starts all of them.
         self.starter = ThreadPoolExecutor(1, "rlkit-hosts")
         self.processes: list[_Process | None] = [None] * len(shares)
-        self.guard = Guard()
-        self.plan: block.Layout | None = None
+        self.orphans = OrphanKiller()
+        self.layout: shared_arrays.Layout | None = None
         self.poll = select.poll()
         self.by_fd: dict[int, int] = {}
 
-    def start(self, workers: Iterable[int]) -> tuple[dict[int, tuple[Tree, Tree]], list[tuple[int, Fault]]]:
-        """Start workers: the spaces that each found, and the faults of those that did not come up."""
+    def start(self, workers: Iterable[int]) -> tuple[dict[int, tuple[SpaceTree, SpaceTree]], list[tuple[int, Fault]]]:
+        """Start workers; return the spaces of each, and the faults of those that failed."""
         workers = list(workers)
         for worker in workers:
-            slot = worker * wire.SLOTS
-            self.board[slot], self.board[slot + 1] = group.STARTING, self.shares[worker][0]
+            slot = worker * messages.STATUS_SIZE
+            self.status[slot], self.status[slot + 1] = group.STARTING, self.shares[worker][0]
             process = self.starter.submit(self._launch, worker).result()
             self.processes[worker] = process
-            self.guard.add(process.popen.pid)
+            self.orphans.add(process.popen.pid)
             self.by_fd[process.answers] = worker
             self.poll.register(process.answers, select.POLLIN)
-        values = {worker: (self.recipe, *self.shares[worker], self.board_bytes) for worker in workers}
-        answers, faults = self._ask(workers, wire.ATTACH, values)
-        found = {worker: value for worker, value in answers.items() if not isinstance(value, Fault)}
-        if self.plan is not None:
-            faults += self.attach(self.plan, found)
-        return found, faults
+        values = {worker: (self.recipe, *self.shares[worker], self.status_bytes) for worker in workers}
+        answers, faults = self._request(workers, messages.ATTACH, values)
+        spaces = {worker: value for worker, value in answers.items() if not isinstance(value, Fault)}
+        if self.layout is not None:
+            faults += self.attach(self.layout, spaces)
+        return spaces, faults
 
     def _launch(self, worker: int) -> _Process:
-        words = [str(worker), str(os.getpid()), json.dumps([path or os.getcwd() for path in sys.path])]
-        return _Process([sys.executable, "-c", _CODE, *words], self.memory)
+        arguments = [str(worker), str(os.getpid()), json.dumps([path or os.getcwd() for path in sys.path])]
+        return _Process([sys.executable, "-c", _CODE, *arguments], self.shared_fd)
 
-    def attach(self, plan: block.Layout, workers: Iterable[int]) -> list[tuple[int, Fault]]:
-        """Share the arrays of a layout with workers."""
+    def attach(self, layout: shared_arrays.Layout, workers: Iterable[int]) -> list[tuple[int, Fault]]:
+        """Allocate the arrays of a layout, where that has not been done, and share them with workers."""
         workers = list(workers)
-        if self.plan is None:
-            os.ftruncate(self.memory, self.board_bytes + plan.size)
-        self.plan = plan
-        return self._ask(workers, wire.ATTACH, dict.fromkeys(workers, plan))[1]
+        if self.layout is None:
+            os.ftruncate(self.shared_fd, self.status_bytes + layout.num_bytes)
+        self.layout = layout
+        return self._request(workers, messages.ATTACH, dict.fromkeys(workers, layout))[1]
 
-    def views(self) -> block.Views:
-        assert self.plan is not None
-        return block.views(self.plan, mmap.mmap(self.memory, self.plan.size, offset=self.board_bytes))
+    def views(self) -> shared_arrays.Views:
+        """Return the shared arrays."""
+        assert self.layout is not None
+        buffer = mmap.mmap(self.shared_fd, self.layout.num_bytes, offset=self.status_bytes)
+        return shared_arrays.make_views(self.layout, buffer)
 
     def run(self, operation: int, workers: Iterable[int]) -> list[tuple[int, Fault]]:
-        """Let workers reset or step their environments; the faults of those that failed, which are gone then."""
-        return self._ask(list(workers), operation, {})[1]
+        """Let workers reset or step their environments; return the faults of those that failed, which are removed."""
+        return self._request(list(workers), operation, {})[1]
 
-    def _ask(
+    def _request(
         self, workers: list[int], operation: int, values: dict[int, Any]
     ) -> tuple[dict[int, Any], list[tuple[int, Fault]]]:
         answers: dict[int, Any] = {}
@@ -166,71 +172,75 @@ class Processes:
         for worker in workers:
             process = self.processes[worker]
             assert process is not None
-            with contextlib.suppress(wire.Closed):  # the end of its answers says so, too
+            with contextlib.suppress(messages.Closed):  # noticed below, as its pipe of answers is closed too
                 process.send(operation, values.get(worker))
-        seen: dict[int, tuple[int, float]] = {}
-        look = time.monotonic() + _LOOK
+        progress: dict[int, tuple[int, float]] = {}  # number of calls, and the time at which it last changed
+        next_check = time.monotonic() + _POLL_SECONDS
         while pending:
-            for fd, _ in self.poll.poll(_LOOK * 1000):
+            for fd, _ in self.poll.poll(_POLL_SECONDS * 1000):
                 worker = self.by_fd[fd]
                 process = self.processes[worker]
                 assert process is not None
                 try:
-                    answer = answers[worker] = process.answer()
+                    answer = answers[worker] = process.receive()
                     fault = answer if isinstance(answer, Fault) else None
-                except wire.Closed:
-                    fault = self._died(worker)
+                except messages.Closed:
+                    fault = self._exit_fault(worker)
                 if fault is not None:
                     faults.append((worker, fault))
                     self._remove(worker)
                 pending.discard(worker)
-            if pending and (now := time.monotonic()) >= look:
-                look = now + _LOOK
+            if pending and (now := time.monotonic()) >= next_check:
+                next_check = now + _POLL_SECONDS
                 if self.interrupted():
                     raise Interrupted
-                for worker in [worker for worker in pending if self._silent(worker, seen, now)]:
-                    faults.append((worker, self._hangs(worker)))
+                for worker in [worker for worker in pending if self._timed_out(worker, progress, now)]:
+                    faults.append((worker, self._timeout_fault(worker)))
                     self._remove(worker)
                     pending.discard(worker)
         return answers, faults
 
-    def _at(self, worker: int) -> tuple[int, int, int]:
-        """What a worker is doing, in which environment, and how many calls it has begun."""
-        slot = worker * wire.SLOTS
-        return self.board[slot], self.board[slot + 1], self.board[slot + 2]
+    def _status(self, worker: int) -> tuple[int, int, int]:
+        """Return a worker's stage, the index of the environment, and the number of calls that it has begun."""
+        slot = worker * messages.STATUS_SIZE
+        return self.status[slot], self.status[slot + 1], self.status[slot + 2]
 
-    def _silent(self, worker: int, seen: dict[int, tuple[int, float]], now: float) -> bool:
-        """Whether the call that a worker is in takes longer than it may, or its process has ended without a word."""
-        stage, _, calls = self._at(worker)
-        before, since = seen.get(worker, (-1, now))
-        if calls != before:
-            seen[worker] = (calls, now)
+    def _timed_out(self, worker: int, progress: dict[int, tuple[int, float]], now: float) -> bool:
+        """Return true where a worker's call takes longer than the timeout, or its process has exited silently."""
+        stage, _, calls = self._status(worker)
+        previous_calls, since = progress.get(worker, (-1, now))
+        if calls != previous_calls:
+            progress[worker] = (calls, now)
             return False
         process = self.processes[worker]
         assert process is not None
-        if process.ended():  # something that it started still holds the pipe
+        if process.has_exited():  # a process that it started still holds the pipe open
             return True
-        return now - since > (_START if stage in (group.STARTING, group.IMPORTING) else self.timeout)
+        return now - since > self._limit(stage)
 
-    def _hangs(self, worker: int) -> Fault:
+    def _limit(self, stage: int) -> float:
+        """Return the timeout of a stage, in seconds."""
+        return _START_SECONDS if stage in (group.STARTING, group.IMPORTING) else self.timeout
+
+    def _timeout_fault(self, worker: int) -> Fault:
         process = self.processes[worker]
         assert process is not None
-        if process.ended():
-            return self._died(worker)
-        stage, env, _ = self._at(worker)
-        seconds = _START if stage in (group.STARTING, group.IMPORTING) else self.timeout
-        return Fault("silent", env, stage, f"no answer for {seconds:g} s; a slow one needs a longer env_timeout")
+        if process.has_exited():
+            return self._exit_fault(worker)
+        stage, env, _ = self._status(worker)
+        text = f"no answer for {self._limit(stage):g} s; set a longer env_timeout for a slow environment"
+        return Fault("timeout", env, stage, text)
 
-    def _died(self, worker: int) -> Fault:
+    def _exit_fault(self, worker: int) -> Fault:
         process = self.processes[worker]
         assert process is not None
-        stage, env, _ = self._at(worker)
+        stage, env, _ = self._status(worker)
         try:
-            code = process.popen.wait(1.0)  # its pipe closes a moment before it is gone
+            code = process.popen.wait(1.0)  # the pipe closes a moment before the process has exited
         except subprocess.TimeoutExpired:
             code = None
-        how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        return Fault("died", env, stage, f"the process ended: {how}")
+        cause = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        return Fault("died", env, stage, f"the process ended: {cause}")
 
     def _remove(self, worker: int) -> None:
         process = self.processes[worker]
@@ -238,14 +248,14 @@ class Processes:
             self.poll.unregister(process.answers)
             del self.by_fd[process.answers]
             process.kill()
-            self.guard.discard(process.popen.pid)
+            self.orphans.discard(process.popen.pid)
             self.processes[worker] = None
 
     def close(self, grace: float = 0.5) -> None:
-        """End all workers: those that do not leave by themselves in `grace` seconds are killed."""
+        """End all workers; those that do not exit within `grace` seconds are killed."""
         for process in self.processes:
             if process is not None:
-                process.hang_up()
+                process.close_commands()
         end = time.monotonic() + grace
         for process in self.processes:
             if process is not None:
@@ -253,15 +263,15 @@ class Processes:
                     process.popen.wait(max(0.0, end - time.monotonic()))
         for worker in range(len(self.processes)):
             self._remove(worker)
-        self.guard.close()
+        self.orphans.close()
         self.starter.shutdown(wait=False)
-        if self.memory >= 0:
-            os.close(self.memory)
-            self.memory = -1
+        if self.shared_fd >= 0:
+            os.close(self.shared_fd)
+            self.shared_fd = -1
 
 
 def _anonymous_file() -> int:
-    """Memory that processes share and that is gone with the last of them, also after a kill -9."""
+    """Open a file in memory for processes to share; it is freed with the last of them, also after a kill -9."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("rlkit-hosts")
     with tempfile.TemporaryFile() as file:

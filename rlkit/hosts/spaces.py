@@ -1,13 +1,13 @@
-"""From a description of a Gymnasium space to the space of rlkit that holds the same values."""
+"""Conversion of a Gymnasium space's description to the space of rlkit that holds the same values."""
 
 import numpy as np
 
-from rlkit.hosts.worker.contract import Leaf, Tree
+from rlkit.hosts.worker.contract import Leaf, SpaceTree
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 
 
-def space(tree: Tree) -> Space:
-    """The space of rlkit that holds the values of a tree of leaves."""
+def space(tree: SpaceTree) -> Space:
+    """Return the space of rlkit that holds the values of a tree of leaves."""
     if isinstance(tree, dict):
         return Dict({name: space(child) for name, child in tree.items()})
     if isinstance(tree, tuple):
@@ -17,10 +17,10 @@ def space(tree: Tree) -> Space:
         sizes = (tree.high.astype(np.int64) - tree.low + 1).tolist()
         return MultiDiscrete(tuple(sizes)) if tree.shape else Discrete(sizes)
     low, high = tree.low, tree.high
-    if tree.native != tree.stored:
-        limits = np.iinfo if tree.stored.kind in "iu" else np.finfo if tree.stored.kind == "f" else None
+    if tree.native_dtype != tree.stored_dtype:
+        kind = tree.stored_dtype.kind
+        limits = np.iinfo if kind in "iu" else np.finfo if kind == "f" else None
         if limits is not None:
-            info = limits(tree.stored)
-            inside = (np.where(np.isinf(x), x, np.clip(x, info.min, info.max)) for x in (low, high))
-            low, high = inside
-    return Box(low, high, tree.shape, tree.stored)
+            info = limits(tree.stored_dtype)
+            low, high = (np.where(np.isinf(x), x, np.clip(x, info.min, info.max)) for x in (low, high))
+    return Box(low, high, tree.shape, tree.stored_dtype)

@@ -1,4 +1,4 @@
-"""Workers in this process: threads, for environments that wait or that let go of Python's lock; or none at all."""
+"""Workers in this process: threads (for environments that wait or release the interpreter lock), or serial calls."""
 
 import threading
 import time
@@ -7,19 +7,19 @@ from queue import SimpleQueue
 from typing import Any
 
 from rlkit.hosts.processes import Interrupted
-from rlkit.hosts.worker import block, group, making, wire
-from rlkit.hosts.worker.contract import Tree
-from rlkit.hosts.worker.group import Failed, Fault, Group, Ticket
-from rlkit.hosts.worker.making import Recipe
+from rlkit.hosts.worker import group, messages, shared_arrays
+from rlkit.hosts.worker.contract import SpaceTree
+from rlkit.hosts.worker.group import CancelToken, Failed, Fault, Group
+from rlkit.hosts.worker.recipe import Recipe, constructor
 
-_LOOK = 0.1  # seconds between two looks at threads that have not answered
+_POLL_SECONDS = 0.1  # between two checks of threads that have not answered
 
 
-class _Caller:
-    """Runs a function at once: the worker that is nobody else."""
+class _Serial:
+    """A worker that runs each function at once, in the caller's thread."""
 
     def call(self, function: Callable[[], Any]) -> None:
-        self.answer = _failed_or(function)
+        self.answer = _call(function)
 
     def wait(self, seconds: float) -> bool:
         return True
@@ -27,8 +27,8 @@ class _Caller:
     def close(self) -> None: ...
 
 
-class _Thread:
-    """Runs one function after another in a thread of its own."""
+class _ThreadWorker:
+    """A worker that runs functions one after another in a thread of its own."""
 
     def __init__(self, number: int):
         self.work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
@@ -38,7 +38,7 @@ class _Thread:
 
     def _run(self) -> None:
         while (function := self.work.get()) is not None:
-            self.answer = _failed_or(function)
+            self.answer = _call(function)
             self.done.release()
 
     def call(self, function: Callable[[], Any]) -> None:
@@ -51,7 +51,8 @@ class _Thread:
         self.work.put(None)
 
 
-def _failed_or(function: Callable[[], Any]) -> Any:
+def _call(function: Callable[[], Any]) -> Any:
+    """Return the result of a function, or the Fault that it raised."""
     try:
         return function()
     except Failed as failed:
@@ -61,73 +62,74 @@ def _failed_or(function: Callable[[], Any]) -> Any:
 class Local:
     """The workers of a pool in this process, with the interface of `Processes`.
 
-    An environment that hangs is noticed in a thread, which is then left behind; nothing notices it where there is none.
+    A thread whose environment hangs is abandoned after the timeout. Without threads, nothing can detect a hang.
     """
 
     def __init__(self, recipe: Recipe, shares: list[tuple[int, int]], timeout: float, *, threads: bool):
         self.recipe, self.shares, self.timeout, self.threads = recipe, shares, timeout, threads
         self.interrupted: Callable[[], bool] = lambda: False
         self.groups: list[Group | None] = [None] * len(shares)
-        self.callers: list[_Caller | _Thread | None] = [None] * len(shares)
-        self.tickets = [Ticket() for _ in shares]
-        self.board = [(group.STARTING, first, 0) for first, _ in shares]
-        self.memory: bytearray | None = None
-        self.plan: block.Layout | None = None
+        self.callers: list[_Serial | _ThreadWorker | None] = [None] * len(shares)
+        self.tokens = [CancelToken() for _ in shares]
+        self.status = [(group.STARTING, first, 0) for first, _ in shares]
+        self.buffer: bytearray | None = None
+        self.layout: shared_arrays.Layout | None = None
 
-    def start(self, workers: Iterable[int]) -> tuple[dict[int, tuple[Tree, Tree]], list[tuple[int, Fault]]]:
-        """Make the environments of workers: the spaces that each found, and what failed."""
+    def start(self, workers: Iterable[int]) -> tuple[dict[int, tuple[SpaceTree, SpaceTree]], list[tuple[int, Fault]]]:
+        """Make the environments of workers; return the spaces of each, and the faults of those that failed."""
 
-        def make(worker: int) -> tuple[Tree, Tree]:
-            (first, count), ticket = self.shares[worker], self.tickets[worker]
+        def make(worker: int) -> tuple[SpaceTree, SpaceTree]:
+            (first, count), token = self.shares[worker], self.tokens[worker]
             try:
-                maker = making.maker(self.recipe)
+                make_env = constructor(self.recipe)
             except Exception as error:
                 raise Failed(group.fault(error, first, group.MAKING)) from error
 
-            def note(stage: int, env: int) -> None:
-                self.board[worker] = (stage, env, self.board[worker][2] + 1)
+            def report(stage: int, env: int) -> None:
+                self.status[worker] = (stage, env, self.status[worker][2] + 1)
 
-            made = Group(maker, first, count, note, ticket)
-            self.groups[worker] = made
-            if self.plan is not None:
-                made.attach(self.views())
-            return made.obs, made.action
+            envs = Group(make_env, first, count, report, token)
+            self.groups[worker] = envs
+            if self.layout is not None:
+                envs.attach(self.views())
+            return envs.obs, envs.action
 
         workers = list(workers)
         for worker in workers:
             if self.callers[worker] is None:
-                self.callers[worker] = _Thread(worker) if self.threads else _Caller()
-        return self._ask(workers, make)
+                self.callers[worker] = _ThreadWorker(worker) if self.threads else _Serial()
+        return self._request(workers, make)
 
-    def attach(self, plan: block.Layout, workers: Iterable[int]) -> list[tuple[int, Fault]]:
-        """Share the arrays of a layout with workers."""
-        if self.memory is None:
-            self.plan, self.memory = plan, bytearray(plan.size)
-        return self._ask(list(workers), lambda worker: self._group(worker).attach(self.views()))[1]
+    def attach(self, layout: shared_arrays.Layout, workers: Iterable[int]) -> list[tuple[int, Fault]]:
+        """Allocate the arrays of a layout, where that has not been done, and share them with workers."""
+        if self.buffer is None:
+            self.layout, self.buffer = layout, bytearray(layout.num_bytes)
+        return self._request(list(workers), lambda worker: self._group(worker).attach(self.views()))[1]
 
-    def views(self) -> block.Views:
-        assert self.plan is not None
-        return block.views(self.plan, self.memory)
+    def views(self) -> shared_arrays.Views:
+        """Return the shared arrays."""
+        assert self.layout is not None
+        return shared_arrays.make_views(self.layout, self.buffer)
 
     def run(self, operation: int, workers: Iterable[int]) -> list[tuple[int, Fault]]:
-        """Let workers reset or step their environments; the faults of those that failed, which are gone then."""
+        """Let workers reset or step their environments; return the faults of those that failed, which are removed."""
 
-        def do(worker: int) -> None:
-            made = self._group(worker)
+        def execute(worker: int) -> None:
+            envs = self._group(worker)
             try:
-                made.step() if operation == wire.STEP else made.reset()
+                envs.step() if operation == messages.STEP else envs.reset()
             finally:
-                if made.ticket.abandoned:
-                    made.close()
+                if envs.token.cancelled:
+                    envs.close()
 
-        return self._ask(list(workers), do)[1]
+        return self._request(list(workers), execute)[1]
 
     def _group(self, worker: int) -> Group:
-        found = self.groups[worker]
-        assert found is not None
-        return found
+        envs = self.groups[worker]
+        assert envs is not None
+        return envs
 
-    def _ask(
+    def _request(
         self, workers: list[int], function: Callable[[int], Any]
     ) -> tuple[dict[int, Any], list[tuple[int, Fault]]]:
         answers: dict[int, Any] = {}
@@ -142,42 +144,42 @@ class Local:
             answer = self._wait(worker, caller)
             if isinstance(answer, Fault):
                 faults.append((worker, answer))
-                self._remove(worker, hangs=answer.kind == "silent")
+                self._remove(worker, hangs=answer.kind == "timeout")
             else:
                 answers[worker] = answer
         return answers, faults
 
-    def _wait(self, worker: int, caller: _Caller | _Thread) -> Any:
-        calls, since = -1, time.monotonic()
-        while not caller.wait(_LOOK):
-            stage, env, now = self.board[worker]
-            if now != calls:
-                calls, since = now, time.monotonic()
+    def _wait(self, worker: int, caller: _Serial | _ThreadWorker) -> Any:
+        previous_calls, since = -1, time.monotonic()
+        while not caller.wait(_POLL_SECONDS):
+            stage, env, calls = self.status[worker]
+            if calls != previous_calls:
+                previous_calls, since = calls, time.monotonic()
             if self.interrupted():
                 raise Interrupted
             if time.monotonic() - since > self.timeout:
-                return Fault(
-                    "silent", env, stage, f"no answer for {self.timeout:g} s; a slow one needs a longer env_timeout"
-                )
+                text = f"no answer for {self.timeout:g} s; set a longer env_timeout for a slow environment"
+                return Fault("timeout", env, stage, text)
         return caller.answer
 
     def _remove(self, worker: int, *, hangs: bool) -> None:
-        made, self.groups[worker] = self.groups[worker], None
+        envs, self.groups[worker] = self.groups[worker], None
         caller = self.callers[worker]
         if hangs and caller is not None:
-            self.tickets[worker].abandoned = True  # should it wake up, it must not touch what others have by then
-            self.tickets[worker] = Ticket()
+            # Should the call return later, it must not write: the thread that replaces it uses the same rows.
+            self.tokens[worker].cancelled = True
+            self.tokens[worker] = CancelToken()
             caller.close()
             self.callers[worker] = None
-        elif made is not None:
-            made.close()
+        elif envs is not None:
+            envs.close()
 
     def close(self) -> None:
-        """Close the environments, each where it has been stepped."""
-        for made, caller in zip(self.groups, self.callers, strict=True):
+        """Close the environments, each in the thread that has stepped it."""
+        for envs, caller in zip(self.groups, self.callers, strict=True):
             if caller is not None:
-                if made is not None:
-                    caller.call(made.close)
+                if envs is not None:
+                    caller.call(envs.close)
                     caller.wait(1.0)
                 caller.close()
         self.groups, self.callers = [None] * len(self.groups), [None] * len(self.callers)

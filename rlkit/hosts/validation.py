@@ -1,13 +1,13 @@
-"""What a pool's environments promise, looked at before training: values within their bounds, numbers that are numbers.
+"""Checks of the values that a pool's environments return, before training: within bounds, and finite.
 
-Structures, shapes and dtypes are looked at in every step anyway.
+Structures, shapes and dtypes are checked in every step anyway.
 """
 
 from typing import Any
 
 import numpy as np
 
-from rlkit.envs.checks import _check_bounds
+from rlkit.envs.checks import check_bounds
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from rlkit.types import ConfigError, PyTree
 
@@ -15,18 +15,18 @@ _STEPS = 16
 
 
 def check(pool: Any, seed: int) -> None:
-    """Take 16 random steps in every environment of a pool and look at the values; the pool is to be reset after it.
+    """Take 16 random steps in every environment of a pool and check the values. Reset the pool afterwards.
 
     Raises:
-      ConfigError: at the first violation, naming the environment, the field, what was expected and what came.
+      ConfigError: at the first violation, naming the environment, the field, the expected value and the actual one.
     """
     rng = np.random.default_rng(seed)
     name, space = pool.name, pool.observation_space
-    _check_bounds(name, "obs of reset", space, pool.reset(seed))
+    check_bounds(name, "obs of reset", space, pool.reset(seed))
     for _ in range(_STEPS):
         step = pool.step(sample(pool.action_space, rng, pool.num_envs))
-        _check_bounds(name, "obs of step", space, step.next_obs)
-        _check_bounds(name, "obs of reset", space, step.obs)
+        check_bounds(name, "obs of step", space, step.next_obs)
+        check_bounds(name, "obs of reset", space, step.obs)
         if not np.isfinite(step.reward).all():
             env = int(np.argmin(np.isfinite(step.reward)))
             raise ConfigError(
@@ -35,7 +35,7 @@ def check(pool: Any, seed: int) -> None:
 
 
 def sample(space: Space, rng: np.random.Generator, num_envs: int) -> PyTree:
-    """Random values [num_envs, ...] of a space, of NumPy."""
+    """Draw random values [num_envs, ...] of a space, as NumPy arrays."""
     match space:
         case Dict():
             return {name: sample(child, rng, num_envs) for name, child in space.spaces.items()}

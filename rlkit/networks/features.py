@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.names import ACTION_MASK
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from rlkit.types import Array, PyTree
-
-ACTION_MASK = "action_mask"  # the observation leaf, at the top of a Dict, that marks the legal actions
 
 
 def action_mask(obs: PyTree) -> Array | None:

@@ -1,4 +1,4 @@
-"""Faulty environments are reported before training, naming env, field, expected and got."""
+"""Faulty environments are reported before training, with environment, field, expected and actual value."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ KEY = jax.random.key(0)
 
 
 class Good:
-    """obs [2] float32 in [0, 1], two actions, episodes of three steps."""
+    """A correct environment: obs [2] float32 in [0, 1], two actions, episodes of three steps."""
 
     name = "Good"
 
@@ -39,7 +39,7 @@ class Good:
 
 
 def changed(**results):
-    """Good, with some results of `step` passed through functions."""
+    """Return a Good environment with some results of `step` passed through functions."""
 
     class Changed(Good):
         def step(self, key, state, action, params):
@@ -85,7 +85,7 @@ class OldApi(Good):
 
 
 def late(value, at=2):
-    """Wrong only from the second step on, after a correct reset."""
+    """Return a wrong observation from the second step on, after a correct reset."""
     return lambda obs, state: jnp.where(state["time"] >= at, jnp.asarray(value, obs.dtype), obs)
 
 
@@ -132,7 +132,7 @@ FAULTS = {
     "state shape": (changed(state=lambda s: s | {"x": s["x"][None]}), "state of step['x']", "float32[]", "float32[1]"),
     "state structure": (changed(state=lambda s: s | {"y": s["x"]}), "state of step", "reset's state", "'y'"),
     "state is weak": (WeakState(), "state of reset['time']", "strong", "weak int32"),
-    "foreign space": (ForeignSpace(), "action_space", "a space of rlkit.types", "int"),
+    "foreign space": (ForeignSpace(), "action_space", "a space of rlkit.spaces", "int"),
     "not traceable": (Untraceable(), "step", "a function JAX can trace", "TracerBoolConversionError"),
     "five results": (OldApi(), "step", "terminated, truncated", "5 values"),
 }

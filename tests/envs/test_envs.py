@@ -1,4 +1,4 @@
-"""gymnax's tasks through rlkit.envs: types, time limits, spaces, errors, and what importing them costs."""
+"""Tasks of gymnax through rlkit.envs: types, time limits, spaces, errors, and imports."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def avals(tree):
 
 
 def play(env: Env, params, num_envs: int, num_steps: int):
-    """Random play: first obs [N, ...], and obs, final, reward, terminated, truncated [T, N, ...]."""
+    """Play at random: -> first obs [N, ...]; obs, final, reward, terminated, truncated [T, N, ...]."""
 
     def one(key):
         reset_key, play_key = jax.random.split(key)
@@ -57,7 +57,7 @@ def test_types_are_those_of_the_space_and_stay_the_same(name):
     assert env.name == name
 
 
-def test_what_a_space_is_like_is_what_it_samples():
+def test_shape_of_agrees_with_samples():
     parts = {
         "b": Box(-np.inf, np.inf, (2, 3)),
         "a": spaces.Tuple((Box(0.0, 1.0, (1,)), Box(0, 255, (4, 4), np.uint8))),
@@ -102,7 +102,7 @@ def test_random_play_stays_within_the_bounds(name):
 
 
 def test_a_time_limit_keeps_the_true_final_observation():
-    """What `step` reports is what gymnax's own functions give, before and after the reset."""
+    """Compare `step` with gymnax's own functions, before and after the reset."""
     env, params = envs.make("CartPole-v1", max_steps_in_episode=5)
     raw = env.env
     step, step_env, reset = jax.jit(env.step), jax.jit(raw.step_env), jax.jit(raw.reset_env)
@@ -142,7 +142,7 @@ def test_same_keys_same_episodes_as_gymnax(name):
 
 
 def test_every_reset_of_every_environment_draws_its_own_numbers():
-    """Environments that step at once draw actions of their own."""
+    """Environments that reset in the same step start in different states."""
     env, params = envs.make("CartPole-v1", max_steps_in_episode=3)
     first, obs, _, _, _, truncated = play(env, params, num_envs=8, num_steps=30)
     starts = np.concatenate([first, obs[truncated]])
@@ -158,7 +158,7 @@ def test_no_key_is_used_twice():
 
 
 def test_traced_parameters():
-    """vmap over parameters; bounds that depend on them are unknown, not those of the defaults."""
+    """Bounds that depend on traced parameters are unknown, not those of the default parameters."""
     env, params = envs.make("Pendulum-v1")
     spaces = []
 
@@ -185,20 +185,24 @@ def test_parameters_by_keyword():
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        ("Cartpole-v1", {}, "env='Cartpole-v1' is not known; try CartPole-v1"),
-        ("breakout", {}, "try Breakout-MinAtar"),
-        ("Probe-Memroy", {}, "try Probe-Memory"),
+        ("Cartpole-v1", {}, "env='Cartpole-v1' is not known; did you mean 'CartPole-v1'"),
+        ("breakout", {}, "did you mean 'Breakout-MinAtar'"),
+        ("Probe-Memroy", {}, "did you mean 'Probe-Memory'"),
         ("MNISTBandit-bsuite", {}, "cannot run: it downloads its data"),
-        ("CartPole-v1", {"max_steps": 5}, "max_steps=5 is no parameter of env 'CartPole-v1'; try max_steps_in_episode"),
+        (
+            "CartPole-v1",
+            {"max_steps": 5},
+            "max_steps=5 is not a parameter of env 'CartPole-v1'; did you mean 'max_steps_",
+        ),
         (
             "CartPole-v1",
             {"max_steps_in_episode": 5.5},
-            "CartPole-v1.max_steps_in_episode=5.5 must be whole; its default is 500",
+            "CartPole-v1.max_steps_in_episode=5.5 must be an integer; its default is 500",
         ),
         ("CartPole-v1", {"gravity": "low"}, "CartPole-v1.gravity='low' must be a number; its default is 9.8"),
         ("Acrobot-v1", {"available_torque": [1.0]}, "must be a number in each of [3] entries"),
         ("FrozenLake-misc", {"map_name": "9x9"}, "map_name must be '4x4' or '8x8'"),
-        ("Probe-Memory", {"size": 3}, "size=3 is no parameter of env 'Probe-Memory'; it has length"),
+        ("Probe-Memory", {"size": 3}, "size=3 is not a parameter of env 'Probe-Memory'; it has length"),
         ("Probe-Memory", {"length": 1}, "at least 2"),
     ],
 )
@@ -209,8 +213,8 @@ def test_mistakes_are_named(name, kwargs, message):
     assert "\n" not in str(error.value)
 
 
-def test_importing_gymnax_leaves_the_drawing_libraries_whole():
-    """In fresh processes, in two orders: nothing heavy is imported, no stand-in stays, and drawing works after."""
+def test_importing_gymnax_does_not_break_the_plotting_libraries():
+    """In fresh processes, in two orders: nothing heavy is imported, no stand-in remains, and plotting works after."""
     start = """
         import sys, warnings
         warnings.simplefilter("error")
@@ -232,7 +236,7 @@ def test_importing_gymnax_leaves_the_drawing_libraries_whole():
         plt.plot([1, 2])
         assert pong.colors.ListedColormap is matplotlib.colors.ListedColormap
     """
-    drawing_first = """
+    plotting_first = """
         import matplotlib.pyplot as plt
         from matplotlib import colors
         plt.subplots()
@@ -254,7 +258,7 @@ def test_importing_gymnax_leaves_the_drawing_libraries_whole():
             stderr=subprocess.PIPE,
             text=True,
         )
-        for order in (visualize_first, drawing_first)
+        for order in (visualize_first, plotting_first)
     ]
     for process in processes:
         _, errors = process.communicate(timeout=120)
@@ -262,24 +266,24 @@ def test_importing_gymnax_leaves_the_drawing_libraries_whole():
 
 
 def test_a_stand_in_becomes_the_real_module_when_read(monkeypatch):
-    """Also inside the context, where a thread of the user's may meet one, and where there is no such module."""
-    from rlkit.envs import _import
+    """Inside the context as well, where another thread may use one."""
+    from rlkit.envs import _lazy_plotting
 
-    for name in [name for name in sys.modules if name.split(".")[0] in _import._PACKAGES]:
+    for name in [name for name in sys.modules if name.split(".")[0] in _lazy_plotting._PACKAGES]:
         monkeypatch.delitem(sys.modules, name)
-    with _import.drawing_deferred():
+    with _lazy_plotting.plotting_imported_lazily():
         import matplotlib.colors as early
 
-        assert isinstance(early, _import._Deferred)
+        assert isinstance(early, _lazy_plotting._LazyModule)
         assert early.to_hex((1, 0, 0)) == "#ff0000"
-        assert not any(isinstance(module, _import._Deferred) for module in sys.modules.values())
+        assert not any(isinstance(module, _lazy_plotting._LazyModule) for module in sys.modules.values())
     assert early.to_hex((0, 0, 1)) == "#0000ff"
 
 
 def test_importing_twice_is_harmless():
-    from rlkit.envs import _import
+    from rlkit.envs import _lazy_plotting
 
     before = dict(sys.modules)
-    with pytest.raises(RuntimeError), _import.drawing_deferred():
+    with pytest.raises(RuntimeError), _lazy_plotting.plotting_imported_lazily():
         raise RuntimeError
     assert {name for name in sys.modules if name not in before} == set()

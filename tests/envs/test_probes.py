@@ -1,4 +1,4 @@
-"""The probes pay what their docstrings say: returns of the best policy, measured by playing it."""
+"""Probes give the returns that their docstrings state, measured by playing the best policy."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ GAMMA, EPISODES = 0.9, 64
 
 
 def returns(name, act, **kwargs):
-    """First observations and discounted returns of whole episodes, played by `act(obs) -> action`, each to its end."""
+    """Play whole episodes by `act(obs) -> action`: -> first obs, discounted returns, and how they ended."""
     env, params = envs.make(name, **kwargs)
     steps = 6  # more than any episode here
 
@@ -25,14 +25,14 @@ def returns(name, act, **kwargs):
         def step(carry, key):
             obs, state, discount = carry
             obs, state, reward, terminated, truncated, info = env.step(key, state, act(obs), params)
-            going = jnp.where(terminated | truncated, 0.0, discount * GAMMA)
+            next_discount = jnp.where(terminated | truncated, 0.0, discount * GAMMA)
             out = (
                 discount * reward,
                 terminated & (discount > 0),
                 truncated & (discount > 0),
                 info["final_observation"],
             )
-            return (obs, state, going), out
+            return (obs, state, next_discount), out
 
         keys = jax.random.split(key, steps)
         _, (rewards, terminated, truncated, final) = jax.lax.scan(step, (first, state, jnp.float32(1)), keys)
@@ -81,15 +81,15 @@ def test_a_wrong_policy_gets_less(name, act, least):
     np.testing.assert_allclose(returns(name, act)[1], least, rtol=1e-5)
 
 
-def test_truncation_separates_the_two_ends():
+def test_truncation_probe_distinguishes_the_two_ends():
     length = 4
     first, got, terminated, truncated, final = returns("Probe-Truncation", lambda obs: jnp.int32(0), length=length)
     kind = first[:, 0]
     assert set(kind) == {-1.0, 1.0}
     np.testing.assert_array_equal(terminated, kind > 0)
     np.testing.assert_array_equal(truncated, kind < 0)
-    paid = (1 - GAMMA**length) / (1 - GAMMA)
-    np.testing.assert_allclose(got, paid, rtol=1e-6)
+    expected = (1 - GAMMA**length) / (1 - GAMMA)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
     # Bootstrapping from the final observation, which is the same one, gives the fixed point 1 / (1 - gamma).
     np.testing.assert_array_equal(final[kind < 0][:, length - 1], [[-1, 0]] * (kind < 0).sum())
     value = 1 / (1 - GAMMA)
@@ -97,14 +97,14 @@ def test_truncation_separates_the_two_ends():
 
 
 @pytest.mark.parametrize("act", [lambda obs: jnp.int32(0), lambda obs: jnp.int32(1), by_sign])
-def test_memory_pays_nothing_on_average_without_memory(act):
+def test_memory_probe_returns_zero_on_average_without_memory(act):
     first, got, *_ = returns("Probe-Memory", act, length=3)
     np.testing.assert_allclose(np.abs(got), GAMMA**2, rtol=1e-6)
     assert set(first[:, 0]) == {-1.0, 1.0}
     np.testing.assert_allclose(got[first[:, 0] == -1].mean(), -got[first[:, 0] == 1].mean())
 
 
-def test_memory_hides_the_cue_until_it_is_asked_for():
+def test_memory_probe_hides_the_cue_until_the_last_step():
     _, _, _, _, final = returns("Probe-Memory", lambda obs: jnp.int32(0), length=3)
     np.testing.assert_array_equal(final[:, 0], [[0, 0]] * EPISODES)
     np.testing.assert_array_equal(final[:, 1], [[0, 1]] * EPISODES)

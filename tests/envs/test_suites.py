@@ -1,4 +1,4 @@
-"""Environments of other libraries: the adapters on tiny stand-ins for them, and on the libraries that are installed."""
+"""Adapters for environments of other libraries, on tiny stand-ins and on the libraries that are installed."""
 
 import sys
 import types
@@ -19,50 +19,50 @@ from rlkit.envs.suites.pgx import PgxEnv
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
 from rlkit.types import ConfigError
 
-# What the libraries warn about is not ours to mend.
+# Warnings of the libraries cannot be fixed here.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.filterwarnings("ignore::UserWarning")]
 KEY = jax.random.key(0)
 
 
 def play(env, params, key, num_steps, act=None):
-    """One stream of random play: the first obs and state, then obs, state, reward, flags and finals [T, ...]."""
+    """Play one stream at random: -> first obs; obs, state, action, reward, flags and final observations [T, ...]."""
 
     def step(carry, key):
         obs, state = carry
         act_key, step_key = jax.random.split(key)
         action = env.action_space(params).sample(act_key) if act is None else act(obs, act_key)
-        obs, after, reward, terminated, truncated, info = env.step(step_key, state, action, params)
+        obs, next_state, reward, terminated, truncated, info = env.step(step_key, state, action, params)
         out = (obs, state, action, reward, terminated, truncated, info["final_observation"])
-        return (obs, after), out
+        return (obs, next_state), out
 
     reset_key, play_key = jax.random.split(key)
     first = env.reset(reset_key, params)
     return first[0], jax.lax.scan(step, first, jax.random.split(play_key, num_steps))[1]
 
 
-def played(env, params, num_steps, act=None):
-    """The same, as NumPy arrays."""
-    return jax.device_get(numbers(jax.jit(lambda key: play(env, params, key, num_steps, act))(KEY)))
+def play_numpy(env, params, num_steps, act=None):
+    """Play as `play` does, compiled, with NumPy arrays as results."""
+    return jax.device_get(key_data(jax.jit(lambda key: play(env, params, key, num_steps, act))(KEY)))
 
 
-def numbers(tree):
-    """Keys as the numbers that they are."""
+def key_data(tree):
+    """Replace the keys in a tree by their data."""
     return jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree)
 
 
 def legal(obs, key):
-    """A random legal action."""
+    """Draw a random legal action."""
     return jax.random.categorical(key, jnp.where(obs["action_mask"], 0.0, -jnp.inf)).astype(jnp.int32)
 
 
 def starts(first, obs, done):
-    """The observations that episodes open with, as rows."""
+    """Return the first observations of episodes, as rows."""
     leaves = zip(jax.tree.leaves(first), jax.tree.leaves(obs), strict=True)
     rows = [np.concatenate([np.ravel(a)[None], np.reshape(b[done], (done.sum(), -1))]) for a, b in leaves]
     return np.concatenate([row.astype(np.float64) for row in rows], axis=1)
 
 
-# Stand-ins, each in the manner of its library.
+# Stand-ins, each with the interface of its library.
 
 
 class WalkParams(struct.PyTreeNode):
@@ -70,19 +70,19 @@ class WalkParams(struct.PyTreeNode):
 
 
 class Walk:
-    """Five values: a walk that starts at random and dies at 3, in the manner of gymnax before 1.0."""
+    """A walk that starts at random and terminates at 3; its step returns five values, as in gymnax before 1.0."""
 
     default_params = WalkParams()
 
     def reset_env(self, key, params):
         state = {"x": jax.random.uniform(key), "time": 0}
-        return self.see(state), state
+        return self.observe(state), state
 
     def step_env(self, key, state, action, params):
         state = {"x": state["x"] + action, "time": state["time"] + 1}
-        return self.see(state), state, 1, self.is_terminal(state, params), {"discount": 0.0}
+        return self.observe(state), state, 1, self.is_terminal(state, params), {"discount": 0.0}
 
-    def see(self, state):
+    def observe(self, state):
         return jnp.stack([state["x"], 0.5])
 
     def is_terminal(self, state, params):
@@ -105,7 +105,7 @@ class PhysicsState(struct.PyTreeNode):
 
 
 class Slide:
-    """Brax: a body that starts at random and falls off at 2; writes into the dictionaries of the state it gets."""
+    """A body of Brax that starts at random and terminates at 2; the step modifies the dictionaries of its state."""
 
     action_size = 1
 
@@ -137,27 +137,27 @@ class RaceState(struct.PyTreeNode):
 
 
 class Race:
-    """pgx: two players add 1 or 2 to their scores, and the first at 4 wins; action 0 is never legal.
+    """A game of pgx: two players add 1 or 2 to their scores, and the first at 4 wins; action 0 is never legal.
 
-    Who has just added 1 moves again. A player sees its own score first.
+    A player who has added 1 moves again. Observations begin with the player's own score.
     """
 
     num_players = 2
 
     def init(self, key):
         player = jax.random.bernoulli(key).astype(jnp.int32)
-        no, mask = jnp.array(False), jnp.array([False, True, True])
-        state = RaceState(player, jnp.zeros(2), jnp.zeros(2), no, no, mask, jnp.zeros(2, jnp.int32), jnp.int32(0))
+        false, mask = jnp.array(False), jnp.array([False, True, True])
+        state = RaceState(player, jnp.zeros(2), jnp.zeros(2), false, false, mask, jnp.zeros(2, jnp.int32), jnp.int32(0))
         return state.replace(observation=self._observe(state, player))
 
     def step(self, state, action, key=None):
         del key
-        me = state.current_player
-        score = state.score.at[me].add(action)
-        over = score[me] >= 4
-        rewards = jnp.where(over, jnp.float32([-1, -1]).at[me].set(1), 0.0)
+        player = state.current_player
+        score = state.score.at[player].add(action)
+        over = score[player] >= 4
+        rewards = jnp.where(over, jnp.float32([-1, -1]).at[player].set(1), 0.0)
         state = state.replace(
-            current_player=jnp.where(action == 1, me, 1 - me), rewards=rewards, terminated=over, score=score,
+            current_player=jnp.where(action == 1, player, 1 - player), rewards=rewards, terminated=over, score=score,
             moves=state.moves + 1,
         )  # fmt: skip
         return state.replace(observation=self._observe(state, state.current_player))
@@ -207,11 +207,11 @@ class TimeStep(NamedTuple):
 
 
 class Dig:
-    """Jumanji: dig cells of a 2 x 3 field; the treasure ends the world, the third step only the episode."""
+    """A task of Jumanji: dig cells of a 2 x 3 field; the treasure terminates, the third step truncates."""
 
-    def __init__(self, together=True):
-        self.mask = (2, 3) if together else (2, 4)
-        size = np.array([1, 2]) if together else np.array([4, 4])  # one too wide, as MultiCVRP's
+    def __init__(self, joint_mask=True):
+        self.mask = (2, 3) if joint_mask else (2, 4)
+        size = np.array([1, 2]) if joint_mask else np.array([4, 4])  # too wide by one, as in MultiCVRP
         self.action_spec = BoundedArray((2,), np.int16, 0, size)
         number = BoundedArray((), np.int32, 0, 2)
         self.observation_spec = Spec(
@@ -223,19 +223,19 @@ class Dig:
     def reset(self, key):
         key, hide = jax.random.split(key)
         state = {"treasure": jax.random.randint(hide, (), 0, 6), "time": jnp.int32(0), "key": key}
-        return state, TimeStep(0.0, 1.0, self.see(state, jnp.zeros(2, jnp.int16)), jnp.array(False))
+        return state, TimeStep(0.0, 1.0, self.observe(state, jnp.zeros(2, jnp.int16)), jnp.array(False))
 
     def step(self, state, action):
         assert action.shape == (2,)
         assert action.dtype == jnp.int16
         state = state | {"time": state["time"] + 1}
-        found = action[0] * 3 + action[1] == state["treasure"]
-        discount = jnp.where(found, 0.0, 1.0)
+        success = action[0] * 3 + action[1] == state["treasure"]
+        discount = jnp.where(success, 0.0, 1.0)
         return state, TimeStep(
-            jnp.stack([found, found]), discount, self.see(state, action), found | (state["time"] >= 3)
+            jnp.stack([success, success]), discount, self.observe(state, action), success | (state["time"] >= 3)
         )
 
-    def see(self, state, action):
+    def observe(self, state, action):
         mask = jnp.ones(self.mask, bool).at[0, 0].set(False)
         return Digging(Cell(*action.astype(jnp.int32)), mask, state["time"])
 
@@ -245,9 +245,9 @@ def five_values():
 
 
 def physics():
-    from rlkit.envs.adapter import Limit
+    from rlkit.envs.adapter import TimeLimitParams
 
-    return PhysicsEnv("brax:slide", Slide()), Limit(4)
+    return PhysicsEnv("brax:slide", Slide()), TimeLimitParams(4)
 
 
 TINY = {
@@ -267,23 +267,23 @@ def test_the_contract_is_kept(suite):
 
 
 @pytest.mark.parametrize("suite", ["brax", "pgx"])
-def test_each_environment_of_a_batch_is_the_one_alone(suite):
+def test_vmapped_environments_equal_single_ones(suite):
     make, act = TINY[suite]
     env, params = make()
     keys = jax.random.split(KEY, 3)
     run = lambda key: play(env, params, key, 20, act)  # noqa: E731
-    together, alone = jax.device_get(numbers((jax.jit(jax.vmap(run))(keys), jax.jit(run)(keys[1]))))
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[1], b), together, alone)
+    batched, single = jax.device_get(key_data((jax.jit(jax.vmap(run))(keys), jax.jit(run)(keys[1]))))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[1], b), batched, single)
 
 
-def test_five_values_tell_a_limit_from_an_end():
+def test_five_values_distinguish_time_limit_and_termination():
     env, params = five_values()
-    _, (obs, state, action, reward, terminated, truncated, final) = played(env, params, 200)
+    _, (obs, state, action, reward, terminated, truncated, final) = play_numpy(env, params, 200)
     x, time = state["x"] + action.astype(np.float32), state["time"] + 1
     np.testing.assert_array_equal(final[:, 0], x)
     np.testing.assert_array_equal(terminated, x >= 3)
     np.testing.assert_array_equal(truncated, (time >= 6) & (x < 3))
-    assert np.any((time >= 6) & terminated), "no end of the world at the limit was played"
+    assert np.any((time >= 6) & terminated), "no episode terminated at the time limit"
     assert reward.dtype == jnp.float32
     done = terminated | truncated
     np.testing.assert_array_equal(obs[~done], final[~done])
@@ -291,8 +291,8 @@ def test_five_values_tell_a_limit_from_an_end():
     assert len(np.unique(obs[done][:, 0])) == done.sum() > 20
 
 
-def test_five_values_play_as_the_six_do():
-    """gymnax's CartPole as it was before 1.0: its `done` counts the limit as an end."""
+def test_five_values_give_the_same_episodes_as_six():
+    """CartPole of gymnax before 1.0, where `done` includes the time limit."""
     new, params = envs.make("CartPole-v1", max_steps_in_episode=20)
 
     class Old:
@@ -309,10 +309,10 @@ def test_five_values_play_as_the_six_do():
             return obs, state, reward, self.is_terminal(state, params), info
 
     old, _ = envs.adapt(Old())
-    a, b = (played(env, params, 200) for env in (old, new))
+    a, b = (play_numpy(env, params, 200) for env in (old, new))
     jax.tree.map(np.testing.assert_array_equal, (a[0], a[1][:5], a[1][6]), (b[0], b[1][:5], b[1][6]))
     terminated, truncated = b[1][4:6]
-    np.testing.assert_array_equal(a[1][5], truncated & ~terminated)  # before 1.0 an end was one or the other
+    np.testing.assert_array_equal(a[1][5], truncated & ~terminated)  # before 1.0 an end was either of the two
     assert terminated.any()
     assert (truncated & ~terminated).any()
 
@@ -323,35 +323,35 @@ class ResetsItself(Walk):
     def step(self, key, state, action, params): ...
 
 
-class SaysNothing(Walk):
+class NoIsTerminal(Walk):
     is_terminal = None
 
 
-class Endless(Walk):
+class NoTimeLimit(Walk):
     default_params = ()
 
     def step_env(self, key, state, action, params):
         return *super().step_env(key, state, action, WalkParams())[:3], jnp.array(True), {}
 
 
-def test_five_values_that_cannot_be_told_apart_are_refused():
+def test_ambiguous_environments_of_five_values_are_refused():
     with pytest.raises(
         ConfigError, match=r"env='ResetsItself' has no step_env\(\); a step that resets by itself loses"
     ):
         envs.adapt(ResetsItself())
     with pytest.raises(ConfigError, match="has max_steps_in_episode but no is_terminal"):
-        envs.adapt(SaysNothing())
-    env, params = envs.adapt(Endless())  # no limit: done is the end of the world
-    *_, terminated, truncated, _ = played(env, params, 3)[1]
+        envs.adapt(NoIsTerminal())
+    env, params = envs.adapt(NoTimeLimit())  # done is termination
+    *_, terminated, truncated, _ = play_numpy(env, params, 3)[1]
     assert terminated.all()
     assert not truncated.any()
 
 
-def test_a_body_is_started_afresh():
-    """Not from the first state, as Brax's own wrapper does, and the time limit is told from a fall."""
+def test_brax_starts_every_episode_at_random():
+    """Episodes start from new states, unlike with Brax's own wrapper; time limit and termination are separate."""
     env, params = physics()
     act = lambda obs, key: jax.random.uniform(key, (1,))  # noqa: E731
-    first, (obs, state, action, _, terminated, truncated, final) = played(env, params, 100, act)
+    first, (obs, state, action, _, terminated, truncated, final) = play_numpy(env, params, 100, act)
     x = state.env_state.pipeline_state + action[:, 0]
     np.testing.assert_array_equal(final, np.stack([x, np.ones_like(x)], 1))
     np.testing.assert_array_equal(terminated, x > 2)
@@ -359,12 +359,12 @@ def test_a_body_is_started_afresh():
     done = terminated | truncated
     assert np.any(terminated & ~truncated)
     assert np.any(truncated & ~terminated)
-    opened = starts(first, obs, done)
-    assert len(np.unique(opened[:, 0])) == len(opened) > 20
-    assert np.all(opened[:, 1] == 0)
+    first_obs = starts(first, obs, done)
+    assert len(np.unique(first_obs[:, 0])) == len(first_obs) > 20
+    assert np.all(first_obs[:, 1] == 0)
 
 
-def test_the_state_that_a_step_gets_is_not_written_into():
+def test_a_step_does_not_modify_its_arguments():
     env, params = physics()
     _, state = env.reset(KEY, params)
     env.step(KEY, state, jnp.ones(1), params)
@@ -372,33 +372,33 @@ def test_the_state_that_a_step_gets_is_not_written_into():
     assert state.env_state.metrics["x"] == 0
 
 
-def test_player_0_meets_random_opponents():
+def test_player_0_against_random_opponents():
     env, params = PgxEnv("pgx:race", Race()), ()
-    _, (obs, state, action, reward, terminated, truncated, final) = played(env, params, 400, legal)
-    assert np.all(state.current_player == 0), "an action is asked for where it is not player 0's turn"
+    _, (obs, state, action, reward, terminated, truncated, final) = play_numpy(env, params, 400, legal)
+    assert np.all(state.current_player == 0), "a step began when it was not player 0's turn"
     assert not truncated.any()
     own, other = final["obs"][:, 0], final["obs"][:, 1]
-    np.testing.assert_array_equal(own, state.score[:, 0] + action)  # seen by player 0 at the end too
+    np.testing.assert_array_equal(own, state.score[:, 0] + action)  # the view of player 0, at the end as well
     np.testing.assert_array_equal(reward, np.where(own >= 4, 1, np.where(other >= 4, -1, 0)))
     np.testing.assert_array_equal(terminated, (own >= 4) | (other >= 4))
     np.testing.assert_array_equal(other[(action == 1) & ~terminated], state.score[:, 1][(action == 1) & ~terminated])
-    opened = obs["obs"][terminated]
-    assert np.all(opened[:, 0] == 0)
-    assert set(opened[:, 1]) > {0, 2}, "the opponent opens some games"
-    assert 4 not in opened[:, 1], "a game that ended before player 0's turn"
+    first_obs = obs["obs"][terminated]
+    assert np.all(first_obs[:, 0] == 0)
+    assert set(first_obs[:, 1]) > {0, 2}, "the opponent begins some games"
+    assert 4 not in first_obs[:, 1], "a game that ended before player 0's turn"
     assert (reward == -1).sum() > 20
     assert (reward == 1).sum() > 20
 
 
-def test_masks_of_combinations_make_one_action_of_a_vector():
+def test_a_mask_of_combinations_gives_a_discrete_action():
     env = JumanjiEnv("jumanji:dig", Dig())
     assert env.action_space(()) == Discrete(6)
     space = env.observation_space(())
     assert isinstance(space, Dict)
     assert space.spaces["action_mask"].shape == (6,)
     assert space.spaces["step_count"] == Box(0, 3, (), np.int32)
-    _, (_, state, action, reward, terminated, truncated, final) = played(env, (), 100, legal)
-    assert not np.any(action == 0), "the mask belongs to other actions"
+    _, (_, state, action, reward, terminated, truncated, final) = play_numpy(env, (), 100, legal)
+    assert not np.any(action == 0), "an illegal action was drawn"
     np.testing.assert_array_equal(final["cell"]["row"], action // 3)
     np.testing.assert_array_equal(final["cell"]["column"], action % 3)
     np.testing.assert_array_equal(terminated, action == state["treasure"])
@@ -408,8 +408,8 @@ def test_masks_of_combinations_make_one_action_of_a_vector():
     assert truncated.any()
 
 
-def test_masks_of_choices_keep_the_vector():
-    env = JumanjiEnv("jumanji:dig", Dig(together=False))
+def test_a_mask_per_choice_keeps_the_vector_of_actions():
+    env = JumanjiEnv("jumanji:dig", Dig(joint_mask=False))
     assert env.action_space(()) == MultiDiscrete((4, 4))
     obs, _ = env.reset(KEY, ())
     np.testing.assert_array_equal(obs["action_mask"], [False, *[True] * 7])
@@ -430,20 +430,20 @@ def test_a_suite_by_name(tiny_brax):
     assert envs.names("brax") == ["brax:slide"]
     env, params = envs.make("brax:slide", max_steps_in_episode=3, speed=2.0)
     assert env.env.speed == 2.0
-    *_, truncated, _ = played(env, params, 12, lambda obs, key: jnp.zeros(1))[1]
+    *_, truncated, _ = play_numpy(env, params, 12, lambda obs, key: jnp.zeros(1))[1]
     assert truncated.tolist() == [t % 3 == 2 for t in range(12)]
 
 
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        ("brax:slied", {}, "env='brax:slied' is not known; try brax:slide"),
+        ("brax:slied", {}, "env='brax:slied' is not known; did you mean 'brax:slide'"),
         ("brax:swimmer", {}, "env='brax:swimmer' cannot run: Brax computes water"),
-        ("brxa:slide", {}, "env='brxa:slide' is of no suite that rlkit knows; try brax:"),
+        ("brxa:slide", {}, "env='brxa:slide' does not start with the name of a suite; did you mean 'brax:'"),
         ("nothing:slide", {}, "try brax:, craftax:, jumanji:, pgx:, playground:, xland:"),
-        ("brax:slide", {"sped": 2}, "sped=2 is no parameter of env 'brax:slide'; try speed"),
-        ("brax:slide", {"max_steps_in_episode": 0}, "brax:slide.max_steps_in_episode=0 must be a whole number"),
-        ("craftax:Craftax-Symbolik-v1", {}, "try craftax:Craftax-Symbolic-v1"),
+        ("brax:slide", {"sped": 2}, "sped=2 is not a parameter of env 'brax:slide'; did you mean 'speed'"),
+        ("brax:slide", {"max_steps_in_episode": 0}, "brax:slide.max_steps_in_episode=0 must be an integer"),
+        ("craftax:Craftax-Symbolik-v1", {}, "did you mean 'craftax:Craftax-Symbolic-v1'"),
     ],
 )
 def test_mistakes_are_named(tiny_brax, name, kwargs, message):
@@ -464,7 +464,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("suite", LIBRARIES)
-def test_a_missing_library_is_one_line_with_the_command(monkeypatch, suite):
+def test_the_error_for_a_missing_library_has_the_install_command(monkeypatch, suite):
     assert set(LIBRARIES) == set(registry.SUITES)
     for module in [name for name in sys.modules if name.partition(".")[0] == LIBRARIES[suite]]:
         monkeypatch.delitem(sys.modules, module)
@@ -475,7 +475,7 @@ def test_a_missing_library_is_one_line_with_the_command(monkeypatch, suite):
     assert str(error.value) == line
 
 
-def test_the_command_line_says_so_too(monkeypatch, capsys):
+def test_the_command_line_prints_the_install_command(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "brax", None)
     monkeypatch.setenv("RLKIT_CACHE", "off")
     assert cli.main(["check", "ppo/brax_ant"]) == 2
@@ -494,22 +494,22 @@ def of_craftax(env, params, key, state, action):
 
 
 def of_xland(env, params, key, state, action):
-    seen = env.env.step(params, state, action).observation
-    return jnp.concatenate([seen[..., :1] == jnp.arange(13), seen[..., 1:] == jnp.arange(12)], axis=-1)
+    obs = env.env.step(params, state, action).observation
+    return jnp.concatenate([obs[..., :1] == jnp.arange(13), obs[..., 1:] == jnp.arange(12)], axis=-1)
 
 
 def of_maze(env, params, key, state, action):
-    seen = env.env.step(state, action)[1].observation
-    positions = {name: getattr(seen, name)._asdict() for name in ("agent_position", "target_position")}
-    return {"walls": seen.walls, "step_count": seen.step_count, "action_mask": seen.action_mask} | positions
+    obs = env.env.step(state, action)[1].observation
+    positions = {name: getattr(obs, name)._asdict() for name in ("agent_position", "target_position")}
+    return {"walls": obs.walls, "step_count": obs.step_count, "action_mask": obs.action_mask} | positions
 
 
 def of_pgx(env, params, key, state, action):
-    after = env.env.step(state, action, jax.random.split(key)[0])
-    return {"action_mask": after.legal_action_mask, "obs": after.observation}
+    next_state = env.env.step(state, action, jax.random.split(key)[0])
+    return {"action_mask": next_state.legal_action_mask, "obs": next_state.observation}
 
 
-# By task: what makes its episodes last three steps, and its library's own step.
+# By task: the arguments for episodes of three steps, and the step of the library itself.
 REAL = {
     "brax:inverted_pendulum": ({"max_steps_in_episode": 3, "backend": "spring"}, of_brax),
     "brax:ant": ({"max_steps_in_episode": 3, "backend": "spring"}, of_brax),
@@ -523,7 +523,7 @@ REAL = {
 
 @pytest.fixture(scope="module", params=REAL)
 def real(request):
-    """env, params and own step of a task; skipped where its library is missing."""
+    """Make a task: env, params, and the library's own step; skipped where the library is not installed."""
     suite = request.param.partition(":")[0]
     pytest.importorskip(LIBRARIES[suite], reason=f"pip install 'rlkit-jax[{suite}]' runs this")
     kwargs, own = REAL[request.param]
@@ -535,35 +535,35 @@ def real(request):
 def test_five_episodes_start_from_five_states(real):
     env, params, _ = real
     envs.check(env, params, jax.random.key(1))
-    first, (obs, *_, terminated, truncated, _) = played(env, params, 15)
+    first, (obs, *_, terminated, truncated, _) = play_numpy(env, params, 15)
     done = terminated | truncated
     assert done.sum() >= 4
-    assert truncated.any() or env.name == "jumanji:Maze-v0"  # whose limit is an end of the world, by its discount
-    opened = starts(first, obs, done)
-    assert len(np.unique(opened[:5], axis=0)) == 5
+    assert truncated.any() or env.name == "jumanji:Maze-v0"  # its time limit terminates, by its discount
+    first_obs = starts(first, obs, done)
+    assert len(np.unique(first_obs[:5], axis=0)) == 5
 
 
 @pytest.mark.timeout(900)
-def test_the_final_observation_is_what_the_bare_step_shows(real):
+def test_the_final_observation_is_that_of_the_library(real):
     env, params, own = real
     inner = env.env if hasattr(env, "n") else env
 
     @jax.jit
     def compare(key):
-        """[T] whether they agree in each step, and whether the episode ended there."""
+        """Return [T], true where both agree, and [T], true where the episode ended."""
 
         def step(state, key):
             action_key, step_key = jax.random.split(key)
             action = env.action_space(params).sample(action_key)
-            _, after, _, terminated, truncated, info = env.step(step_key, state, action, params)
-            bare_key, bare_state = step_key, state
+            _, next_state, _, terminated, truncated, info = env.step(step_key, state, action, params)
+            library_key, library_state = step_key, state
             if inner is not env:  # under the wrapper time_limit
-                bare_key, bare_state = jax.random.split(step_key)[0], state.env_state
+                library_key, library_state = jax.random.split(step_key)[0], state.env_state
             with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-                bare = own(inner, params, jax.random.split(bare_key)[0], bare_state, action)
+                expected = own(inner, params, jax.random.split(library_key)[0], library_state, action)
             agree = lambda a, b: jnp.allclose(a.astype(float), b.astype(float), 1e-5, 1e-5)  # noqa: E731
-            same = jax.tree.leaves(jax.tree.map(agree, info["final_observation"], bare))
-            return after, (jnp.all(jnp.stack(same)), terminated | truncated)
+            same = jax.tree.leaves(jax.tree.map(agree, info["final_observation"], expected))
+            return next_state, (jnp.all(jnp.stack(same)), terminated | truncated)
 
         _, state = env.reset(key, params)
         return jax.lax.scan(step, state, jax.random.split(key, 8))[1]
@@ -574,7 +574,7 @@ def test_the_final_observation_is_what_the_bare_step_shows(real):
 
 
 @pytest.mark.timeout(900)
-def test_ppo_takes_two_updates(real):
+def test_two_updates_of_ppo(real):
     env, params, _ = real
     config = ppo.Config(hidden_sizes=(8,), channels=(4,), num_epochs=1, num_minibatches=2)
     agent = ppo.make(config, env.observation_space(params), env.action_space(params))
@@ -591,14 +591,14 @@ def test_tic_tac_toe_is_played_to_its_end():
     pytest.importorskip("pgx", reason="pip install 'rlkit-jax[pgx]' runs this")
     env, params = envs.make("pgx:tic_tac_toe")
     envs.check(env, params, jax.random.key(1))
-    _, (obs, state, action, reward, terminated, _, final) = played(env, params, 300, legal)
+    _, (obs, state, action, reward, terminated, _, final) = play_numpy(env, params, 300, legal)
     assert np.all(state.current_player == 0)
-    mine, theirs = final["obs"][..., 0].sum((1, 2)), final["obs"][..., 1].sum((1, 2))
-    assert np.all(np.abs(mine - theirs) <= 1), "player 0 sees its own stones first, at the end too"
-    assert np.all(final["obs"][np.arange(300), action // 3, action % 3, 0]), "the stone that was put"
+    own, other = final["obs"][..., 0].sum((1, 2)), final["obs"][..., 1].sum((1, 2))
+    assert np.all(np.abs(own - other) <= 1), "player 0's own stones come first, at the end as well"
+    assert np.all(final["obs"][np.arange(300), action // 3, action % 3, 0]), "the stone of the action"
     assert set(reward[terminated]) == {-1, 0, 1}
     assert not reward[~terminated].any()
-    assert set(obs["obs"][terminated].sum((1, 2, 3))) == {0, 1}, "either opens"
+    assert set(obs["obs"][terminated].sum((1, 2, 3))) == {0, 1}, "both players begin some games"
     wins = (reward == 1).sum() / terminated.sum()
     assert 0.25 < wins < 0.6
 
@@ -607,7 +607,7 @@ def test_tic_tac_toe_is_played_to_its_end():
 @pytest.mark.optimized
 @pytest.mark.timeout(3600)
 def test_ant_learns_to_run():
-    """A return of -205 in the first 40,000 steps, 240 after half a million; some minutes of one core."""
+    """Measured: a return of -205 in the first 40,000 steps, 240 after half a million; some minutes on one core."""
     pytest.importorskip("brax", reason="pip install 'rlkit-jax[brax]' runs this")
     env, params = envs.make("brax:ant", backend="spring")
     config = ppo.Config(activation="silu", num_minibatches=8, normalize_obs=True, normalize_reward=True)

@@ -1,4 +1,4 @@
-"""Wrappers against plain loops, over random episodes of an environment whose observations say where they come from."""
+"""Wrappers against plain loops, over random episodes of an environment whose observations identify their step."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class CounterState(struct.PyTreeNode):
 
 
 class Counter:
-    """obs = [a number of the episode's own, steps so far, last action]; the reward of step t is t + 10 * action.
+    """Observes [number of the episode, steps so far, last action]; the reward of step t is t + 10 * action.
 
     An episode lasts 2 to 5 steps; those with an even number terminate, the others are truncated.
     """
@@ -56,7 +56,7 @@ class Counter:
 
 
 class Masked(Counter):
-    """The same with a dictionary: numbers of several kinds and a mask."""
+    """A Counter with a dictionary of observations: several dtypes and a mask."""
 
     def _obs(self, state):
         mask = jnp.arange(3) != state.time % 3
@@ -77,7 +77,7 @@ STEP, RESET = jax.jit(lambda key, state, action: Counter().step(key, state, acti
 
 
 def run(env, actions: Any = ACTIONS):
-    """First obs, and obs, final, reward, terminated, truncated [T, ...], under fixed keys and actions."""
+    """Play with fixed keys and actions: -> first obs; obs, final, reward, terminated, truncated [T, ...]."""
 
     @jax.jit
     def episodes(key):
@@ -196,9 +196,9 @@ def test_flatten():
         vector, digits = obs["pair"]
         return np.concatenate([np.eye(6)[obs["count"]], vector, *np.eye(3)[digits]])
 
-    for raw, seen in ((first, got[0]), *(((x), y) for x, y in zip(rows(obs), rows(got[1]), strict=True))):
-        np.testing.assert_array_equal(seen["obs"], flat(raw))
-        np.testing.assert_array_equal(seen["action_mask"], raw["action_mask"])
+    for raw, flattened in ((first, got[0]), *(((x), y) for x, y in zip(rows(obs), rows(got[1]), strict=True))):
+        np.testing.assert_array_equal(flattened["obs"], flat(raw))
+        np.testing.assert_array_equal(flattened["action_mask"], raw["action_mask"])
     np.testing.assert_array_equal([x["obs"] for x in rows(got[2])], [flat(x) for x in rows(final)])
     space = wrapped.observation_space(())
     assert isinstance(space, Dict)
@@ -211,16 +211,16 @@ def rows(tree):
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"),
+    ("name", "positions"),
     [("CartPole-v1", [0, 2]), ("MountainCar-v0", [0]), ("Pendulum-v1", [0, 1]), ("Acrobot-v1", [0, 1, 2, 3])],
 )
-def test_hide_velocity(name, kept):
+def test_hide_velocity(name, positions):
     env, params = envs.make(name)
     wrapped = envs.wrap(env, ["hide_velocity"])
     obs, _ = env.reset(jax.random.key(0), params)
     hidden, _ = wrapped.reset(jax.random.key(0), params)
-    np.testing.assert_array_equal(hidden, obs[np.array(kept)])
-    assert wrapped.observation_space(params) == Box(*(b[kept] for b in bounds(env.observation_space(params))))
+    np.testing.assert_array_equal(hidden, obs[np.array(positions)])
+    assert wrapped.observation_space(params) == Box(*(b[positions] for b in bounds(env.observation_space(params))))
 
 
 def bounds(space):
@@ -236,19 +236,19 @@ def test_clip_action():
     weak = params.replace(max_torque=0.5)
     state = wrapped.step(jax.random.key(1), state, jnp.array([9.0]), weak)[1]
     assert state.last_u == 0.5
-    seen = []
+    received = []
 
     class Spy(Counter):
         def action_space(self, params):
             return Box([-1, -2], [1, 2])
 
         def step(self, key, state, action, params):
-            seen.append(np.asarray(action))
+            received.append(np.asarray(action))
             return super().step(key, state, jnp.int32(0), params)
 
     spy = wrappers.ClipAction(Spy())
     spy.step(jax.random.key(1), spy.reset(jax.random.key(0), ())[1], jnp.array([-5.0, 1.5]), ())
-    np.testing.assert_array_equal(seen[0], [-1, 1.5])
+    np.testing.assert_array_equal(received[0], [-1, 1.5])
 
 
 ALL = ["hide_velocity", "frame_stack:4", "flatten", "action_repeat:2", "sticky_action:0.25", "time_limit:6"]
@@ -278,16 +278,16 @@ def test_order_is_from_the_inside_out():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("framestack:4", "wrapper='framestack:4' is not known; try frame_stack"),
-        ("frame_stack", "wrapper='frame_stack' needs a whole number after the colon, such as frame_stack:4"),
-        ("frame_stack:two", "needs a whole number"),
+        ("framestack:4", "wrapper='framestack:4' is not known; did you mean 'frame_stack'"),
+        ("frame_stack", "wrapper='frame_stack' needs an integer after the colon, such as frame_stack:4"),
+        ("frame_stack:two", "needs an integer"),
         ("frame_stack:0", "wrapper frame_stack: n=0 must be at least 1"),
         ("time_limit:-1", "must be at least 1"),
         ("action_repeat:0", "must be at least 1"),
         ("sticky_action:1.5", "p=1.5 must be a probability"),
         ("sticky_action:nan", "p=nan must be a probability"),
         ("flatten:2", "wrapper='flatten:2' takes no argument; write flatten"),
-        ("hide_velocity", "does not know env='Counter'"),
+        ("hide_velocity", "does not support env='Counter'"),
     ],
 )
 def test_mistakes_are_named(spec, message):
@@ -296,7 +296,7 @@ def test_mistakes_are_named(spec, message):
     assert message in str(error.value)
 
 
-def test_wrappers_that_do_not_fit_say_so():
+def test_unsuitable_environments_are_refused():
     env, params = envs.make("CartPole-v1")
     with pytest.raises(ConfigError, match="needs continuous actions"):
         envs.wrap(env, ["clip_action"]).action_space(params)

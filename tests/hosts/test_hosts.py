@@ -19,7 +19,7 @@ BACKENDS = ("process", "thread", "serial")
 
 
 def play(pool, steps, seed=0):
-    """The steps that random actions lead to."""
+    """Reset a pool and iterate over (action, step) of random actions."""
     rng = np.random.default_rng(seed)
     pool.reset()
     for _ in range(steps):
@@ -54,7 +54,7 @@ def test_only_real_transitions(backend):
 
 
 def test_staggered_ends_count_true_steps():
-    """3 steps in one environment, whose neighbor ends at other times: as many transitions as steps."""
+    """Every step of every environment is one transition."""
     with hosts.make("host_envs:Counter", num_envs=2, backend="serial", ends="terminated") as pool:
         steps = [step for _, step in play(pool, 20)]
     assert sum(int(step.real.sum()) for step in steps) == 40
@@ -62,8 +62,8 @@ def test_staggered_ends_count_true_steps():
 
 
 def test_same_seed_same_transitions_in_every_backend():
-    """1,000 transitions, wherever they are made and however the environments are shared out."""
-    seen = []
+    """Compare 1,000 transitions for different backends and numbers of workers."""
+    results = []
     for backend, workers, seed in (
         ("process", 2, 3),
         ("process", 1, 3),
@@ -73,13 +73,13 @@ def test_same_seed_same_transitions_in_every_backend():
     ):
         with hosts.make("host_envs:Noise", num_envs=5, backend=backend, num_workers=workers, seed=seed) as pool:
             steps = [step for _, step in play(pool, 200)]
-            seen.append(
+            results.append(
                 [
                     np.stack(x)
                     for x in zip(*[(s.obs["x"], s.next_obs["x"], s.obs["kind"], s.reward) for s in steps], strict=True)
                 ]
             )
-    first, *same, other = seen
+    first, *same, other = results
     for arrays in same:
         for a, b in zip(first, arrays, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -97,16 +97,16 @@ def test_reset_begins_the_same_episodes_again():
         assert not np.array_equal(pool.reset(1)["x"], pool.reset(2)["x"])
 
 
-def test_what_a_step_returns_is_the_callers():
+def test_a_step_returns_copies():
     with hosts.make("host_envs:Noise", num_envs=2, num_workers=2) as pool:
-        kept = [step for _, step in play(pool, 10)]
-        for arrays in ([s.obs["x"] for s in kept], [s.next_obs["x"] for s in kept], [s.reward for s in kept]):
+        steps = [step for _, step in play(pool, 10)]
+        for arrays in ([s.obs["x"] for s in steps], [s.next_obs["x"] for s in steps], [s.reward for s in steps]):
             assert len({array.tobytes() for array in arrays}) == 10
             assert not any(np.shares_memory(a, b) for a in arrays for b in arrays if a is not b)
 
 
-def test_workers_see_no_accelerator_and_no_ctrl_c():
-    """Neither is JAX loaded in them: a worker is an interpreter with NumPy and Gymnasium."""
+def test_workers_ignore_accelerators_and_ctrl_c():
+    """A worker is an interpreter with NumPy and Gymnasium, without JAX."""
     before = dict(os.environ)
     with hosts.make("host_envs:Surroundings", num_envs=1) as pool:
         assert pool.observation_space == MultiDiscrete((2, 2, 2))
@@ -120,9 +120,9 @@ def test_spaces():
         assert pool.observation_space == Dict({"x": Box(-10, 10, (2,)), "kind": Discrete(5)})
         assert pool.action_space == Box(-1, 1, (2,))
     with hosts.make("host_envs:Counter", num_envs=1, backend="serial") as pool:
-        assert pool.observation_space == Box(0, np.inf, (3,))  # float64 there, float32 here
+        assert pool.observation_space == Box(0, np.inf, (3,))  # float64 in the environment, float32 in the pool
         assert pool.reset().dtype == np.float32
-        assert pool.action_space == Discrete(3)  # 1, 2, 3 there
+        assert pool.action_space == Discrete(3)  # 1, 2, 3 in the environment
 
 
 def test_cartpole_in_processes_is_gymnasiums_own():
@@ -133,22 +133,22 @@ def test_cartpole_in_processes_is_gymnasiums_own():
     with hosts.make("gymnasium:CartPole-v1", num_envs=4, num_workers=2) as pool:
         np.testing.assert_array_equal(pool.reset(3), obs)
         for action in actions:
-            found = pool.step(action)
+            step = pool.step(action)
             for index, env in enumerate(envs):
                 final, reward, terminated, truncated, _ = env.step(int(action[index]))
-                np.testing.assert_array_equal(found.next_obs[index], final)
-                assert (found.reward[index], found.terminated[index], found.truncated[index], found.real[index]) == (
+                np.testing.assert_array_equal(step.next_obs[index], final)
+                assert (step.reward[index], step.terminated[index], step.truncated[index], step.real[index]) == (
                     *(reward, terminated, truncated),
                     True,
                 )
                 obs[index] = env.reset()[0] if terminated or truncated else final
                 ends += terminated
-            np.testing.assert_array_equal(found.obs, obs)
+            np.testing.assert_array_equal(step.obs, obs)
     assert ends > 5
 
 
-def test_a_function_makes_environments_too():
-    """One of this very process, which no worker could import."""
+def test_environments_made_by_a_function():
+    """A class defined in this function, which no worker could import."""
     import gymnasium
 
     class Mine(gymnasium.Env):
@@ -166,31 +166,31 @@ def test_a_function_makes_environments_too():
 
 @pytest.mark.parametrize("backend", ["process", "serial"])
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("no space", "expected a Gymnasium environment, which has observation_space, got Wrong"),
         (
             "text space",
             "observation_space: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, got Text",
         ),
-        ("shape", "obs of reset: expected float32[2], as observation_space says, got float32[3]"),
+        ("shape", "obs of reset: expected float32[2], as observation_space declares, got float32[3]"),
         (
             "dtype",
-            "obs of reset: expected float32[2], as observation_space says, got float64[2]; return it as np.float32",
+            "obs of reset: expected float32[2], as observation_space declares, got float64[2]; return it as np.float32",
         ),
-        ("list", "obs of reset: expected float32[2], as observation_space says, got list [0.0, 0.0]"),
-        ("none", "obs of reset: expected float32[2], as observation_space says, got NoneType None"),
+        ("list", "obs of reset: expected float32[2], as observation_space declares, got list [0.0, 0.0]"),
+        ("none", "obs of reset: expected float32[2], as observation_space declares, got NoneType None"),
         ("reset", "reset: expected obs, info, got ndarray"),
         ("four values", "step: expected obs, reward, terminated, truncated, info, got 4 values"),
         ("reward", "reward: expected a number, got float64[1]"),
         ("reward text", "reward: expected a number, got str"),
         ("flag", "terminated: expected bool, got int 0"),
-        ("late shape", "obs of step: expected float32[2], as observation_space says, got float32[3]"),
-        ("late dtype", "obs of step: expected float32[2], as observation_space says, got float64[2]"),
+        ("late shape", "obs of step: expected float32[2], as observation_space declares, got float32[3]"),
+        ("late dtype", "obs of step: expected float32[2], as observation_space declares, got float64[2]"),
     ],
 )
-def test_the_contract(backend, how, said):
-    """Each violation is one line that names the environment, the field, what was expected and what came."""
+def test_the_contract(backend, how, message):
+    """Each violation is one line that names the environment, the field, the expected value and the actual one."""
 
     def run():
         with hosts.make("host_envs:Wrong", num_envs=2, num_workers=1, backend=backend, how=how) as pool:
@@ -199,13 +199,13 @@ def test_the_contract(backend, how, said):
     with pytest.raises(ConfigError) as error:
         run()
     text = str(error.value)
-    assert said in text
+    assert message in text
     assert "host_envs:Wrong" in text
     assert "environment 0 of worker 0, seed " in text
     assert "\n" not in text
 
 
-NEAR, FAR = 2**31 - 1, 2**31  # what int32 can hold, and cannot
+LARGEST, TOO_LARGE = 2**31 - 1, 2**31  # for int32
 
 
 @pytest.mark.parametrize(
@@ -219,52 +219,57 @@ NEAR, FAR = 2**31 - 1, 2**31  # what int32 can hold, and cannot
         (spaces.Dict({"id": spaces.Box(0, 9, (1,), np.int64)}), lambda x: {"id": np.array([x])}, r"\['id'\]"),
     ],
 )
-def test_whole_numbers_beyond_int32(space, make, path):
-    """They do not wrap around: wherever they come, it is one line."""
+def test_integers_beyond_int32(space, make, path):
+    """They do not wrap around, but raise an error of one line, in a reset, a step and a final observation."""
 
     def values(tree):
         return next(iter(tree.values())) if isinstance(tree, dict) else tree
 
-    for first, second, field in ((NEAR, NEAR, None), (FAR, NEAR, "obs of reset"), (NEAR, FAR, "obs of step")):
+    for first, second, field in (
+        (LARGEST, LARGEST, None),
+        (TOO_LARGE, LARGEST, "obs of reset"),
+        (LARGEST, TOO_LARGE, "obs of step"),
+    ):
         one = partial(Large, space, make(first), make(second))
         sync = partial(gymnasium.vector.SyncVectorEnv, [one], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
-        for made, final in (
+        for make_pool, error_field in (
             (partial(hosts.make, one, num_envs=1, backend="serial"), field),
             (partial(hosts.from_vector, sync), "final_obs" if field == "obs of step" else field),
         ):
-            with made() as pool:
+            with make_pool() as pool:
                 if field is None:
-                    seen = [pool.reset(), pool.step(np.zeros(1, np.int32)).next_obs]
-                    assert all(np.ravel(values(obs))[-1] == NEAR for obs in seen)
+                    observations = [pool.reset(), pool.step(np.zeros(1, np.int32)).next_obs]
+                    assert all(np.ravel(values(obs))[-1] == LARGEST for obs in observations)
                     continue
-                said = rf"{final}{path}: expected u?int\d\d whose values must fit int32, got {FAR}; return smaller"
-                with pytest.raises(ConfigError, match=said):  # noqa: PT012
+                rule = rf"u?int\d\d whose values must fit int32, got {TOO_LARGE}; return smaller"
+                message = rf"{error_field}{path}: expected {rule}"
+                with pytest.raises(ConfigError, match=message):  # noqa: PT012
                     pool.reset()
                     pool.step(np.zeros(1, np.int32))
 
 
 @pytest.mark.parametrize(
-    ("env", "settings", "said"),
+    ("env", "settings", "message"),
     [
         ("gymnasium:CartPole-v1", {"num_envs": 0}, "num_envs=0 must be above 0"),
         ("gymnasium:CartPole-v1", {"backend": "fork"}, "backend='fork' must be one of process, thread, serial"),
         ("gymnasium:CartPole-v1", {"timeout": 0}, "timeout=0 must be above 0"),
         ("gymnasium:NoSuch-v1", {}, "env='gymnasium:NoSuch-v1' cannot be made: NameNotFound"),
         ("gymnasium:os:CartPole-v1", {}, "must name one environment after the colon"),
-        ("gymnasum:CartPole-v1x!", {}, "is no environment of a host; try gymnasium:CartPole-v1"),
+        ("gymnasum:CartPole-v1x!", {}, "is not the name of an environment outside of JAX; did you mean 'gymnasium:"),
         ("gymnasium:CartPole-v1", {"color": 3}, "color"),
         ("host_envs:Odd", {}, "expected a Gymnasium environment, which has reset, got object"),
         ("host_envs:Missing", {}, "has no attribute 'Missing'"),
     ],
 )
-def test_mistakes(env, settings, said):
+def test_mistakes(env, settings, message):
     with pytest.raises((ConfigError, hosts.HostError)) as error:
         hosts.make(env, **{"num_envs": 1, "backend": "serial"} | settings)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_extra_names_its_command(monkeypatch):
+def test_the_error_for_a_missing_extra_has_the_install_command(monkeypatch):
     import importlib.util
 
     find = importlib.util.find_spec
@@ -283,7 +288,7 @@ def test_actions_of_another_batch_size():
             pool.step({"a": np.zeros(3, np.int32)})
 
 
-def test_closing_twice_and_using_it_after():
+def test_a_closed_pool_can_be_closed_again_and_not_used():
     pool = hosts.make("host_envs:Counter", num_envs=1)
     pool.reset()
     pool.close()
@@ -292,7 +297,7 @@ def test_closing_twice_and_using_it_after():
         pool.step(np.zeros(1, np.int32))
 
 
-def test_shares_are_even_and_whole():
+def test_shares_are_even_and_complete():
     for num_envs in range(1, 20):
         for workers in range(1, num_envs + 1):
             shares = pools._shares(num_envs, workers)
@@ -301,7 +306,7 @@ def test_shares_are_even_and_whole():
 
 
 @pytest.mark.parametrize("name", ["gymnasium:CartPole-v1", "atari:Pong", "my.envs:Mine", "gymnasium:x"])
-def test_names_of_hosts(name):
+def test_names_of_host_environments(name):
     assert hosts.is_host(name)
     assert hosts.is_own(name) == name.startswith("my")
 

@@ -1,4 +1,4 @@
-"""What becomes of worker processes that die, hang or fail, and that none outlives its pool, however that ends."""
+"""Worker processes that die, hang or fail; no worker outlives its pool, however the pool ends."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from rlkit import hosts
-from rlkit.hosts import guard
+from rlkit.hosts import orphans
 from rlkit.types import ConfigError
 
-TIMEOUT = 0.5  # of a call of an environment, where one is to hang
+TIMEOUT = 0.5  # seconds, of a call of an environment, where one hangs on purpose
 
 
 def children():
@@ -35,9 +35,9 @@ def act(pool):
     return np.zeros(pool.num_envs, np.int32)
 
 
-def test_waiting_for_a_slow_worker_takes_no_lock_that_ctrl_c_could_leave_held(monkeypatch):
+def test_waiting_for_a_slow_worker_never_calls_popen_poll(monkeypatch):
     def forbidden(popen):
-        raise AssertionError("an interrupt in the midst of Popen.poll leaves its lock held")
+        raise AssertionError("an interrupt in the middle of Popen.poll leaves its lock held")
 
     with hosts.make("host_envs:Target", num_envs=1, backend="process", sleep=0.5) as pool:
         pool.reset()
@@ -47,7 +47,7 @@ def test_waiting_for_a_slow_worker_takes_no_lock_that_ctrl_c_could_leave_held(mo
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("kill", "the process ended: killed by SIGKILL"),
         ("segv", "the process ended: killed by SIGSEGV"),
@@ -58,14 +58,14 @@ def test_waiting_for_a_slow_worker_takes_no_lock_that_ctrl_c_could_leave_held(mo
     ],
 )
 @pytest.mark.parametrize("where", ["step", "constructor", "reset"])
-def test_without_restarts_a_fault_is_an_error(how, where, said):
-    """It comes soon, and says which environment of which worker with which seed, and what happened where."""
+def test_without_restarts_a_fault_is_an_error(how, where, message):
+    """The error comes within 10 s and names the environment, the worker, the seed, the stage and the cause."""
     begin = time.monotonic()
     with pytest.raises(hosts.HostError) as error:
         run_to_the_fault(how=how, where=where, num_envs=2, num_workers=2, restarts=0, timeout=TIMEOUT)
     assert time.monotonic() - begin < 10
     text = str(error.value)
-    assert said in text
+    assert message in text
     assert f"failed in {'the constructor' if where == 'constructor' else where}: " in text
     assert "env='host_envs:Breaks': environment " in text
     assert " of worker " in text
@@ -82,34 +82,34 @@ def run_to_the_fault(**settings):
 
 @pytest.mark.parametrize(("how", "where"), [("kill", "step"), ("stop", "step"), ("raise", "step"), ("exit", "reset")])
 def test_a_restart_begins_another_episode(tmp_path, how, where):
-    """The step that failed is no transition; what follows is another episode; the other worker's goes on untouched."""
+    """The step that failed is not a transition, a new episode follows, and the other worker is not affected."""
     with hosts.make(
         "host_envs:Breaks", num_envs=4, num_workers=2, timeout=TIMEOUT, how=how, where=where, once=str(tmp_path / "x")
     ) as pool:
-        obs, seen = pool.reset(), []
+        obs, history = pool.reset(), []
         for _ in range(12):
             step = pool.step(act(pool))
             np.testing.assert_array_equal(step.next_obs[step.real, 1], obs[step.real, 1] + 1)
             assert not (step.terminated | step.truncated)[~step.real].any()
             assert (step.obs[~step.real, 1] == 0).all()
             assert (step.lengths[~step.real] == 0).all()
-            assert np.isin(step.lengths, (0, 5)).all()  # an episode is whole, or not counted
-            seen.append((step.real, step.obs))
+            assert np.isin(step.lengths, (0, 5)).all()  # an episode is complete, or not counted
+            history.append((step.real, step.obs))
             obs = step.obs
-        real = np.stack([real for real, _ in seen])  # [T, N]
+        real = np.stack([real for real, _ in history])  # [T, N]
         broken = np.argwhere(~real)
         time = {"step": 2, "reset": 4}[where]
         assert broken.tolist() in ([[time, 0], [time, 1]], [[time, 2], [time, 3]])
         worker = broken[0, 1]
         others = [env for env in range(4) if env not in broken[:, 1]]
-        assert (seen[time][1][worker, 2] != seen[time - 1][1][worker, 2]).all()  # another seed
-        assert (seen[time][1][others, 2] == seen[time - 1][1][others, 2]).all()
+        assert (history[time][1][worker, 2] != history[time - 1][1][worker, 2]).all()  # another seed
+        assert (history[time][1][others, 2] == history[time - 1][1][others, 2]).all()
         assert pool.restarted == 1
-        assert len(children()) == 3  # two workers and their guard
+        assert len(children()) == 3  # two workers and the orphan killer
 
 
-def test_the_budget_of_restarts():
-    """Each restart counts; the error comes when they are used up."""
+def test_the_number_of_restarts_is_limited():
+    """Each restart counts; the error is raised when all are used up."""
     with hosts.make("host_envs:Breaks", num_envs=1, how="exit", restarts=2) as pool:
         pool.reset()
         reals = []
@@ -119,7 +119,7 @@ def test_the_budget_of_restarts():
         assert reals == [True, True, False] * 2 + [True, True]
 
 
-def test_a_breach_of_contract_is_not_tried_again():
+def test_a_violation_of_the_contract_is_not_retried():
     with hosts.make("host_envs:Wrong", num_envs=1, how="late shape") as pool:
         pool.reset()
         with pytest.raises(ConfigError, match=r"expected float32\[2\]"):  # noqa: PT012
@@ -129,8 +129,8 @@ def test_a_breach_of_contract_is_not_tried_again():
 
 
 @pytest.mark.parametrize("where", ["step", "reset"])
-def test_a_thread_that_was_given_up_touches_nothing_when_it_wakes(tmp_path, where):
-    """Others have its place by then: what it returns is of an episode that was broken off."""
+def test_an_abandoned_thread_writes_nothing_when_its_call_returns(tmp_path, where):
+    """Its rows of the arrays belong to the thread that replaced it."""
     settings = {"how": "nap", "where": where, "once": str(tmp_path / "x")}
     with hosts.make("host_envs:Breaks", num_envs=2, num_workers=1, backend="thread", timeout=0.3, **settings) as pool:
         pool.reset()
@@ -162,8 +162,8 @@ def test_many_slow_steps_are_not_a_hang():
         assert pool.step(act(pool)).real.all()
 
 
-def test_an_answer_that_comes_too_late_is_dropped():
-    """A worker that was given up is gone; the answers of its successor are those to its own commands."""
+def test_a_late_answer_is_dropped():
+    """A worker that timed out is removed; answers of its successor belong to the successor's commands."""
     with hosts.make("host_envs:Counter", num_envs=2, num_workers=2, timeout=TIMEOUT, length=50) as pool:
         pool.reset()
         for _ in range(3):
@@ -179,7 +179,7 @@ def test_an_answer_that_comes_too_late_is_dropped():
 
 
 @pytest.mark.parametrize("backend", ["process", "thread", "serial"])
-def test_a_pool_that_has_failed_says_so(backend):
+def test_a_failed_pool_raises_an_error(backend):
     with hosts.make("host_envs:Breaks", num_envs=1, backend=backend, restarts=0) as pool:
         pool.reset()
         with pytest.raises(hosts.HostError, match="broken on purpose"):  # noqa: PT012
@@ -191,17 +191,17 @@ def test_a_pool_that_has_failed_says_so(backend):
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_the_guard_ends_where_another_holds_its_pipe(monkeypatch, stopped):
-    """As a child does that was forked meanwhile. A guard that does not listen is killed."""
-    monkeypatch.setattr(guard, "_END", 0.2 if stopped else 10.0, raising=False)
+def test_the_orphan_killer_ends_where_another_process_holds_its_pipe(monkeypatch, stopped):
+    """Such a process is a child that was forked in the meantime. A helper that does not respond is killed."""
+    monkeypatch.setattr(orphans, "_EXIT_SECONDS", 0.2 if stopped else 10.0)
     started = subprocess.Popen(["sleep", "100"], process_group=0)
-    ours = guard.Guard()
-    ours.add(started.pid)
-    copy = os.dup(ours.process.stdin.fileno())
-    pid = ours.process.pid
+    killer = orphans.OrphanKiller()
+    killer.add(started.pid)
+    copy = os.dup(killer.process.stdin.fileno())
+    pid = killer.process.pid
     if stopped:
         os.kill(pid, signal.SIGSTOP)
-    closing = threading.Thread(target=ours.close, daemon=True)
+    closing = threading.Thread(target=killer.close, daemon=True)
     closing.start()
     closing.join(5)
     try:
@@ -228,7 +228,7 @@ def script(code):
 POOL = """
 import signal, time, numpy as np
 from rlkit import hosts
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in a background job
 pool = hosts.make("host_envs:Breaks", num_envs=3, num_workers=3, how={how!r}, timeout=600)
 pool.reset()
 print(*(p.popen.pid for p in pool.workers.processes), flush=True)
@@ -239,7 +239,7 @@ STEP = "for _ in range(9): pool.step(np.zeros(3, np.int32))\n"
 @pytest.mark.parametrize(
     ("how", "rest", "number"),
     [
-        ("loop", STEP, signal.SIGKILL),  # in the midst of a step that never ends
+        ("loop", STEP, signal.SIGKILL),  # in the middle of a step that never ends
         ("stop", STEP, signal.SIGKILL),
         ("none", "time.sleep(60)", signal.SIGKILL),
         ("none", "time.sleep(60)", signal.SIGTERM),
@@ -267,7 +267,7 @@ def test_no_worker_outlives_the_pool(how, rest, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_an_environment_started_ends_with_the_pool(number):
+def test_processes_started_by_an_environment_end_with_the_pool(number):
     code = POOL.replace("host_envs:Breaks", "host_envs:Engine").replace(", how={how!r}", "")
     parent = script(code + "time.sleep(60)")
     parent.stdout.readline()
@@ -288,7 +288,7 @@ def alive(pid):
 
 @pytest.mark.slow
 def test_workers_after_jax_has_started(recwarn):
-    """8 workers 50 times, with JAX's threads running: no hang, no warning about forks, nothing left open."""
+    """Start 8 workers 50 times while JAX's threads run: no hang, no warning about forks, no open files left."""
     import jax.numpy as jnp
 
     jnp.ones(1000).sum().block_until_ready()

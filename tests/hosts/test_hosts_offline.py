@@ -1,4 +1,4 @@
-"""Datasets and environments outside of JAX: collected there, learned from, evaluated there, and pictures of it."""
+"""Datasets and environments outside of JAX: collecting, learning, evaluating and rendering."""
 
 import json
 import sys
@@ -37,16 +37,16 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dataset(run):
-    """450 steps of two environments, whose episodes end after 200."""
+    """Collect 450 steps of two environments, whose episodes end after 200."""
     assert cli.main(["collect", str(run), "--steps", "450", "--num-envs", "2"]) == 0
     return run / "dataset"
 
 
-def test_what_was_collected_is_what_the_environment_did(dataset):
-    found = datasets.load(dataset, verify=True)
-    assert (found.num_rows, found.num_envs) == (225, 2)
-    assert found.extra["env"] == "gymnasium:Pendulum-v1"
-    steps = jax.tree.map(np.asarray, found.steps)
+def test_a_dataset_holds_the_transitions_of_the_environment(dataset):
+    loaded = datasets.load(dataset, verify=True)
+    assert (loaded.num_rows, loaded.num_envs) == (225, 2)
+    assert loaded.extra["env"] == "gymnasium:Pendulum-v1"
+    steps = jax.tree.map(np.asarray, loaded.steps)
     assert steps.truncated[199].all()
     assert steps.truncated.sum() == 2
     joined = (steps.next_obs[:-1] == steps.obs[1:]).all(-1)
@@ -57,12 +57,12 @@ def test_what_was_collected_is_what_the_environment_did(dataset):
 
 
 def test_large_steps_are_collected_in_smaller_parts(run, tmp_path, monkeypatch):
-    """Room for 40 steps of 3 + 3 + 1 numbers, of two environments: what is written does not depend on it."""
+    """The dataset is the same with a buffer of 40 steps of 3 + 3 + 1 numbers, of two environments."""
     whole = runs.collect(run, 100, tmp_path / "whole", num_envs=2, greedy=True)
     sizes = []
-    hand_out = collecting.Collector._hand_out
+    take_rollout = collecting.Collector._take_rollout
     monkeypatch.setattr(
-        collecting.Collector, "_hand_out", lambda self, s: sizes.append(self.num_steps) or hand_out(self, s)
+        collecting.Collector, "_take_rollout", lambda self, s: sizes.append(self.num_steps) or take_rollout(self, s)
     )
     monkeypatch.setattr(collecting, "_BYTES", 40 * 28)
     parts = runs.collect(run, 100, tmp_path / "parts", num_envs=2, greedy=True)
@@ -94,14 +94,14 @@ def test_a_dataset_of_another_environment_is_refused(dataset, tmp_path):
 
 @pytest.fixture(scope="module")
 def pictured(tmp_path_factory):
-    """A run in an environment of this process, which a test can change."""
+    """Train in an environment of this process, which a test can change."""
     config = {key: SAC[key] for key in ("num_envs", "num_steps", "hidden_sizes", "eval_episodes", "backend")}
     config |= {"agent": "ppo", "env": "host_envs:Picture", "total_steps": 8, "num_minibatches": 1}
     return runs.train(config, out=tmp_path_factory.mktemp("pictured") / "run", show=False).run
 
 
 def line(capsys, code, *words):
-    """The one line that a command which fails with `code` says, as in a process that has never trained."""
+    """Run a command that exits with `code`, as in a process that has never trained; return its line of errors."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(sys.modules, "rlkit.runs.loop", raising=False)
         assert cli.main([*words, "--env", "host_envs:Picture"]) == code
@@ -115,7 +115,7 @@ def raises(*args, **kwargs):
     raise RuntimeError("broken on purpose")
 
 
-def test_a_dataset_holds_no_reward_that_is_no_number(pictured, tmp_path, monkeypatch, capsys):
+def test_a_dataset_holds_only_finite_rewards(pictured, tmp_path, monkeypatch, capsys):
     step = host_envs.Picture.step
     monkeypatch.setattr(host_envs.Picture, "step", lambda self, a: (*step(self, a)[:1], float("inf"), False, False, {}))
     err = line(capsys, 2, "collect", str(pictured), "--steps", "8", "--out", str(tmp_path / "data"))
@@ -140,7 +140,7 @@ def test_a_render_that_fails_is_one_line(pictured, monkeypatch, capsys):
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_picture_needs_render_mode(pictured, monkeypatch, capsys, bare):
-    """Which ones own class may not take, or which may have no constructor."""
+    """The error is clear for a class without that argument, and for one without a constructor."""
 
     def refuses(**kwargs):
         if kwargs:

@@ -1,6 +1,5 @@
 """Whole runs in environments outside of JAX: files, resume, signals, faults, overlap."""
 
-import contextlib
 import json
 import os
 import signal
@@ -61,20 +60,20 @@ def test_ppo_learns_and_writes_a_whole_run(tmp_path):
     trained = runs.train(PPO, out=tmp_path / "run", show=False)
     assert trained.evaluation["mean"] == 1.0
     assert trained.evaluation["episodes"] == 8
-    found = lines(trained.run)
-    assert found[-1]["step"] == 1920
-    assert found[-1]["return_mean"] > 0.9
-    for line in found:
+    rows = lines(trained.run)
+    assert rows[-1]["step"] == 1920
+    assert rows[-1]["return_mean"] > 0.9
+    for line in rows:
         assert 0 <= line["envs_idle"] <= 1
         assert 0 <= line["learner_idle"] <= 1
-    assert sum(line["episodes"] for line in found) == 1920  # an episode is one step
+    assert sum(line["episodes"] for line in rows) == 1920  # an episode is one step
     assert checkpoint.steps(trained.run)[-1] == 1920
     assert (trained.run / "curve.png").exists()
 
 
 @pytest.mark.parametrize("values", [PPO, DQN], ids=["ppo", "dqn"])
 def test_resume(tmp_path, values):
-    """It goes on from the checkpoint, with new episodes, to the same end; the code is named again."""
+    """It continues from the checkpoint with new episodes; `module:Class` must be given again."""
     stopped = runs.train(values, lambda line, state: line["step"] >= 512, out=tmp_path / "run", show=False)
     assert lines(stopped.run)[-1]["step"] == 512
     before = jax.tree.map(np.asarray, stopped.state.agent.params)
@@ -93,16 +92,16 @@ def test_resume(tmp_path, values):
     assert more.run == tmp_path / "more"
 
 
-def test_a_replaying_agent_holds_the_last_step_back(tmp_path):
-    """Its checkpoint keeps it; the buffer never joins what comes after a resume."""
+def test_an_off_policy_agent_holds_the_last_step_back(tmp_path):
+    """The step is part of the checkpoint; the buffer never joins it to the episodes after a resume."""
     stopped = runs.train(DQN, lambda line, state: True, out=tmp_path / "run", show=False)
     program = host_program.HostProgram(runs.parse(DQN))
     state, _, _ = checkpoint.restore(stopped.run, program.template)
     assert bool(state.envs.there)
     program.advance(state, np.int32(1))
     program.close()
-    opened = program.collector.buffers[-1]  # the rollout that was learned from
-    row = program.collector.treedef.unflatten([x[0] for x in opened])[0]
+    rollout = program.collector.buffers[-1]  # the rollout of the last update
+    row = program.collector.treedef.unflatten([x[0] for x in rollout])[0]
     np.testing.assert_array_equal(row.obs, state.envs.steps.obs)
     assert (row.terminated | row.truncated).all()
 
@@ -120,24 +119,19 @@ def test_the_same_seed_gives_the_same_run(tmp_path):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_what_the_next_rollout_is_collected_with(overlap, monkeypatch):
-    """With overlap by the parameters before the update that it runs beside, and otherwise by those after it.
-
-    Then nothing else runs during an update, whose threads have a core each.
-    """
-    held = []
-    monkeypatch.setattr(host_program.cores, "one_each", lambda: contextlib.nullcontext(held.append(True)))
+def test_parameters_of_the_next_rollout(overlap):
+    """With overlap the parameters before the update that runs at the same time, and otherwise those after it."""
     program = host_program.HostProgram(runs.parse(PPO | {"backend": "serial"}))
-    program.overlap = overlap  # also where the tests' one device serves both
+    program.overlap = overlap  # although the tests have one device for both
     before = program.start()
     advance = program.advance
     collector = program.collector
-    seen = []
+    calls = []
     act = collector.act
 
     def spy(actor, *arguments):
         result = act(actor, *arguments)
-        seen.append((int(arguments[-1]), jax.device_get(actor.params)))
+        calls.append((int(arguments[-1]), jax.device_get(actor.params)))
         return result
 
     collector.act = spy
@@ -145,8 +139,7 @@ def test_what_the_next_rollout_is_collected_with(overlap, monkeypatch):
     for _ in range(3):
         states.append(advance(states[-1], np.int32(1)).state)
     program.close()
-    assert len(held) == (0 if overlap else 3)
-    used = [params for number, params in seen if number == 0]  # at the first step of each rollout
+    used = [params for number, params in calls if number == 0]  # at the first step of each rollout
     expected = [states[0], states[0], states[1], states[2]] if overlap else states[:3]
     assert len(used) == len(expected)
     for params, state in zip(used, expected, strict=True):
@@ -154,8 +147,8 @@ def test_what_the_next_rollout_is_collected_with(overlap, monkeypatch):
             np.testing.assert_array_equal(a, b)
 
 
-def test_overlap_takes_the_log_probs_of_acting(tmp_path, monkeypatch):
-    """And one device alone, as in a process where JAX has started, turns overlap off and says why."""
+def test_overlap_uses_the_log_probs_of_acting(tmp_path, monkeypatch):
+    """With only one device, as in a process where JAX has started, overlap is turned off, with a note."""
     program = host_program.HostProgram(runs.parse(PPO | {"backend": "serial"}))
     assert not program.overlap
     assert "jax_num_cpu_devices" in program.note
@@ -171,8 +164,8 @@ def test_overlap_takes_the_log_probs_of_acting(tmp_path, monkeypatch):
             host_program.HostProgram(runs.parse(PPO | wrong))
 
 
-def test_a_fault_beyond_the_budget_keeps_what_was_learned(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_program.checks, "check", lambda pool, seed: None)
+def test_a_fault_after_the_last_restart_keeps_the_state(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_program.validation, "check", lambda pool, seed: None)
     values = PPO | {"env": "host_envs:Breaks", "env_kwargs": {"how": "exit", "length": 1000}, "env_restarts": 5}
     values |= {"num_steps": 2, "total_steps": 400, "log_every": 8}
     with pytest.raises(HostError, match=r"environment \d of worker \d, seed \d+: failed in step: .* 5 restarts"):
@@ -182,15 +175,15 @@ def test_a_fault_beyond_the_budget_keeps_what_was_learned(tmp_path, monkeypatch)
     assert checkpoint.steps(tmp_path / "run")[-1] == last["step"]
 
 
-def test_a_reward_that_is_no_number_names_its_environment(tmp_path):
+def test_the_error_for_a_nan_reward_names_its_environment(tmp_path):
     values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "reward nan"}}
     with pytest.raises(ConfigError, match=r"reward of environment 0: expected finite numbers, got nan"):
         runs.train(values, out=tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_late_nan_is_reported_and_the_state_before_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_program.checks, "check", lambda pool, seed: None)
+def test_a_late_nan_is_reported_and_the_state_before_it_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_program.validation, "check", lambda pool, seed: None)
     values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "nan"}, "num_steps": 2, "total_steps": 80}
     values |= {"num_envs": 2, "num_minibatches": 1, "log_every": 4}
     with pytest.raises(NonFiniteError, match=r"obs\[0\] of environment 0, nan, is not finite after step 8; .* step 4"):
@@ -199,12 +192,12 @@ def test_a_late_nan_is_reported_and_the_state_before_kept(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [("bounds", r"obs of step\[0\]: expected a value in \[-1.0, 1.0\]"), ("nan", "expected numbers, got NaN")],
 )
-def test_values_are_checked_before_training(tmp_path, how, said):
+def test_values_are_checked_before_training(tmp_path, how, message):
     values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": how}, "backend": "serial"}
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         runs.train(values, out=tmp_path / "run", show=False)
 
 
@@ -214,7 +207,7 @@ def config(tmp_path, **values):
     return path
 
 
-def test_code_is_named_on_the_command_line_alone(tmp_path, capsys, monkeypatch):
+def test_code_is_given_only_on_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = config(tmp_path, total_steps=128, backend="serial")
     assert main(["train", str(path)]) == 2
@@ -228,7 +221,7 @@ def test_code_is_named_on_the_command_line_alone(tmp_path, capsys, monkeypatch):
 
 
 def test_ctrl_c_ends_an_evaluation_too(tmp_path, monkeypatch):
-    """A hundred slow greedy episodes between two updates: they are given up, and what was learned is saved."""
+    """Slow greedy episodes between two updates are interrupted, and the state is saved."""
     played = host_program.play
 
     def interrupted_soon(*args, **settings):
@@ -247,7 +240,7 @@ def test_ctrl_c_ends_an_evaluation_too(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [HostError, ConfigError])
-def test_a_fault_in_an_evaluation_loses_nothing(tmp_path, monkeypatch, error):
+def test_a_fault_in_an_evaluation_keeps_the_state(tmp_path, monkeypatch, error):
     def broken(*args, **settings):
         raise error("environment 3 failed")
 
@@ -258,28 +251,28 @@ def test_a_fault_in_an_evaluation_loses_nothing(tmp_path, monkeypatch, error):
     assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"] == 8
 
 
-def test_a_reward_that_is_no_number_in_an_evaluation_loses_nothing(tmp_path, monkeypatch):
-    """Episodes have ten steps, of which the first update takes two."""
-    monkeypatch.setattr(host_program.checks, "check", lambda pool, seed: None)
+def test_a_nan_reward_in_an_evaluation_keeps_the_state(tmp_path, monkeypatch):
+    """Episodes have ten steps, of which the first update uses two."""
+    monkeypatch.setattr(host_program.validation, "check", lambda pool, seed: None)
     values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "late reward nan"}, "backend": "serial"}
-    said = r"env='host_envs:Wrong': reward of environment 0 in an evaluation: expected finite numbers, got nan; mend"
-    with pytest.raises(ConfigError, match=said):
+    message = r"env='host_envs:Wrong': reward of environment 0 in an evaluation: expected finite numbers, got nan; fix"
+    with pytest.raises(ConfigError, match=message):
         runs.train(values | {"num_steps": 2, "eval_every": 8, "log_every": 8}, out=tmp_path / "run", show=False)
     assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"] == 8
 
 
-def test_names_that_are_none():
-    for name, said in (
+def test_malformed_names():
+    for name, message in (
         ("gymnasium:a:CartPole-v1", "must name one environment"),
         ("gymnasium:", "must name one environment"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             runs.parse(PPO | {"env": name})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_with_overlap_ends_soon_and_saved(tmp_path, number):
-    """In a process of its own, where JAX gets its second device: a slow environment, the signal in mid-rollout."""
+    """The signal arrives during a rollout of a slow environment, in a process where JAX has a second device."""
     path = config(tmp_path, total_steps=10**6, num_steps=64, env_kwargs={"sleep": 0.005}, log_every=64 * 4)
     code = f"import sys; sys.path.insert(0, {str(HERE)!r}); from rlkit.cli import main; sys.exit(main())"
     words = ["train", str(path), "--env", "host_envs:Target", "--out", str(tmp_path / "run")]
@@ -295,9 +288,9 @@ def test_ctrl_c_with_overlap_ends_soon_and_saved(tmp_path, number):
     process.send_signal(number)
     assert process.wait(20) == 128 + number
     assert time.monotonic() - begin < 10  # a second where the machine is idle
-    said = process.stderr.read()
+    stderr = process.stderr.read()
     process.stderr.close()
-    assert "stopped at step" in said
-    assert "overlap is off" not in said
-    assert lines(tmp_path / "run")[-1]["learner_idle"] > 0  # it waits for the rollout at its side
+    assert "stopped at step" in stderr
+    assert "overlap is off" not in stderr
+    assert lines(tmp_path / "run")[-1]["learner_idle"] > 0  # it waits for the rollout that runs at the same time
     assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"]

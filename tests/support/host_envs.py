@@ -12,20 +12,20 @@ from gymnasium import spaces
 
 
 class Counter(gymnasium.Env):
-    """Counts: obs [episode, step, seed of the first reset]; episode k has `length + k * later` steps."""
+    """Counts episodes and steps: obs [episode, step, seed]; episode k has `length + k * later` steps."""
 
     def __init__(self, length=3, ends="truncated", later=0):
         self.observation_space = spaces.Box(0, np.inf, (3,), np.float64)
         self.action_space = spaces.Discrete(3, start=1)
         self.length, self.ends, self.later = length, ends, later
-        self.episode, self.seeded = -1, 0
+        self.episode, self.seed = -1, 0
 
     def _obs(self):
-        return np.array([self.episode, self.time, self.seeded], np.float64)
+        return np.array([self.episode, self.time, self.seed], np.float64)
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
-            self.seeded, self.episode = seed % 1000, -1
+            self.seed, self.episode = seed % 1000, -1
         self.episode, self.time = self.episode + 1, 0
         return self._obs(), {}
 
@@ -38,7 +38,7 @@ class Counter(gymnasium.Env):
 
 
 class Noise(gymnasium.Env):
-    """Random observations, rewards and ends, from the seed alone."""
+    """Random observations, rewards and episode ends, which depend on the seed alone."""
 
     observation_space = spaces.Dict({"x": spaces.Box(-10, 10, (2,), np.float32), "kind": spaces.Discrete(5, start=-2)})
     action_space = spaces.Box(-1, 1, (2,), np.float32)
@@ -56,7 +56,7 @@ class Noise(gymnasium.Env):
 
 
 class Surroundings(gymnasium.Env):
-    """Its observation says whether JAX sees the CPU only, whether it is imported, and whether Ctrl-C is ignored."""
+    """Observes three flags: JAX is restricted to the CPU, JAX is imported, Ctrl-C is ignored."""
 
     observation_space = spaces.MultiDiscrete([2, 2, 2])
     action_space = spaces.MultiBinary(2)
@@ -71,9 +71,9 @@ class Surroundings(gymnasium.Env):
 
 
 class Breaks(Counter):
-    """A Counter that breaks as `how` says in the constructor, in its second reset, or in the step when its time is 2.
+    """A Counter that fails in the constructor, in its second reset, or in the step at time 2; `how` is the kind.
 
-    Where `once` names a file, only the first to make it breaks.
+    Where `once` is the path of a file, only the environment that creates it fails.
     """
 
     def __init__(self, how="raise", where="step", once=None, length=5):
@@ -119,7 +119,7 @@ class Engine(Counter):
 
 
 class Picture(Counter):
-    """A Counter that shows a gray that brightens with time."""
+    """A Counter that renders a gray image, brighter with time."""
 
     def __init__(self, render_mode=None):
         super().__init__(length=4)
@@ -132,7 +132,7 @@ class Picture(Counter):
 
 
 class Wrong(gymnasium.Env):
-    """An environment that breaks the contract in the way called `how`."""
+    """An environment that violates the contract; `how` is the kind of violation."""
 
     def __init__(self, how):
         self.how, self.time = how, 0
@@ -175,7 +175,7 @@ class Wrong(gymnasium.Env):
 
 
 class Large(gymnasium.Env):
-    """Observes `first`, and `second` from the step on that ends its episode."""
+    """Observes `first` after a reset, and `second` after the only step of its episode."""
 
     action_space = spaces.Discrete(2)
 
@@ -190,14 +190,14 @@ class Large(gymnasium.Env):
 
 
 class Odd(gymnasium.Env):
-    """No Gymnasium interface at all."""
+    """A class whose instances are not Gymnasium environments."""
 
     def __new__(cls):
         return object()
 
 
 class Target(gymnasium.Env):
-    """One step: the reward is 1 for the action that the observation names."""
+    """Episodes of one step; the reward is 1 for the action that the observation marks, one-hot."""
 
     observation_space = spaces.Box(0, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)

@@ -1,6 +1,6 @@
-"""Brax in rlkit's protocol: the bare environments, with fresh starts and true final observations.
+"""Brax in rlkit's protocol, with a new random start of every episode and true final observations.
 
-Brax's own wrapper for training goes back to the first state of each stream at every episode end; it is not used here.
+Brax's own wrapper for training returns to the first state of each stream at every episode end; it is not used here.
 """
 
 from typing import Any
@@ -9,7 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from rlkit import spaces
-from rlkit.envs.adapter import Adapter, Limit, Timed, at_least_one, construct, find, lenient, library, unbounded
+from rlkit.envs.adapter import (
+    Adapter,
+    TimedState,
+    TimeLimitParams,
+    construct,
+    known_task,
+    library,
+    positive_integer,
+    standard_promotion,
+    unbounded_box,
+)
 from rlkit.spaces import Space
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -17,27 +27,27 @@ from rlkit.types import Array, ConfigError, Key, PyTree
 class PhysicsEnv(Adapter):
     """An environment with Brax's `reset(key)` and `step(state, action)`, for Brax and MuJoCo Playground.
 
-    `done` is an end of the world; the time limit of the parameters truncates. Actions are in [-1, 1].
+    `done` is termination; the time limit of the parameters truncates. Actions are in [-1, 1].
     """
 
     def __init__(self, name: str, env: Any):
         self.name = name
         self.env = env
-        with lenient():
+        with standard_promotion():
             self._obs_space = _space(jax.eval_shape(lambda key: env.reset(key).obs, jax.eval_shape(jax.random.key, 0)))
         self._action_space = spaces.Box(-1, 1, (int(env.action_size),))
 
-    def _start(self, key: Key, params: Limit) -> tuple[PyTree, Timed]:
+    def _start(self, key: Key, params: TimeLimitParams) -> tuple[PyTree, TimedState]:
         state = self.env.reset(key)
-        return state.obs, Timed(state, jnp.zeros((), jnp.int32))
+        return state.obs, TimedState(state, jnp.zeros((), jnp.int32))
 
     def _advance(
-        self, key: Key, state: Timed, action: PyTree, params: Limit
-    ) -> tuple[PyTree, Timed, Array, Array, Array]:
-        del key  # what is random in a step draws from the state's own key
-        after, elapsed = self.env.step(state.env_state, action), state.elapsed + 1
+        self, key: Key, state: TimedState, action: PyTree, params: TimeLimitParams
+    ) -> tuple[PyTree, TimedState, Array, Array, Array]:
+        del key  # a random step draws from the key in the state
+        next_state, elapsed = self.env.step(state.env_state, action), state.elapsed + 1
         truncated = elapsed >= params.max_steps_in_episode
-        return after.obs, Timed(after, elapsed), after.reward, after.done > 0, truncated
+        return next_state.obs, TimedState(next_state, elapsed), next_state.reward, next_state.done > 0, truncated
 
     def observation_space(self, params: Any) -> Space:
         return self._obs_space
@@ -50,16 +60,16 @@ CANNOT_RUN = {"swimmer": "Brax computes water with a call that JAX no longer has
 
 
 def names() -> list[str]:
-    """Brax's names: ant, halfcheetah, ..."""
+    """Return Brax's names: ant, halfcheetah, ..."""
     return sorted(set(library("brax.envs", "brax")._envs) - {"fast", *CANNOT_RUN})  # fast is for Brax's own tests
 
 
-def make(task: str, *, max_steps_in_episode: int = 1000, **kwargs: Any) -> tuple[PhysicsEnv, Limit]:
-    """A Brax environment and its parameters.
+def make(task: str, *, max_steps_in_episode: int = 1000, **kwargs: Any) -> tuple[PhysicsEnv, TimeLimitParams]:
+    """Make a Brax environment and its parameters.
 
     Args:
-      task: Brax's name for it, such as ant.
-      max_steps_in_episode: when an episode is truncated.
+      task: a name of Brax, such as ant.
+      max_steps_in_episode: number of steps after which an episode is truncated.
       kwargs: arguments of Brax's class: backend (generalized, spring, positional, mjx), reset_noise_scale, ...
 
     Raises:
@@ -67,15 +77,15 @@ def make(task: str, *, max_steps_in_episode: int = 1000, **kwargs: Any) -> tuple
     """
     if task in CANNOT_RUN:
         raise ConfigError(f"env='brax:{task}' cannot run: {CANNOT_RUN[task]}")
-    name = f"brax:{find(task, names(), 'brax:')}"
-    limit = Limit(at_least_one(f"{name}.max_steps_in_episode", max_steps_in_episode))
+    name = f"brax:{known_task(task, names(), 'brax:')}"
+    limit = TimeLimitParams(positive_integer(f"{name}.max_steps_in_episode", max_steps_in_episode))
     constructor = library("brax.envs", "brax")._envs[task]
     env = construct(name, constructor, kwargs, ("max_steps_in_episode", "backend", "n_frames", "debug"))
     return PhysicsEnv(name, env), limit
 
 
 def _space(obs: PyTree) -> Space:
-    """The space of an observation of which only shapes are known; its dictionaries may be nested."""
+    """Return an unbounded space for the shapes of an observation; its dictionaries may be nested."""
     if hasattr(obs, "items"):
         return spaces.Dict({name: _space(child) for name, child in obs.items()})
-    return unbounded(obs.shape, obs.dtype)
+    return unbounded_box(obs.shape, obs.dtype)

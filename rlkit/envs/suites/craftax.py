@@ -2,30 +2,30 @@
 
 from typing import Any
 
-from rlkit.envs.adapter import find, lenient, library, replaced
+from rlkit.envs.adapter import known_task, library, replace_params, standard_promotion
 from rlkit.envs.suites import legacy
 
 _NAMES = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
 
 
 def names() -> list[str]:
-    """Craftax's own names: Craftax-Symbolic-v1, ..."""
+    """Return Craftax's names: Craftax-Symbolic-v1, ..."""
     return list(_NAMES)
 
 
 def make(task: str, **kwargs: Any) -> tuple[legacy.FiveValues, Any]:
-    """A Craftax environment and its parameters.
+    """Make a Craftax environment and its parameters.
 
     A new world is generated in every step, since any step may be an episode's last.
 
     Args:
-      task: Craftax's name for it.
-      kwargs: fields of Craftax's parameters, such as max_timesteps: when an episode is truncated.
+      task: a name of Craftax.
+      kwargs: fields of Craftax's parameters, such as max_timesteps, the time limit of an episode.
 
     Raises:
       ConfigError: Craftax is not installed, the name is unknown, or a parameter does not fit.
     """
-    name = f"craftax:{find(task, _NAMES, 'craftax:')}"
-    with lenient():  # importing the game computes with mixed types
+    name = f"craftax:{known_task(task, _NAMES, 'craftax:')}"
+    with standard_promotion():  # importing the game computes with mixed types
         env = library("craftax.craftax_env", "craftax").make_craftax_env_from_name(task, auto_reset=False)
-    return legacy.adapt(env, replaced(name, env.default_params, kwargs), name=name)
+    return legacy.adapt(env, replace_params(name, env.default_params, kwargs), name=name)

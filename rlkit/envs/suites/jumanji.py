@@ -1,4 +1,4 @@
-"""Jumanji in rlkit's protocol: observations as dictionaries, masks in the shape that rlkit's agents read."""
+"""Jumanji in rlkit's protocol: observations as dictionaries, action masks as vectors."""
 
 import math
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit import spaces
-from rlkit.envs._spaces import MASK
-from rlkit.envs.adapter import Adapter, construct, find, library, unbounded
+from rlkit.envs.adapter import Adapter, construct, known_task, library, unbounded_box
+from rlkit.names import ACTION_MASK
 from rlkit.spaces import Space
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -19,11 +19,11 @@ CANNOT_RUN = {"Sokoban-v0": "it downloads its data when it is made, and rlkit do
 class JumanjiEnv(Adapter):
     """An environment of Jumanji. An episode that ends with a discount above 0 is truncated, any other one terminated.
 
-    Most of Jumanji's own time limits end with a discount of 0: the clock is part of the task, and of the observation.
+    Most of Jumanji's own time limits end with a discount of 0: the time is part of the task and of the observation.
 
     Where the mask marks combinations of several choices, such as the row and column of a cell, the action is one number
     for the combination, counted in row-major order; where it marks each choice by itself, the action stays a vector.
-    Several agents of an environment act as one: their rewards are summed.
+    An environment with several agents is controlled as one: their rewards are summed.
     """
 
     def __init__(self, name: str, env: Any):
@@ -37,15 +37,15 @@ class JumanjiEnv(Adapter):
         return self._observe(timestep.observation), state
 
     def _advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
-        del key  # what is random in a step draws from the state's own key
+        del key  # a random step draws from the key in the state
         state, timestep = self.env.step(state, self._action(action))
-        last, world = timestep.last(), jnp.all(timestep.discount == 0)
-        return self._observe(timestep.observation), state, jnp.sum(timestep.reward), last & world, last & ~world
+        last, terminal = timestep.last(), jnp.all(timestep.discount == 0)
+        return self._observe(timestep.observation), state, jnp.sum(timestep.reward), last & terminal, last & ~terminal
 
     def _observe(self, obs: Any) -> PyTree:
         values = _values(self.env.observation_spec, obs)
-        if isinstance(self._obs_space, spaces.Dict) and MASK in self._obs_space.spaces:
-            values[MASK] = jnp.ravel(values[MASK])
+        if isinstance(self._obs_space, spaces.Dict) and ACTION_MASK in self._obs_space.spaces:
+            values[ACTION_MASK] = jnp.ravel(values[ACTION_MASK])
         return values
 
     def observation_space(self, params: Any) -> Space:
@@ -56,15 +56,15 @@ class JumanjiEnv(Adapter):
 
 
 def names() -> list[str]:
-    """Jumanji's names: Game2048-v1, Snake-v1, Maze-v0, ..."""
+    """Return Jumanji's names: Game2048-v1, Snake-v1, Maze-v0, ..."""
     return [name for name in library("jumanji", "jumanji").registered_environments() if name not in CANNOT_RUN]
 
 
 def make(task: str, **kwargs: Any) -> tuple[JumanjiEnv, tuple[()]]:
-    """An environment of Jumanji and its (empty) parameters.
+    """Make an environment of Jumanji and its (empty) parameters.
 
     Args:
-      task: Jumanji's name for it.
+      task: a name of Jumanji.
       kwargs: arguments of its class, such as time_limit.
 
     Raises:
@@ -72,30 +72,30 @@ def make(task: str, **kwargs: Any) -> tuple[JumanjiEnv, tuple[()]]:
     """
     if task in CANNOT_RUN:
         raise ConfigError(f"env='jumanji:{task}' cannot run: {CANNOT_RUN[task]}")
-    name, jumanji = f"jumanji:{find(task, names(), 'jumanji:')}", library("jumanji", "jumanji")
+    name, jumanji = f"jumanji:{known_task(task, names(), 'jumanji:')}", library("jumanji", "jumanji")
     registration = library("jumanji.registration", "jumanji")
     entry = registration.load(registration._REGISTRY[task].entry_point)
-    own = entry.__init__.__code__.co_varnames[1 : entry.__init__.__code__.co_argcount]
-    return JumanjiEnv(name, construct(name, lambda **kwargs: jumanji.make(task, **kwargs), kwargs, own)), ()
+    parameters = entry.__init__.__code__.co_varnames[1 : entry.__init__.__code__.co_argcount]
+    return JumanjiEnv(name, construct(name, lambda **kwargs: jumanji.make(task, **kwargs), kwargs, parameters)), ()
 
 
 def _space(spec: Any, name: str = "") -> Space:
-    """A spec as a space; an action mask becomes a vector."""
+    """Convert a spec to a space; an action mask becomes a vector."""
     kind = type(spec).__name__
     if kind == "Spec":
         return spaces.Dict({child: _space(sub, child) for child, sub in spec._specs.items()})
-    if name == "step_count" and kind == "DiscreteArray":  # a clock, which a one-hot vector would blow up
-        return spaces.Box(0, spec.num_values, (), spec.dtype)  # the last observation counts one step further
+    if name == "step_count" and kind == "DiscreteArray":  # a time, for which one-hot vectors would be too large
+        return spaces.Box(0, spec.num_values, (), spec.dtype)  # the last observation has one step more
     if kind == "DiscreteArray":
         return spaces.Discrete(int(spec.num_values), np.dtype(spec.dtype))
-    shape = (math.prod(spec.shape),) if name == MASK else spec.shape
-    if name == MASK or kind == "Array":
-        return unbounded(shape, spec.dtype)
+    shape = (math.prod(spec.shape),) if name == ACTION_MASK else spec.shape
+    if name == ACTION_MASK or kind == "Array":
+        return unbounded_box(shape, spec.dtype)
     return spaces.Box(spec.minimum, spec.maximum, shape, spec.dtype)
 
 
 def _corrected(name: str, space: Space) -> Space:
-    """The observation space, with the right bounds where random play leaves Jumanji's own."""
+    """Return the observation space, with correct bounds where random play leaves those of Jumanji."""
     if name == "jumanji:TSP-v1" and isinstance(space, spaces.Dict):  # before the first city the position is -1
         position = space.spaces["position"]
         assert isinstance(position, spaces.Discrete)
@@ -104,22 +104,22 @@ def _corrected(name: str, space: Space) -> Space:
 
 
 def _values(spec: Any, obs: Any) -> PyTree:
-    """An observation as dictionaries, in the structure of its spec."""
+    """Convert an observation to dictionaries, in the structure of its spec."""
     if type(spec).__name__ != "Spec":
         return obs
     return {name: _values(sub, getattr(obs, name)) for name, sub in spec._specs.items()}
 
 
 def _actions(env: Any) -> tuple[Space, Callable[[Array], Array]]:
-    """The action space, and how one of its actions is made one of Jumanji's."""
+    """Return the action space, and the function that converts its actions to those of Jumanji."""
     spec = env.action_spec
     if type(spec).__name__ == "DiscreteArray":
         return spaces.Discrete(int(spec.num_values)), lambda action: action.astype(spec.dtype)
     if jnp.issubdtype(spec.dtype, jnp.floating):
         return spaces.Box(spec.minimum, spec.maximum, spec.shape, np.float32), lambda action: action
     sizes = np.broadcast_to(np.asarray(spec.maximum) + 1, spec.shape)
-    nvec, mask = tuple(int(n) for n in sizes.ravel()), getattr(env.observation_spec, MASK, None)
-    if mask is not None and tuple(mask.shape) != nvec:  # [choices, n], and MultiCVRP's bounds are one too wide
+    nvec, mask = tuple(int(n) for n in sizes.ravel()), getattr(env.observation_spec, ACTION_MASK, None)
+    if mask is not None and tuple(mask.shape) != nvec:  # [choices, n]; the bounds of MultiCVRP are too wide by one
         nvec = (int(mask.shape[-1]),) * len(nvec)
     elif mask is not None:
         combination = lambda action: jnp.stack(jnp.unravel_index(action, nvec)).astype(spec.dtype)  # noqa: E731

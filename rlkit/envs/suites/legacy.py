@@ -5,51 +5,51 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rlkit.envs.adapter import Adapter, gymnax_space, lenient
+from rlkit.envs.adapter import Adapter, gymnax_space, standard_promotion
 from rlkit.spaces import Space
 from rlkit.types import Array, ConfigError, Key, PyTree
 
-_CLOCKS = ("max_steps_in_episode", "max_timesteps")  # what gymnax and Craftax call their time limit
+_LIMITS = ("max_steps_in_episode", "max_timesteps")  # names of the time limit in gymnax and in Craftax
 
 
 class FiveValues(Adapter):
     """An environment with `reset_env`, a `step_env` of five values, and `is_terminal`.
 
-    `done` alone does not say why an episode ended, so `is_terminal` is asked again with the clock of the parameters
-    turned off: what it then says is termination, and any other end is truncation.
+    `done` alone does not distinguish termination from truncation, so `is_terminal` is called again with the time limit
+    of the parameters disabled: an episode that it still ends is terminated, any other one truncated.
     """
 
-    def __init__(self, name: str, env: Any, clock: str | None):
+    def __init__(self, name: str, env: Any, limit_field: str | None):
         self.name = name
         self.env = env
-        self.clock = clock
+        self.limit_field = limit_field
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         return self.env.reset_env(key, params)
 
     def _advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
-        obs, after, reward, done, *_ = self.env.step_env(key, state, action, params)
+        obs, next_state, reward, done, *_ = self.env.step_env(key, state, action, params)
         done = jnp.asarray(done, bool)
-        if self.clock is None:
-            return obs, after, reward, done, jnp.zeros((), bool)
-        limit = getattr(params, self.clock)
+        if self.limit_field is None:
+            return obs, next_state, reward, done, jnp.zeros((), bool)
+        limit = getattr(params, self.limit_field)
         never = jnp.full_like(limit, jnp.iinfo(jnp.result_type(limit)).max)
-        terminated = done & self.env.is_terminal(after, params.replace(**{self.clock: never}))
-        return obs, after, reward, terminated, done & ~terminated
+        terminated = done & self.env.is_terminal(next_state, params.replace(**{self.limit_field: never}))
+        return obs, next_state, reward, terminated, done & ~terminated
 
     def observation_space(self, params: Any) -> Space:
-        """The observations' space; bounds that depend on traced parameters count as infinite."""
-        with jax.ensure_compile_time_eval(), lenient():
+        """Return the space of observations; bounds that depend on traced parameters count as infinite."""
+        with jax.ensure_compile_time_eval(), standard_promotion():
             return gymnax_space(self.env.observation_space(params))
 
     def action_space(self, params: Any) -> Space:
-        """The actions' space; bounds that depend on traced parameters count as infinite."""
-        with jax.ensure_compile_time_eval(), lenient():
+        """Return the space of actions; bounds that depend on traced parameters count as infinite."""
+        with jax.ensure_compile_time_eval(), standard_promotion():
             return gymnax_space(self.env.action_space(params))
 
 
 def adapt(env: Any, params: Any = None, *, name: str | None = None) -> tuple[FiveValues, Any]:
-    """An environment of your own, in the style of gymnax before 1.0, in rlkit's protocol.
+    """Adapt an environment of your own, in the style of gymnax before 1.0, to rlkit's protocol.
 
         env, params = envs.adapt(MyEnv())
         envs.check(env, params, jax.random.key(0))
@@ -57,24 +57,24 @@ def adapt(env: Any, params: Any = None, *, name: str | None = None) -> tuple[Fiv
     Args:
       env: has `reset_env(key, params) -> obs, state` and `step_env(key, state, action, params) -> obs, state, reward,
         done, info`, both without any reset of their own, and spaces like gymnax's. Where its parameters hold a time
-        limit (max_steps_in_episode or max_timesteps), `is_terminal(state, params)` has to be what `done` is made of.
+        limit (max_steps_in_episode or max_timesteps), it also has `is_terminal(state, params)`, which `done` uses.
       params: its parameters; `env.default_params` by default.
-      name: how errors call it.
+      name: of the environment in errors.
 
     Raises:
-      ConfigError: the bare steps are missing, so that the observation before a reset would be lost, or there is a time
-        limit and nothing that tells its ends from others.
+      ConfigError: the steps without a reset are missing, so that the observation before a reset would be lost, or there
+        is a time limit and no function that distinguishes it from termination.
     """
     name = name or str(getattr(env, "name", type(env).__name__))
     for method in ("reset_env", "step_env", "observation_space", "action_space"):
         if not callable(getattr(env, method, None)):
-            why = "; a step that resets by itself loses the final observation" if method == "step_env" else ""
-            raise ConfigError(f"env={name!r} has no {method}(){why}; write one, or keep to rlkit.types.Env")
+            reason = "; a step that resets by itself loses the final observation" if method == "step_env" else ""
+            raise ConfigError(f"env={name!r} has no {method}(){reason}; write one, or implement rlkit.types.Env")
     params = env.default_params if params is None else params
-    clock = next((field for field in _CLOCKS if hasattr(params, field)), None)
-    if clock and not callable(getattr(env, "is_terminal", None)):
+    limit_field = next((field for field in _LIMITS if hasattr(params, field)), None)
+    if limit_field and not callable(getattr(env, "is_terminal", None)):
         raise ConfigError(
-            f"env={name!r} has {clock} but no is_terminal(state, params), so that nothing tells a time limit from the "
-            "end of the world; write one, or use the wrapper time_limit"
+            f"env={name!r} has {limit_field} but no is_terminal(state, params), which distinguishes termination from "
+            "the time limit; write one, or use the wrapper time_limit"
         )
-    return FiveValues(name, env, clock), params
+    return FiveValues(name, env, limit_field), params

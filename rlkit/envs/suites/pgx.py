@@ -1,4 +1,4 @@
-"""pgx's games in rlkit's protocol, as player 0 sees them; opponents make random legal moves."""
+"""Games of pgx in rlkit's protocol, from the view of player 0; opponents make random legal moves."""
 
 from typing import Any
 
@@ -6,51 +6,53 @@ import jax
 import jax.numpy as jnp
 
 from rlkit import spaces
-from rlkit.envs._spaces import MASK
-from rlkit.envs.adapter import Adapter, find, lenient, library, refuse_others, unbounded
+from rlkit.envs.adapter import Adapter, check_keywords, known_task, library, standard_promotion, unbounded_box
+from rlkit.names import ACTION_MASK
 from rlkit.spaces import Space
 from rlkit.types import Array, Key, PyTree
 
 
 class PgxEnv(Adapter):
-    """A game of pgx. Observations are {"action_mask": [A] bool, "obs": what player 0 sees}.
+    """A game of pgx. Observations are {"action_mask": [A] bool, "obs": the view of player 0}.
 
-    A step is player 0's move and all moves of others up to its next turn, and the reward what player 0 gets in them. An
-    illegal move ends the game with pgx's penalty. Who opens is as pgx draws it.
+    A step is player 0's move and all moves of others before its next turn; the reward is player 0's sum over them. An
+    illegal move ends the game with pgx's penalty. The player who begins is drawn by pgx.
     """
 
     def __init__(self, name: str, env: Any):
         self.name = name
         self.env = env
-        with lenient():
+        with standard_promotion():
             state = jax.eval_shape(env.init, jax.eval_shape(jax.random.key, 0))
-        (size,), seen = state.legal_action_mask.shape, state.observation
+        (size,), view = state.legal_action_mask.shape, state.observation
         self._action_space = spaces.Discrete(size)
-        self._obs_space = spaces.Dict({MASK: unbounded((size,), bool), "obs": unbounded(seen.shape, seen.dtype)})
+        self._obs_space = spaces.Dict(
+            {ACTION_MASK: unbounded_box((size,), bool), "obs": unbounded_box(view.shape, view.dtype)}
+        )
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         init_key, loop_key = jax.random.split(key)
         if self.env.num_players == 1:
             return self._observe(state := self.env.init(init_key)), state
 
-        def waits(carry: tuple[Any, Key]) -> Array:
+        def not_ready(carry: tuple[Any, Key]) -> Array:
             return (carry[0].current_player != 0) | _over(carry[0])
 
         def move(carry: tuple[Any, Key]) -> tuple[Any, Key]:
             state, key = carry
-            again_key, move_key, next_key = jax.random.split(key, 3)
-            moved, again = self._random_move(state, move_key), self.env.init(again_key)
-            return jax.tree.map(lambda a, b: jnp.where(_over(state), a, b), again, moved), next_key
+            init_key, move_key, next_key = jax.random.split(key, 3)
+            moved, new_game = self._random_move(state, move_key), self.env.init(init_key)
+            return jax.tree.map(lambda a, b: jnp.where(_over(state), a, b), new_game, moved), next_key
 
-        # A game that others end before player 0's first turn is no episode; another one begins.
-        state, _ = jax.lax.while_loop(waits, move, (self.env.init(init_key), loop_key))
+        # A game that ends before player 0's first turn is not an episode; it is replaced by a new one.
+        state, _ = jax.lax.while_loop(not_ready, move, (self.env.init(init_key), loop_key))
         return self._observe(state), state
 
     def _advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
         step_key, loop_key = jax.random.split(key)
         state = self.env.step(state, action, step_key)
 
-        def waits(carry: tuple[Any, Array, Key]) -> Array:
+        def others_turn(carry: tuple[Any, Array, Key]) -> Array:
             return (carry[0].current_player != 0) & ~_over(carry[0])
 
         def move(carry: tuple[Any, Array, Key]) -> tuple[Any, Array, Key]:
@@ -61,7 +63,7 @@ class PgxEnv(Adapter):
 
         carry = state, state.rewards[0], loop_key
         if self.env.num_players > 1:
-            carry = jax.lax.while_loop(waits, move, carry)
+            carry = jax.lax.while_loop(others_turn, move, carry)
         state, reward, _ = carry
         return self._observe(state), state, reward, state.terminated, state.truncated
 
@@ -71,8 +73,8 @@ class PgxEnv(Adapter):
         return self.env.step(state, action, step_key)
 
     def _observe(self, state: Any) -> PyTree:
-        # Not state.observation: at a game's end that may be what another player sees.
-        return {MASK: state.legal_action_mask, "obs": self.env._observe(state, jnp.int32(0))}
+        # Not state.observation: at the end of a game that may be the view of another player.
+        return {ACTION_MASK: state.legal_action_mask, "obs": self.env._observe(state, jnp.int32(0))}
 
     def observation_space(self, params: Any) -> Space:
         return self._obs_space
@@ -82,23 +84,23 @@ class PgxEnv(Adapter):
 
 
 def names() -> list[str]:
-    """pgx's names: tic_tac_toe, connect_four, go_9x9, 2048, minatar-breakout, ..."""
+    """Return the names of pgx: tic_tac_toe, connect_four, go_9x9, 2048, minatar-breakout, ..."""
     return list(library("pgx", "pgx").available_envs())
 
 
 def make(task: str, **kwargs: Any) -> tuple[PgxEnv, tuple[()]]:
-    """A game of pgx and its (empty) parameters.
+    """Make a game of pgx and its (empty) parameters.
 
     Args:
-      task: pgx's name for it.
-      kwargs: none; pgx has no settings, and no time limit: the wrapper time_limit gives one.
+      task: a name of pgx.
+      kwargs: none; pgx has no settings and no time limit, for which there is the wrapper time_limit.
 
     Raises:
-      ConfigError: pgx is not installed, the name is unknown, or there is a keyword.
+      ConfigError: pgx is not installed, the name is unknown, or a keyword was given.
     """
-    name = f"pgx:{find(task, names(), 'pgx:')}"
-    refuse_others(name, kwargs, ())
-    with lenient():
+    name = f"pgx:{known_task(task, names(), 'pgx:')}"
+    check_keywords(name, kwargs, ())
+    with standard_promotion():
         return PgxEnv(name, library("pgx", "pgx").make(task)), ()
 
 

@@ -1,1 +1,1 @@
-"""Modules that a worker process imports. None of them imports JAX."""
+"""The modules that a worker process imports. None of them imports JAX."""

@@ -1,4 +1,4 @@
-"""Some scalar environments, stepped one after the other: a worker's work, be it a process, a thread or nobody else."""
+"""Groups of single environments that a worker (a process, a thread or the caller itself) steps one after another."""
 
 import random
 import traceback
@@ -7,38 +7,39 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlkit.hosts.worker import block, contract
-from rlkit.hosts.worker.contract import Tree, Violation
+from rlkit.hosts.worker import contract, shared_arrays
+from rlkit.hosts.worker.contract import SpaceTree, Violation
 
 STARTING, IMPORTING, MAKING, READY, STEPPING, RESETTING = range(6)
-DOING = ("start", "import", "the constructor", "waiting", "step", "reset")
+STAGE_NAMES = ("start", "import", "the constructor", "waiting", "step", "reset")
 
 
 class Fault(NamedTuple):
-    """What went wrong in a worker; plain data."""
+    """A failure in a worker; plain data."""
 
-    kind: str  # raised, contract, missing, unknown, silent, died
-    env: int  # which environment, of all
-    doing: int  # what it was doing, as DOING names it
+    kind: str  # raised, contract, missing, unknown, timeout or died
+    env: int  # index of the environment in the pool
+    stage: int  # index into STAGE_NAMES
     text: str
 
 
 class Failed(Exception):
-    """Carries a Fault out of a group."""
+    """An exception with a Fault, raised by the methods of a group."""
 
     def __init__(self, fault: Fault):
         super().__init__(fault.text)
         self.fault = fault
 
 
-class Ticket:
-    """What a group works under; nobody waits for one that was abandoned, and others have its place in the arrays."""
+class CancelToken:
+    """A flag that stops a group whose call took too long; another group has its rows of the arrays by then."""
 
-    abandoned = False
+    cancelled = False
 
     def check(self) -> None:
-        if self.abandoned:
-            raise RuntimeError("abandoned: it was silent for too long")
+        """Raise RuntimeError where the group has been cancelled."""
+        if self.cancelled:
+            raise RuntimeError("cancelled: the call took too long")
 
 
 class Group:
@@ -46,10 +47,10 @@ class Group:
 
     Args:
       make: makes one environment.
-      first, count: which they are.
-      note: called as (stage, environment) before each call of an environment's code, so that somebody else can tell
-        where it hangs.
-      ticket: abandoned by somebody else where it hangs; nothing is written from then on.
+      first, count: the environments of the pool that belong to the group.
+      report: called as (stage, environment) before each call of an environment's code, so that the pool can name the
+        call that hangs.
+      token: cancelled by the pool where a call hangs; nothing is written from then on.
     """
 
     def __init__(
@@ -57,75 +58,74 @@ class Group:
         make: Callable[[], Any],
         first: int,
         count: int,
-        note: Callable[[int, int], None],
-        ticket: Ticket | None = None,
+        report: Callable[[int, int], None],
+        token: CancelToken | None = None,
     ):
-        self.first, self.note, self.ticket = first, note, ticket or Ticket()
+        self.first, self.report, self.token = first, report, token or CancelToken()
         self.envs: list[Any] = []
-        self.where = (MAKING, first)
         for index in range(count):
             env = self._call(MAKING, index, make)
             self.envs.append(env)
-            self._call(MAKING, index, lambda env=env: _is_an_environment(env))
+            self._call(MAKING, index, lambda env=env: _check_interface(env))
             spaces = self._call(MAKING, index, lambda env=env: _spaces(env))
             if index == 0:
                 self.obs, self.action = spaces
-            elif not (contract.same(self.obs, spaces[0]) and contract.same(self.action, spaces[1])):
-                text = f"expected the spaces of environment {first}, got {contract.says(spaces[0])}"
+            elif not (contract.equal(self.obs, spaces[0]) and contract.equal(self.action, spaces[1])):
+                text = f"expected the spaces of environment {first}, got {contract.dtypes_and_shapes(spaces[0])}"
                 raise Failed(Fault("contract", first + index, MAKING, f"observation_space or action_space: {text}"))
 
     def _call(self, stage: int, index: int, function: Callable[[], Any]) -> Any:
-        self.note(stage, self.first + index)
+        self.report(stage, self.first + index)
         try:
-            made = function()
-            self.ticket.check()
-            return made
+            result = function()
+            self.token.check()
+            return result
         except Exception as error:
             raise Failed(fault(error, self.first + index, stage)) from error
 
-    def attach(self, views: block.Views) -> None:
-        """Work on these arrays from now on."""
+    def attach(self, views: shared_arrays.Views) -> None:
+        """Read actions from and write results to these arrays from now on."""
         first, count = self.first, len(self.envs)
-        obs, final, action = (block.rows(x, first, count) for x in (views.obs, views.final, views.action))
-        self._write_obs = contract.writer(self.obs, obs)
-        self._write_final = contract.writer(self.obs, final)
-        self._read_actions = contract.reader(self.action, action)
+        obs, final, action = (shared_arrays.rows(x, first, count) for x in (views.obs, views.final, views.action))
+        self._write_obs = contract.make_writer(self.obs, obs)
+        self._write_final = contract.make_writer(self.obs, final)
+        self._read_actions = contract.make_reader(self.action, action)
         self._seed = views.seed[first : first + count]
-        # A memoryview takes a Python number in half of the time that an array needs.
-        self._reward = _plain(views.reward)[first : first + count]
-        self._terminated = _plain(views.terminated)[first : first + count]
-        self._truncated = _plain(views.truncated)[first : first + count]
+        # Assigning a Python number to a memoryview takes half as long as to an array.
+        self._reward = _memoryview(views.reward)[first : first + count]
+        self._terminated = _memoryview(views.terminated)[first : first + count]
+        self._truncated = _memoryview(views.truncated)[first : first + count]
 
     def reset(self, *, seed_globals: bool = False) -> None:
-        """Begin new episodes in all environments, with the seeds that the arrays hold.
+        """Begin new episodes in all environments, with the seeds in the shared arrays.
 
-        `seed_globals` seeds Python's and NumPy's generators, too, for environments that draw from those.
+        `seed_globals` seeds the global generators of Python and NumPy as well, for environments that draw from them.
         """
         if seed_globals:
             random.seed(int(self._seed[0]))
-            np.random.seed(int(self._seed[0]) % 2**32)  # noqa: NPY002 the one that such environments use
+            np.random.seed(int(self._seed[0]) % 2**32)  # noqa: NPY002 the generator that such environments use
         for index, env in enumerate(self.envs):
-            self.note(RESETTING, self.first + index)
+            self.report(RESETTING, self.first + index)
             try:
                 obs = _observation(env.reset(seed=int(self._seed[index])))
-                self.ticket.check()
+                self.token.check()
                 self._write_obs("obs of reset", index, obs)
             except Exception as error:
                 raise Failed(fault(error, self.first + index, RESETTING)) from error
 
     def step(self) -> None:
-        """One step of each environment; one whose episode ends begins the next at once."""
-        first, note, write, ticket = self.first, self.note, self._write_obs, self.ticket
+        """Take one step in each environment; where an episode ends, the next one begins at once."""
+        first, report, write, token = self.first, self.report, self._write_obs, self.token
         rewards, terminations, truncations = self._reward, self._terminated, self._truncated
         stage = STEPPING
         index = 0
         try:
             for index, (env, action) in enumerate(zip(self.envs, self._read_actions(), strict=True)):
-                note(STEPPING, first + index)
+                report(STEPPING, first + index)
                 result = env.step(action)
-                ticket.check()
+                token.check()
                 if type(result) is not tuple or len(result) != 5:
-                    raise Violation("step", "obs, reward, terminated, truncated, info", _tuple(result))
+                    raise Violation("step", "obs, reward, terminated, truncated, info", _describe(result))
                 obs, reward, terminated, truncated, _ = result
                 if type(reward) is not float or type(terminated) is not bool or type(truncated) is not bool:
                     reward = contract.check_scalars(reward, terminated, truncated)
@@ -134,9 +134,9 @@ class Group:
                 if terminated or truncated:
                     self._write_final("obs of step", index, obs)
                     stage = RESETTING
-                    note(RESETTING, first + index)
+                    report(RESETTING, first + index)
                     obs = _observation(env.reset())
-                    ticket.check()
+                    token.check()
                     write("obs of reset", index, obs)
                     stage = STEPPING
                 else:
@@ -145,38 +145,39 @@ class Group:
             raise Failed(fault(error, first + index, stage)) from error
 
     def close(self) -> None:
+        """Close the environments; their errors are ignored."""
         for env in self.envs:
             try:
                 env.close()
             except Exception:
-                continue  # it is of no use any more, and the others are to be closed, too
+                continue  # the others have to be closed as well
         self.envs = []
 
 
-def fault(error: Exception, env: int, doing: int) -> Fault:
-    """What an exception says of an environment, in one line."""
+def fault(error: Exception, env: int, stage: int) -> Fault:
+    """Convert an exception of an environment to a Fault, whose text is one line."""
     if isinstance(error, Violation):
-        return Fault("contract", env, doing, str(error))
+        return Fault("contract", env, stage, str(error))
     kind = {"DependencyNotInstalled": "missing"}.get(type(error).__name__, "raised")
-    if doing == MAKING and type(error).__module__ == "gymnasium.error" and kind == "raised":
+    if stage == MAKING and type(error).__module__ == "gymnasium.error" and kind == "raised":
         kind = "unknown"
-    said = " ".join(str(error).split())[:300]
+    message = " ".join(str(error).split())[:300]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/rlkit/hosts/" not in frame.filename]
     place = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames and kind == "raised" else ""
-    return Fault(kind, env, doing, f"{type(error).__name__}: {said}{place}")
+    return Fault(kind, env, stage, f"{type(error).__name__}: {message}{place}")
 
 
-def _plain(array: Any) -> Any:
+def _memoryview(array: Any) -> Any:
     return memoryview(array)
 
 
-def _is_an_environment(env: Any) -> None:
+def _check_interface(env: Any) -> None:
     for name in ("reset", "step", "observation_space", "action_space"):
         if not hasattr(env, name):
             raise Violation("the constructor", f"a Gymnasium environment, which has {name}", type(env).__name__)
 
 
-def _spaces(env: Any) -> tuple[Tree, Tree]:
+def _spaces(env: Any) -> tuple[SpaceTree, SpaceTree]:
     return (
         contract.describe(env.observation_space),
         contract.describe(env.action_space, field="action_space"),
@@ -185,9 +186,9 @@ def _spaces(env: Any) -> tuple[Tree, Tree]:
 
 def _observation(result: Any) -> Any:
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-        raise Violation("reset", "obs, info", _tuple(result))
+        raise Violation("reset", "obs, info", _describe(result))
     return result[0]
 
 
-def _tuple(result: Any) -> str:
+def _describe(result: Any) -> str:
     return f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__

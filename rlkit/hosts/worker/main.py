@@ -1,4 +1,4 @@
-"""A worker process: some environments, stepped when the pool says so, until the pool is gone."""
+"""The main program of a worker process: it steps its environments on the pool's commands until the pool ends."""
 
 import mmap
 import os
@@ -8,32 +8,32 @@ import threading
 import time
 import traceback
 
-from rlkit.hosts.worker import block, group, making, wire
+from rlkit.hosts.worker import group, messages, recipe, shared_arrays
 from rlkit.hosts.worker.group import Failed, Fault, Group
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve the pool on the file descriptors that the command line names: commands, answers, memory."""
-    commands, answers, memory, number, parent = (int(word) for word in sys.argv[1:6])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's to act on
-    making.only_cpu()
-    for fd in (commands, answers, memory):
-        os.set_inheritable(fd, False)  # an environment's own children must not keep them open
+    """Serve the pool on the file descriptors given on the command line: commands, answers, shared memory."""
+    commands, answers, shared, number, parent = (int(argument) for argument in sys.argv[1:6])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool handles Ctrl-C
+    recipe.hide_accelerators()
+    for fd in (commands, answers, shared):
+        os.set_inheritable(fd, False)  # child processes of an environment must not keep them open
     _die_with(parent)
     try:
-        _serve(commands, answers, memory, number)
-    except wire.Closed:
+        _serve(commands, answers, shared, number)
+    except messages.Closed:
         pass
     except BaseException:
         traceback.print_exc()
         os._exit(1)
-    os._exit(0)  # what an environment left behind, threads above all, must not keep the process
+    os._exit(0)  # threads that an environment has left running must not keep the process alive
 
 
 def _die_with(parent: int) -> None:
-    """End when the parent ends, whatever this process is doing then."""
+    """End this process when the parent ends, even in the middle of a step."""
     if sys.platform == "linux":
         import ctypes
 
@@ -49,45 +49,46 @@ def _die_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _serve(commands: int, answers: int, memory: int, number: int) -> None:
-    sequence, _, (recipe, first, count, board_bytes) = wire.receive(commands)
-    board = memoryview(mmap.mmap(memory, board_bytes)).cast("q")[number * wire.SLOTS : (number + 1) * wire.SLOTS]
+def _serve(commands: int, answers: int, shared: int, number: int) -> None:
+    sequence, _, (env_recipe, first, count, status_bytes) = messages.receive_command(commands)
+    start = number * messages.STATUS_SIZE
+    status = memoryview(mmap.mmap(shared, status_bytes)).cast("q")[start : start + messages.STATUS_SIZE]
     calls = 0
 
-    def note(stage: int, env: int) -> None:
+    def report(stage: int, env: int) -> None:
         nonlocal calls
         calls += 1
-        board[0], board[1], board[2] = stage, env, calls
+        status[0], status[1], status[2] = stage, env, calls
 
-    note(group.IMPORTING, first)
+    report(group.IMPORTING, first)
     try:
-        make = making.maker(recipe)
+        make = recipe.constructor(env_recipe)
     except Exception as error:
-        wire.answer(answers, sequence, group.fault(error, first, group.MAKING))
+        messages.send_answer(answers, sequence, group.fault(error, first, group.MAKING))
         return
     try:
-        envs = Group(make, first, count, note)
+        envs = Group(make, first, count, report)
     except Failed as failed:
-        wire.answer(answers, sequence, failed.fault)
+        messages.send_answer(answers, sequence, failed.fault)
         return
-    wire.answer(answers, sequence, (envs.obs, envs.action))
+    messages.send_answer(answers, sequence, (envs.obs, envs.action))
     try:
         while True:
-            note(group.READY, first)
-            sequence, operation, value = wire.receive(commands)
-            wire.answer(answers, sequence, _do(envs, operation, value, memory, board_bytes))
+            report(group.READY, first)
+            sequence, operation, value = messages.receive_command(commands)
+            messages.send_answer(answers, sequence, _execute(envs, operation, value, shared, status_bytes))
     finally:
         envs.close()
 
 
-def _do(envs: Group, operation: int, value: object, memory: int, board_bytes: int) -> Fault | None:
+def _execute(envs: Group, operation: int, value: object, shared: int, status_bytes: int) -> Fault | None:
     try:
-        if operation == wire.STEP:
+        if operation == messages.STEP:
             envs.step()
-        elif operation == wire.RESET:
+        elif operation == messages.RESET:
             envs.reset(seed_globals=True)
-        elif isinstance(value, block.Layout):
-            envs.attach(block.views(value, mmap.mmap(memory, value.size, offset=board_bytes)))
+        elif isinstance(value, shared_arrays.Layout):
+            envs.attach(shared_arrays.make_views(value, mmap.mmap(shared, value.num_bytes, offset=status_bytes)))
     except Failed as failed:
         return failed.fault
     return None

@@ -7,7 +7,6 @@ late, the log-probs are those of acting, so that PPO's ratio is right. A run tha
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -19,7 +18,7 @@ from flax import struct
 
 from rlkit import agents, hosts
 from rlkit._cpu.random_bits import plain, straight
-from rlkit.hosts import cores, devices, registry, validation
+from rlkit.hosts import devices, registry, validation
 from rlkit.hosts.collect import Collected, Collector, NotFinite, act_shapes
 from rlkit.hosts.evaluate import play
 from rlkit.hosts.placeholder import HostEnv
@@ -261,11 +260,9 @@ class HostProgram:
 
     def _learn(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, bool, float]:
         begin = time.perf_counter()
-        # With overlap, a thread that is held on a core would wait there for the one that steps.
-        with nullcontext() if self.overlap else cores.one_each():
-            agent, metrics, finite = self._compiled(replay, rest, rollout, key)
-            metrics, finite = jax.device_get((metrics, finite))
-            jax.block_until_ready(agent)
+        agent, metrics, finite = self._compiled(replay, rest, rollout, key)
+        metrics, finite = jax.device_get((metrics, finite))
+        jax.block_until_ready(agent)
         return agent, metrics, bool(finite), time.perf_counter() - begin
 
     def before_last(self, state: PyTree, chunk: Chunk) -> PyTree:

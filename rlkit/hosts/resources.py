@@ -1,4 +1,4 @@
-"""What has to be closed, and is closed whatever happens."""
+"""Base class of objects whose resources are released on exit or garbage collection."""
 
 import atexit
 import weakref
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, Self
 
 
-class Closing:
-    """Closed by hand, by leaving its `with` block, when nobody holds it any longer, or at the end of this process."""
+class Closeable:
+    """An object that is closed by `close`, by its `with` block, by garbage collection, or at interpreter exit."""
 
     closed = True
 
-    def _closed_by(self, close: Callable[[], Any]) -> None:
-        """Hold something open that `close` closes, in place of what was held before."""
+    def _set_close(self, close: Callable[[], Any]) -> None:
+        """Register the function that releases the resources, in place of the one registered before."""
         if not self.closed:
             self._close.detach()
             atexit.unregister(self._close)
@@ -21,7 +21,7 @@ class Closing:
         self.closed = False
 
     def close(self) -> None:
-        """Close it; a second call does nothing."""
+        """Release the resources; a second call does nothing."""
         if not self.closed:
             self.closed = True
             atexit.unregister(self._close)

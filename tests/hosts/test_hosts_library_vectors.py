@@ -1,4 +1,4 @@
-"""Vector environments that come as one: envpool's, by a stand-in of its interface; ale-py's own where there is one."""
+"""Vector environments of libraries: envpool's by a stand-in with its interface, ale-py's own where it is installed."""
 
 import importlib.util
 import sys
@@ -15,7 +15,7 @@ OBS = np.arange(2 * 4 * 6 * 5, dtype=np.uint8).reshape(2, 4, 6, 5)  # channels f
 
 
 class Envs:
-    """Two environments of envpool: every third step ends the first one, and the step after that resets it."""
+    """Two environments of envpool: the third step ends the first one, and the step after that resets it."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (4, 6, 5), np.uint8)
     action_space = gymnasium.spaces.Discrete(3)
@@ -38,7 +38,7 @@ class Envs:
 
 @pytest.fixture
 def envpool(monkeypatch):
-    """A module envpool that notes how it was called."""
+    """Install a module envpool that records its calls."""
     module = type(sys)("envpool")
     module.__spec__ = ModuleSpec("envpool", None)
     module.calls, module.envs = [], Envs()
@@ -69,12 +69,12 @@ def test_envpool_has_its_channels_last_and_only_real_transitions(envpool):
     assert envpool.envs.closed
 
 
-def test_what_a_library_refuses_is_one_line(envpool):
+def test_an_error_of_the_library_is_one_line(envpool):
     with pytest.raises(ConfigError, match=r"^env='envpool:None-v0' cannot be made: no such environment$"):
         hosts.make("envpool:None-v0", num_envs=2)
 
 
-def test_a_missing_library_is_named_with_what_installs_it():
+def test_the_error_for_a_missing_library_has_the_install_command():
     if importlib.util.find_spec("ale_py"):
         pytest.skip("ale-py is installed")
     with pytest.raises(ConfigError, match=r"pip install 'rlkit-jax\[atari\]'"):
@@ -82,7 +82,7 @@ def test_a_missing_library_is_named_with_what_installs_it():
 
 
 def test_atari_with_the_usual_preprocessing():
-    """Four gray pictures, the newest last; each step is four frames, and the same seed gives the same game."""
+    """Four gray images, the newest last; each step is four frames, and the same seed gives the same game."""
     pytest.importorskip("ale_py")
     actions = np.random.default_rng(0).integers(0, 4, (40, 2))
 
@@ -100,7 +100,7 @@ def test_atari_with_the_usual_preprocessing():
     assert np.any(one[1:, ..., 3] != one[:-1, ..., 3])
 
 
-def test_the_arcade_learning_environment_by_itself():
+def test_the_vector_environment_of_ale_py():
     pytest.importorskip("ale_py")
     actions = np.random.default_rng(0).integers(0, 3, (300, 2))
 

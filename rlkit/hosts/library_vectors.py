@@ -1,4 +1,4 @@
-"""Vector environments that come as one from their libraries, which step them in threads of their own."""
+"""Vector environments that their libraries (envpool, ale-py) provide ready-made and step in their own threads."""
 
 import re
 import warnings
@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from rlkit.hosts.pool import derive
-from rlkit.hosts.worker.making import Recipe
+from rlkit.hosts.worker.recipe import Recipe
 from rlkit.types import ConfigError
 
 
 class ChannelsLast:
-    """A vector environment whose pictures have their channels last, as XLA wants them. It resets in the next step."""
+    """A vector environment with its images' channels last, as XLA needs them. Its autoreset mode is NEXT_STEP."""
 
-    def __init__(self, envs: Any, num_envs: int, obs_space: Any, action_space: Any, *, seeded: bool):
-        self.envs, self.num_envs, self.seeded, self.close = envs, num_envs, seeded, envs.close
+    def __init__(self, envs: Any, num_envs: int, obs_space: Any, action_space: Any, *, seeded_reset: bool):
+        self.envs, self.num_envs, self.seeded_reset, self.close = envs, num_envs, seeded_reset, envs.close
         self.metadata = {}
         self.single_observation_space, self.single_action_space = obs_space, action_space
         self.images = len(obs_space.shape or ()) == 3 and obs_space.dtype == np.uint8
@@ -24,30 +24,32 @@ class ChannelsLast:
             self.single_observation_space = type(obs_space)(low, high, dtype=np.uint8)
 
     def reset(self, seed: int) -> Any:
-        obs, infos = self.envs.reset(seed=seed) if self.seeded else self.envs.reset()
-        return self._seen(obs), infos
+        """Start new episodes: -> obs, infos. The seed is used only where the library takes one at a reset."""
+        obs, infos = self.envs.reset(seed=seed) if self.seeded_reset else self.envs.reset()
+        return self._channels_last(obs), infos
 
     def step(self, actions: Any) -> Any:
+        """Take one step: -> obs, reward, terminated, truncated, infos."""
         obs, *rest = self.envs.step(actions)
-        return self._seen(obs), *rest
+        return self._channels_last(obs), *rest
 
-    def _seen(self, obs: Any) -> Any:
+    def _channels_last(self, obs: Any) -> Any:
         return np.moveaxis(obs, 1, -1) if self.images else obs
 
 
 def make(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> ChannelsLast:
-    """The vector environment of a recipe; 0 threads leave their number to the library.
+    """Make the vector environment of a recipe; with 0 threads the library chooses their number.
 
     Raises:
       ConfigError: the library refuses the name or an argument.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the precision of a space's bounds; of a game that there is not
+        warnings.simplefilter("ignore")  # about the precision of a space's bounds, and about unknown games
         try:
             return MAKERS[recipe.kind](recipe, num_envs, num_threads, seed)
         except (AssertionError, TypeError, ValueError, RuntimeError) as error:
-            said = " ".join(str(error).split())[:200]
-            raise ConfigError(f"env='{recipe.kind}:{recipe.name}' cannot be made: {said}") from None
+            message = " ".join(str(error).split())[:200]
+            raise ConfigError(f"env='{recipe.kind}:{recipe.name}' cannot be made: {message}") from None
 
 
 def _envpool(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> ChannelsLast:
@@ -61,16 +63,16 @@ def _envpool(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> Chan
         num_threads=num_threads,
         **recipe.kwargs,
     )
-    return ChannelsLast(envs, envs.config["num_envs"], envs.observation_space, envs.action_space, seeded=False)
+    return ChannelsLast(envs, envs.config["num_envs"], envs.observation_space, envs.action_space, seeded_reset=False)
 
 
 def _ale(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> ChannelsLast:
     from ale_py.vector_env import AtariVectorEnv  # pyright: ignore[reportMissingImports]
 
     game = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", "_", recipe.name).lower()  # SpaceInvaders as space_invaders
-    kwargs = {"reward_clipping": False, **recipe.kwargs}  # as in one made from the same library by Gymnasium
+    kwargs = {"reward_clipping": False, **recipe.kwargs}  # the default of the same games made by Gymnasium
     envs = AtariVectorEnv(game=game, num_envs=num_envs, num_threads=num_threads, autoreset_mode="NextStep", **kwargs)
-    return ChannelsLast(envs, num_envs, envs.single_observation_space, envs.single_action_space, seeded=True)
+    return ChannelsLast(envs, num_envs, envs.single_observation_space, envs.single_action_space, seeded_reset=True)
 
 
 MAKERS = {"envpool": _envpool, "ale": _ale}  # by the word before the colon of a name

@@ -1,4 +1,4 @@
-"""From the name of an environment to the function that makes it, inside a worker."""
+"""Recipes for environments: plain data that a worker turns into a function that makes one environment."""
 
 import importlib
 import os
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Recipe(NamedTuple):
-    """How to make one environment; plain data, which a worker process is sent."""
+    """A description of one environment; plain data, which is sent to worker processes."""
 
     kind: str  # gymnasium, atari, module, pickled
     name: str  # the id, or module:attribute
@@ -15,16 +15,16 @@ class Recipe(NamedTuple):
     pickled: bytes = b""
 
 
-def maker(recipe: Recipe) -> Callable[[], Any]:
-    """Import what an environment needs, and return what makes it."""
+def constructor(recipe: Recipe) -> Callable[[], Any]:
+    """Import the modules that an environment needs, and return a function that makes it."""
     if recipe.kind == "pickled":
         import cloudpickle
 
         return cloudpickle.loads(recipe.pickled)  # a function of the process that started this one
     if recipe.kind == "module":
         module, _, attribute = recipe.name.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        return lambda: found(**recipe.kwargs)
+        make = getattr(importlib.import_module(module), attribute)
+        return lambda: make(**recipe.kwargs)
     import gymnasium
 
     if recipe.kind == "atari":
@@ -36,14 +36,16 @@ def maker(recipe: Recipe) -> Callable[[], Any]:
 
         gymnasium.register_envs(ale_py)
     entry_point = gymnasium.spec(recipe.name).entry_point
-    if isinstance(entry_point, str):  # imported now: it may take long, making the environment should not
+    if isinstance(
+        entry_point, str
+    ):  # imported here: an import may take long, and the timeout for making an environment is short
         load_env_creator(entry_point)
-    # Its checker looks at what `contract` looks at, and slows down each step.
+    # Gymnasium's checker checks the same as `contract`, and slows down each step.
     return lambda: gymnasium.make(recipe.name, disable_env_checker=True, **recipe.kwargs)
 
 
 def _atari(recipe: Recipe) -> Callable[[], Any]:
-    """The usual preprocessing (Machado et al. 2018): gray 84 x 84 pictures of every 4th frame, the last 4 of them."""
+    """Atari with the usual preprocessing (Machado et al. 2018): gray 84 x 84 images, every 4th frame, stacks of 4."""
     import ale_py  # pyright: ignore[reportMissingImports]
     import gymnasium
     import numpy as np
@@ -62,13 +64,15 @@ def _atari(recipe: Recipe) -> Callable[[], Any]:
         env = gymnasium.wrappers.AtariPreprocessing(env, **preprocessing)
         env = gymnasium.wrappers.FrameStackObservation(env, stack)
         space: Any = env.observation_space
-        low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))  # channels last, as XLA has them
-        last = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
-        return gymnasium.wrappers.TransformObservation(env, lambda x: np.ascontiguousarray(np.moveaxis(x, 0, -1)), last)
+        low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))  # channels last, as XLA needs them
+        channels_last = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
+        return gymnasium.wrappers.TransformObservation(
+            env, lambda x: np.ascontiguousarray(np.moveaxis(x, 0, -1)), channels_last
+        )
 
     return make
 
 
-def only_cpu() -> None:
-    """Let JAX in this process see no accelerator: an environment that uses JAX would take a share of its memory."""
+def hide_accelerators() -> None:
+    """Restrict JAX in this process to the CPU: an environment that uses JAX would occupy memory of the accelerator."""
     os.environ["JAX_PLATFORMS"] = "cpu"

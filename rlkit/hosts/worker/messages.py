@@ -1,7 +1,7 @@
-"""What a pool and a worker process say to each other, beside the arrays: small messages over pipes.
+"""Messages between a pool and a worker process, over pipes; arrays are shared and not sent.
 
-A command is (sequence number, operation); an answer repeats the number, so that an answer that comes too late is never
-taken for that to a later command. Whatever is longer than that is pickled: both ends are the same user's code.
+A command is (sequence number, operation), and an answer repeats the sequence number, so that a late answer is never
+mistaken for the answer to a later command. Further values are pickled: both ends run the same user's code.
 """
 
 import os
@@ -11,34 +11,34 @@ from typing import Any
 
 RESET, STEP, ATTACH = range(1, 4)
 _COMMAND, _ANSWER = struct.Struct("<qq"), struct.Struct("<qq")
-SLOTS = 8  # int64 of a worker on the board: stage, environment, count of calls
+STATUS_SIZE = 8  # int64 of each worker in the shared status: stage, environment, number of calls; the rest is padding
 
 
 class Closed(Exception):
-    """The other end is gone."""
+    """Raised where the other end of a pipe is closed."""
 
 
-def send(fd: int, sequence: int, operation: int, value: Any = None) -> None:
-    """A command, with a value where the operation takes one."""
+def send_command(fd: int, sequence: int, operation: int, value: Any = None) -> None:
+    """Send a command, with a value where the operation has one."""
     payload = pickle.dumps(value) if value is not None else b""
     _write(fd, _COMMAND.pack(sequence, operation if not payload else operation | len(payload) << 8) + payload)
 
 
-def receive(fd: int) -> tuple[int, int, Any]:
-    """The next command: sequence number, operation, value."""
+def receive_command(fd: int) -> tuple[int, int, Any]:
+    """Wait for the next command; return its sequence number, operation and value."""
     sequence, word = _COMMAND.unpack(_read(fd, _COMMAND.size))
     length = word >> 8
     return sequence, word & 0xFF, pickle.loads(_read(fd, length)) if length else None
 
 
-def answer(fd: int, sequence: int, value: Any = None) -> None:
-    """The answer to the command of that number."""
+def send_answer(fd: int, sequence: int, value: Any = None) -> None:
+    """Send the answer to the command of that sequence number."""
     payload = pickle.dumps(value) if value is not None else b""
     _write(fd, _ANSWER.pack(sequence, len(payload)) + payload)
 
 
-def answered(fd: int) -> tuple[int, Any]:
-    """The next answer: sequence number, value."""
+def receive_answer(fd: int) -> tuple[int, Any]:
+    """Wait for the next answer; return its sequence number and value."""
     sequence, length = _ANSWER.unpack(_read(fd, _ANSWER.size))
     return sequence, pickle.loads(_read(fd, length)) if length else None
 

@@ -1,0 +1,58 @@
+"""Arrays that a pool and its workers share without copies: side by side in one stretch of memory."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlkit.hosts.worker import contract
+from rlkit.hosts.worker.contract import SpaceTree
+
+_ALIGNMENT = 64  # a cache line, so that two processes write to the same line as rarely as possible
+
+
+class Layout(NamedTuple):
+    """Positions of the arrays in the shared memory; plain data, which is sent to worker processes."""
+
+    entries: tuple[tuple[str, tuple[int, ...], str, int], ...]  # name, shape, dtype and byte offset of each array
+    num_bytes: int
+
+
+class Views(NamedTuple):
+    """The shared arrays, each [N, ...] over all environments."""
+
+    obs: list[np.ndarray]  # one per leaf: the observations for the next actions
+    final: list[np.ndarray]  # one per leaf: the last observation of the episode that ended with this step
+    action: list[np.ndarray]  # one per leaf
+    reward: np.ndarray  # float32
+    terminated: np.ndarray  # bool
+    truncated: np.ndarray  # bool
+    seed: np.ndarray  # int64, the seeds of the next reset
+
+
+def make_layout(num_envs: int, obs: SpaceTree, action: SpaceTree) -> Layout:
+    """Return the layout for `num_envs` environments with these spaces."""
+    arrays: list[tuple[str, tuple[int, ...], str]] = []
+    for name, tree in (("obs", obs), ("final", obs), ("action", action)):
+        arrays += [(name, leaf.shape, leaf.stored_dtype.str) for leaf in contract.leaves(tree)]
+    arrays += [("reward", (), "<f4"), ("terminated", (), "|b1"), ("truncated", (), "|b1"), ("seed", (), "<i8")]
+    entries, offset = [], 0
+    for name, shape, dtype in arrays:
+        entries.append((name, (num_envs, *shape), dtype, offset))
+        offset += -(-int(np.prod((num_envs, *shape))) * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+    return Layout(tuple(entries), max(offset, 1))
+
+
+def make_views(layout: Layout, buffer: Any) -> Views:
+    """Return the arrays in a writable buffer of `layout.num_bytes` bytes."""
+    arrays: dict[str, list[np.ndarray]] = {name: [] for name in Views._fields}
+    for name, shape, dtype, offset in layout.entries:
+        arrays[name].append(np.ndarray(shape, dtype, buffer, offset))
+    trees = ("obs", "final", "action")
+    fields: dict[str, Any] = {name: leaves if name in trees else leaves[0] for name, leaves in arrays.items()}
+    return Views(**fields)
+
+
+def rows(arrays: Sequence[np.ndarray], first: int, count: int) -> list[np.ndarray]:
+    """Return the rows first ... first + count - 1 of each array."""
+    return [array[first : first + count] for array in arrays]
