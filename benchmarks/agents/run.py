@@ -1,7 +1,7 @@
 """Training speed of DQN on CartPole-v1 and SAC on Pendulum-v1, against rejax 0.1.3.
 
-As ppo.py: each library trains in a process of its own and waits while the other one works; rounds alternate. What is
-timed is the whole training, steps of the environments and of descent, as one compiled program; compile time is apart.
+Each library trains in a process of its own and waits while the other one works; rounds alternate, as in ppo/run.py. The
+time is that of a whole training, environment and gradient steps, as one compiled program, without its compilation.
 """
 
 import argparse
@@ -24,23 +24,23 @@ ITERATIONS = {"DQN on CartPole-v1": 5000, "SAC on Pendulum-v1": 1500}  # of a ro
 
 
 def start(library: str, python: Path) -> Worker:
-    """A process of one library, which compiles and runs when asked and takes nothing from a cache."""
+    """Start the process of one library, without a compilation cache."""
     script = HERE / "worker.py"
     return Worker(library, [python, script, library], {"JAX_ENABLE_COMPILATION_CACHE": "false"})
 
 
 def measure(peers: list[Worker], task: str, *, rounds: int) -> dict[str, Any]:
-    """Both libraries at one task."""
+    """Measure both libraries on one task."""
     iterations = ITERATIONS[task]
-    compiled = {peer.name: peer.ask("compile", task, iterations)["seconds"] for peer in peers}
+    compiled = {peer.name: peer.call("compile", task, iterations)["seconds"] for peer in peers}
     runs: dict[str, list[float]] = {peer.name: [] for peer in peers}
     steps = iterations * worker.TASKS[task].num_envs
     for seed in range(rounds + 1):
         for peer in peers:
-            done = peer.ask("run", seed)
-            assert done["steps"] == steps, f"{peer.name} made {done['steps']} steps, not {steps}"
+            finished = peer.call("run", seed)
+            assert finished["steps"] == steps, f"{peer.name} made {finished['steps']} steps, not {steps}"
             if seed:  # the first round warms up
-                runs[peer.name].append(done["seconds"])
+                runs[peer.name].append(finished["seconds"])
     return {
         "steps": steps,
         "task": worker.TASKS[task]._asdict(),
@@ -48,22 +48,22 @@ def measure(peers: list[Worker], task: str, *, rounds: int) -> dict[str, Any]:
         "seconds": runs,
         "compile_seconds": compiled,
         "ratio": report.ratio(runs["rejax"], runs["rlkit"]),
-        "made": report.made() | {"versions": {peer.name: peer.versions for peer in peers}},
+        "made": report.provenance() | {"versions": {peer.name: peer.versions for peer in peers}},
     }
 
 
 def render(results: Mapping[str, Any]) -> str:
     rows = []
-    for name, found in results.items():
-        task, ratio = found["task"], found["ratio"]
+    for name, result in results.items():
+        task, ratio = result["task"], result["ratio"]
         rows.append(
             [
                 name,
                 f"{task['num_envs']} envs, {task['gradient_steps']} gradient steps of {task['batch_size']}",
-                *(f"{found['steps_per_second'][library]:,.0f}" for library in ("rlkit", "rejax")),
+                *(f"{result['steps_per_second'][library]:,.0f}" for library in ("rlkit", "rejax")),
                 report.spread(ratio),
                 f">= {TARGET} {report.verdict(ratio['median'] >= TARGET)}",
-                *(f"{found['compile_seconds'][library]:.1f}" for library in ("rlkit", "rejax")),
+                *(f"{result['compile_seconds'][library]:.1f}" for library in ("rlkit", "rejax")),
             ]
         )
     header = ["task", "an iteration", "rlkit steps/s", "rejax steps/s", "ratio", "target"]

@@ -1,7 +1,7 @@
 """One library's off-policy agents in a process of its own, for run.py: `python worker.py rlkit|rejax`.
 
-It speaks as ppo/worker.py does; {"compile": [task, iterations]} takes the name of a task. An iteration is one step of
-all environments and the gradient steps that follow it, as rejax has it.
+Its protocol is that of ppo/worker.py, with {"compile": [task, iterations]}. An iteration is one step of all
+environments and the gradient steps that follow it, as in rejax.
 """
 
 import sys
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 from common.trainer import PACKAGES, Train, Trainer
-from common.workers import answer
+from common.workers import serve
 
 HIDDEN, CAPACITY, STARTS, TAU, LEARNING_RATE, GAMMA = (64, 64), 100_000, 1000, 0.01, 1e-3, 0.99
 
 
 class Task(NamedTuple):
-    """What both libraries train."""
+    """Settings that both libraries train with."""
 
     agent: str
     env: str
@@ -89,4 +89,4 @@ def rejax(name: str, iterations: int) -> tuple[Train, Callable[[Any], int]]:
 
 
 if __name__ == "__main__":
-    answer(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), PACKAGES)
+    serve(Trainer({"rlkit": rlkit, "rejax": rejax}[sys.argv[1]]), PACKAGES)

@@ -10,7 +10,7 @@ REJAX = {"rejax": "0.1.3", "gymnax": "0.0.9", "jax": version("jax")}  # the same
 
 
 def python(folder: Path, packages: Mapping[str, str]) -> Path:
-    """The interpreter of a virtual environment with these versions, which is made where it is missing or unfinished."""
+    """Return the interpreter of a virtual environment with these versions; make the environment if it has others."""
     interpreter = folder / "bin" / "python"
     check = f"from importlib.metadata import version as v; assert {{n: v(n).split('+')[0] for n in {[*packages]}}} == "
     check += repr(dict(packages))

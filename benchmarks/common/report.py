@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine they ran on, fair rounds, and their files."""
+"""Result files of the benchmarks, the machine and versions of a result, alternating rounds, Markdown tables."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from typing import Any
 PACKAGES = ("rlkit-jax", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy")
 
 
-def made() -> dict[str, Any]:
-    """When and on what a result came about."""
+def provenance() -> dict[str, Any]:
+    """Date, machine and versions of a result."""
     return {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "machine": machine(), "versions": versions(PACKAGES)}
 
 
 def machine() -> dict[str, Any]:
-    """The cores that this process may use, and what they are."""
+    """Number of cores that this process may use, their model, and the version of Python."""
     return {"cores": len(os.sched_getaffinity(0)), "cpu": _cpu(), "python": platform.python_version()}
 
 
@@ -34,26 +34,27 @@ def _cpu() -> str:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
-    found = {}
+    """Installed version of each package; None where it is not installed."""
+    installed = {}
     for name in packages:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            installed[name] = None
+    return installed
 
 
-def says(made: Mapping[str, Any]) -> str:
-    """One line about the machine, the versions and the date."""
-    known = ", ".join(f"{name} {number}" for name, number in made["versions"].items() if number)
-    machine = made["machine"]
-    return f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}, {known}; {made['date']}."
+def provenance_line(provenance: Mapping[str, Any]) -> str:
+    """One line with the machine, the versions and the date."""
+    installed = ", ".join(f"{name} {number}" for name, number in provenance["versions"].items() if number)
+    machine, date = provenance["machine"], provenance["date"]
+    return f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}, {installed}; {date}."
 
 
 def interleaved(functions: Mapping[str, Callable[[int], Any]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call: in every round each function is called once, in turn, with the round's number.
+    """Seconds of each call, by function; each round calls every function once, with the number of the round.
 
-    What disturbs the machine for longer than a round disturbs all of them.
+    A disturbance of the machine that lasts longer than a round affects all functions.
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for index in range(rounds):
@@ -65,16 +66,18 @@ def interleaved(functions: Mapping[str, Callable[[int], Any]], rounds: int) -> d
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
-    """The ratio of two medians, and the least and the greatest ratio within a round."""
+    """Ratio of two medians, with the least and the greatest ratio within a round."""
     by_round = [a / b for a, b in zip(over, under, strict=True)]
     return {"median": statistics.median(over) / statistics.median(under), "min": min(by_round), "max": max(by_round)}
 
 
 def spread(ratio: Mapping[str, float], digits: int = 2) -> str:
+    """A ratio as text: median (least to greatest)."""
     return f"{ratio['median']:.{digits}f} ({ratio['min']:.{digits}f} to {ratio['max']:.{digits}f})"
 
 
 def verdict(met: bool | None) -> str:
+    """A target's verdict as text; empty for None, where there is no target."""
     return "" if met is None else "met" if met else "**missed**"
 
 
@@ -85,13 +88,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
-    """The results that NAME.json holds; empty where there is none."""
+    """Read the results in NAME.json; an empty dictionary if there is no such file."""
     path = folder / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 def write(folder: Path, name: str, results: Mapping[str, Any], render: Callable[[Mapping[str, Any]], str]) -> None:
-    """NAME.json, and as NAME.md what `render` makes of it, which is printed, too."""
+    """Write the results to NAME.json, and as the Markdown of `render` to NAME.md and to standard output."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
     markdown = render(results)

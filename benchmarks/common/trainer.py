@@ -1,4 +1,4 @@
-"""Whole trainings as one compiled program, for workers."""
+"""A worker that compiles and runs whole trainings, each as one program."""
 
 import time
 from collections.abc import Callable
@@ -10,13 +10,13 @@ Train = Callable[[Any], Any]  # key -> the state at the end
 
 
 class Trainer:
-    """The program of the last size that was asked for."""
+    """Compiles and runs the trainings of one library; the last compiled one is kept."""
 
     def __init__(self, library: Callable[[int, int], tuple[Train, Callable[[Any], int]]]):
         self.library = library
 
     def compile(self, num_envs: int, updates: int) -> dict[str, float]:
-        """Trace, lower and compile a whole run, with nothing left of an earlier compilation."""
+        """Trace, lower and compile a whole run, without caches of an earlier compilation; seconds."""
         import jax
 
         jax.clear_caches()
@@ -29,6 +29,7 @@ class Trainer:
         return {"seconds": end - begin, "lower": middle - begin, "compile": end - middle}
 
     def run(self, seed: int) -> dict[str, float]:
+        """Run the compiled program: seconds, and the environment steps that it has counted."""
         import jax
 
         key = jax.block_until_ready(jax.random.key(seed))

@@ -1,4 +1,4 @@
-"""Worker processes that are asked one thing at a time."""
+"""Worker processes whose methods are called one at a time, by lines of JSON."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from common import report
 
 
 class Worker:
-    """A process that answers JSON, a line each, and first of all with its versions."""
+    """A process that runs `serve`: each call writes one line of JSON and reads one. The first line has its versions."""
 
     def __init__(self, name: str, command: Sequence[Any], environment: Mapping[str, str]):
         self.name = name
@@ -21,7 +21,7 @@ class Worker:
         )
 
     def __enter__(self) -> "Worker":
-        self.versions = self._answer()["versions"]
+        self.versions = self._read()["versions"]
         return self
 
     def __exit__(
@@ -33,27 +33,29 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
 
-    def ask(self, command: str, *arguments: Any) -> Any:
-        print(json.dumps({command: arguments}), file=self.process.stdin, flush=True)
-        return self._answer()
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the worker and wait for its result."""
+        print(json.dumps({method: arguments}), file=self.process.stdin, flush=True)
+        return self._read()
 
-    def _answer(self) -> Any:
+    def _read(self) -> Any:
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"the worker of {self.name} ended: exit code {self.process.wait()}; see above")
         return json.loads(line)
 
 
-def answer(worker: Any, packages: Sequence[str]) -> None:
-    """The other end: call the method of `worker` that each line on standard input names.
+def serve(worker: Any, packages: Sequence[str]) -> None:
+    """Call the method of `worker` that each line on standard input names, and print its result as JSON.
 
     Args:
-      packages: of which the installed versions are told, where there are any.
+      worker: any object.
+      packages: packages whose versions are printed first, those that are installed.
     """
     versions = {name: number for name, number in report.versions(packages).items() if number is not None}
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints must not be taken for an answer
-    print(json.dumps({"versions": versions}), file=answers)
+    results = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # prints of a library go to standard error, apart from the results
+    print(json.dumps({"versions": versions}), file=results)
     for line in sys.stdin:
-        ((command, arguments),) = json.loads(line).items()
-        print(json.dumps(getattr(worker, command)(*arguments)), file=answers)
+        ((method, arguments),) = json.loads(line).items()
+        print(json.dumps(getattr(worker, method)(*arguments)), file=results)

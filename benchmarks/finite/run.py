@@ -1,6 +1,6 @@
-"""What it costs that each update of a run is watched for NaN and infinity: the same chunks of updates with and without.
+"""Cost of checking each update of a run for NaN and infinity: the same chunks of updates with and without the check.
 
-A run's compiled chunk looks at losses, gradients, parameters, observations and rewards after each update.
+A run's compiled chunk checks losses, gradients, parameters, observations and rewards after each update.
 """
 
 import argparse
@@ -33,46 +33,46 @@ TARGET = 1.01
 
 
 def prepared(name: str, *, watched: bool) -> tuple[Any, Any, int]:
-    """A compiled chunk, a state to start from, and how many updates the chunk makes."""
+    """Compile a chunk: the function, a state to start from, and the number of updates of the chunk."""
     config = load_config(name.partition(",")[0], CASES[name])
-    nothing = mock.patch.object(jax_program, "_watched", return_value={"nothing": np.zeros(1, np.float32)})
-    found = jax_program.Program(config)
+    unwatched = mock.patch.object(jax_program, "_watched", return_value={"nothing": np.zeros(1, np.float32)})
+    program = jax_program.Program(config)
     if watched:
-        advance = found.advance
+        advance = program.advance
     else:
-        with nothing:
-            advance = found.advance
+        with unwatched:
+            advance = program.advance
     count = config.updates_per_line
-    state = advance(found.start(), np.int32(count)).state  # where learning waits, it has begun
+    state = advance(program.start(), np.int32(count)).state  # past the steps before learning starts
     return advance, jax.block_until_ready(state), count
 
 
 def measure(name: str, rounds: int, least: float) -> dict[str, Any]:
-    """CPU seconds of an update in each round; a round repeats the chunk for `least` seconds or more."""
+    """CPU seconds of an update in each round; a round repeats the chunk for at least `least` seconds."""
     both = {kind: prepared(name, watched=kind == "watched") for kind in ("watched", "not")}
     seconds: dict[str, list[float]] = {kind: [] for kind in both}
-    for turn in range(rounds + 1):
+    for index in range(rounds + 1):
         for kind, (advance, state, count) in both.items():
             begin, updates = time.process_time(), 0
             while time.process_time() - begin < least:
                 jax.block_until_ready(advance(state, np.int32(count)))
                 updates += count
-            if turn:  # the first warms up
+            if index:  # the first warms up
                 seconds[kind].append((time.process_time() - begin) / updates)
-    return {"seconds": seconds, "made": report.made()}
+    return {"seconds": seconds, "made": report.provenance()}
 
 
 def render(results: Mapping[str, Any]) -> str:
     rows = []
-    for name, found in results.items():
-        cost = report.ratio(found["seconds"]["watched"], found["seconds"]["not"])
-        update = 1e3 * float(np.median(found["seconds"]["watched"]))
+    for name, result in results.items():
+        cost = report.ratio(result["seconds"]["watched"], result["seconds"]["not"])
+        update = 1e3 * float(np.median(result["seconds"]["watched"]))
         met = report.verdict(cost["median"] <= TARGET)
         rows.append([name, f"{update:.2f}", report.spread(cost, 3), f"<= {TARGET} {met}"])
-    header = ["config", "an update, CPU ms", "watched / not watched", "target"]
-    text = "# What it costs to watch for what is not finite\n\nMedians over alternating rounds of CPU seconds, and the "
+    header = ["config", "CPU ms an update", "checked / not checked", "target"]
+    text = "# Cost of checking for NaN and infinity\n\nMedians over alternating rounds of CPU seconds, and the "
     text += "least and the greatest ratio of a round.\n\n" + report.table(header, rows)
-    return text + "\n" + report.says(next(iter(results.values()))["made"]) + "\n"
+    return text + "\n" + report.provenance_line(next(iter(results.values()))["made"]) + "\n"
 
 
 def main() -> None:

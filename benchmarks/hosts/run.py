@@ -1,4 +1,4 @@
-"""Training in Gymnasium environments against Stable-Baselines3 and SBX; the cost of the bridge; how well work overlaps.
+"""Training in Gymnasium environments against Stable-Baselines3 and SBX; steps of a pool; overlap of work.
 
 Each library has a process and a virtual environment of its own and waits while another works; rounds alternate.
 """
@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 PEER = {"stable-baselines3": "2.9.2", "sbx-rl": "0.28.0", "torch": "2.13.0", "gymnasium": "1.3.0", "mujoco": "4.0.0"}
 CARTPOLE = {"env": "gymnasium:CartPole-v1", "num_epochs": 4, "num_minibatches": 4, "num_envs": 64, "num_steps": 128}
 LONG = CARTPOLE | {"num_envs": 8, "num_steps": 2048, "num_epochs": 10, "num_minibatches": 256}  # minibatches of 64
-WAYS = {  # of stepping with rlkit
+MODES = {  # of stepping with rlkit
     "serial": {"backend": "serial", "overlap": True},
     "serial, no overlap": {"backend": "serial", "overlap": False},
     "process": {"backend": "process", "overlap": True},
@@ -43,62 +43,62 @@ def start(library: str, python: Path) -> Worker:
 
 
 def against(
-    workers: Mapping[str, Worker], settings: dict[str, Any], ways: list[str], rounds: int, iterations: int
+    workers: Mapping[str, Worker], settings: dict[str, Any], modes: list[str], rounds: int, iterations: int
 ) -> dict[str, Any]:
-    """Seconds of an iteration and of its update, of rlkit in several ways and of its peers."""
-    found: dict[str, list[dict[str, float]]] = {}
-    for turn in range(rounds + 1):
-        for way in ways:
-            # A program for each way would hold its workers all the time, so it is made anew; a round warms it up.
-            workers["rlkit"].ask("prepare", settings | WAYS[way])
-            workers["rlkit"].ask("run", 1)
-            _add(found, f"rlkit, {way}", workers["rlkit"].ask("run", iterations), turn)
+    """Seconds of an iteration and of its update, for rlkit in several modes and for its peers."""
+    measured: dict[str, list[dict[str, float]]] = {}
+    for index in range(rounds + 1):
+        for mode in modes:
+            # A program holds its workers, so only one exists at a time; one iteration warms it up.
+            workers["rlkit"].call("prepare", settings | MODES[mode])
+            workers["rlkit"].call("run", 1)
+            _add(measured, f"rlkit, {mode}", workers["rlkit"].call("run", iterations), index)
         for name, worker in workers.items():
             if name != "rlkit":
-                if turn == 0:
-                    worker.ask("prepare", settings)
-                    worker.ask("run", 1)
-                _add(found, name, worker.ask("run", iterations), turn)
-    return {"settings": settings, "iterations": iterations, "rounds": found}
+                if index == 0:
+                    worker.call("prepare", settings)
+                    worker.call("run", 1)
+                _add(measured, name, worker.call("run", iterations), index)
+    return {"settings": settings, "iterations": iterations, "rounds": measured}
 
 
-def _add(found: dict[str, list[Any]], name: str, result: Any, turn: int) -> None:
-    if turn:  # the first round warms up
-        found.setdefault(name, []).append(result)
+def _add(measured: dict[str, list[Any]], name: str, result: Any, index: int) -> None:
+    if index:  # the first round warms up
+        measured.setdefault(name, []).append(result)
 
 
 def bridge(worker: Worker, rounds: int, steps: int) -> dict[str, Any]:
-    """Seconds for each transition, ours and Gymnasium's, without an agent."""
-    found = {}
+    """Seconds for each transition without an agent, of rlkit's pools and of Gymnasium's vector environments."""
+    measured = {}
     for name, (ours, theirs, num_envs) in BRIDGES.items():
         seconds: dict[str, list[float]] = {ours: [], theirs: []}
-        for turn in range(rounds + 1):
+        for index in range(rounds + 1):
             for kind, list_ in seconds.items():
-                result = worker.ask("bridge", "CartPole-v1", num_envs, kind, steps)
-                list_ += [result["seconds"]] if turn else []
-        found[name] = {"num_envs": num_envs, "rlkit": seconds[ours], "gymnasium": seconds[theirs]}
-    return found
+                result = worker.call("bridge", "CartPole-v1", num_envs, kind, steps)
+                list_ += [result["seconds"]] if index else []
+        measured[name] = {"num_envs": num_envs, "rlkit": seconds[ours], "gymnasium": seconds[theirs]}
+    return measured
 
 
 def overlap(worker: Worker, settings: dict[str, Any], rounds: int, iterations: int) -> dict[str, Any]:
-    """An iteration with overlap, and without it, which tells what collection and update take alone."""
-    found: dict[str, list[dict[str, float]]] = {}
-    for turn in range(rounds + 1):
+    """Seconds of iterations with overlap, and without it, where collection and update are timed separately."""
+    measured: dict[str, list[dict[str, float]]] = {}
+    for index in range(rounds + 1):
         for name, flag in (("overlap", True), ("alone", False)):
-            worker.ask("prepare", settings | {"overlap": flag})
-            worker.ask("run", 1)
-            # The first of an overlapping run has nothing to overlap with, so iterations are many.
-            _add(found, name, worker.ask("run", iterations), turn)
-    return {"settings": settings, "rounds": found}
+            worker.call("prepare", settings | {"overlap": flag})
+            worker.call("run", 1)
+            # The first iteration of an overlapping run has nothing to overlap with, so there are many.
+            _add(measured, name, worker.call("run", iterations), index)
+    return {"settings": settings, "rounds": measured}
 
 
 def learning(workers: Mapping[str, Worker], steps: int, seeds: int) -> dict[str, Any]:
     """Returns of SAC on HalfCheetah-v5 after equal numbers of steps."""
-    found = {
-        name: [workers[name].ask("returns", "HalfCheetah-v5", steps, seed) for seed in range(seeds)]
+    measured = {
+        name: [workers[name].call("returns", "HalfCheetah-v5", steps, seed) for seed in range(seeds)]
         for name in ("rlkit", "sb3")
     }
-    return {"steps": steps, "runs": found}
+    return {"steps": steps, "runs": measured}
 
 
 def _column(rounds: list[dict[str, float]], name: str) -> list[float]:
@@ -112,36 +112,36 @@ def render(results: Mapping[str, Any]) -> str:
             text += _against(title, results[part], part)
     if "bridge" in results:
         rows = []
-        for name, found in results["bridge"]["found"].items():
-            ratio = report.ratio(found["rlkit"], found["gymnasium"])
-            times = [f"{1e6 * statistics.median(found[who]):.1f}" for who in ("rlkit", "gymnasium")]
+        for name, measured in results["bridge"]["found"].items():
+            ratio = report.ratio(measured["rlkit"], measured["gymnasium"])
+            times = [f"{1e6 * statistics.median(measured[who]):.1f}" for who in ("rlkit", "gymnasium")]
             target = f"<= 1.2 {report.verdict(ratio['median'] <= 1.2)}"
-            rows.append([name, found["num_envs"], *times, report.spread(ratio), target])
+            rows.append([name, measured["num_envs"], *times, report.spread(ratio), target])
         header = ["stepping CartPole-v1", "envs", "rlkit us", "Gymnasium us", "ratio", "target"]
-        text += "## The bridge alone, for each transition\n\n" + report.table(header, rows) + "\n"
+        text += "## Stepping without an agent, for each transition\n\n" + report.table(header, rows) + "\n"
     for part, title in (("overlap", "An environment that sleeps"), ("cheetah", "HalfCheetah-v5, 8 processes")):
         if part in results:
             text += _overlap(title, results[part], part == "overlap")
     if "learning" in results:
         runs = results["learning"]["runs"]
         rows = []
-        for name, found in runs.items():
-            returns, seconds = _column(found, "return"), _column(found, "seconds")
-            said = ", ".join(f"{one:.0f}" for one in returns)
-            rows.append([name, said, f"{statistics.mean(returns):.0f}", f"{statistics.mean(seconds):.0f}"])
+        for name, measured in runs.items():
+            returns, seconds = _column(measured, "return"), _column(measured, "seconds")
+            listed = ", ".join(f"{one:.0f}" for one in returns)
+            rows.append([name, listed, f"{statistics.mean(returns):.0f}", f"{statistics.mean(seconds):.0f}"])
         title = f"## SAC on HalfCheetah-v5 after {results['learning']['steps']:,} steps\n\n"
         text += title + report.table(["library", "returns", "mean", "seconds a run"], rows) + "\n"
     last = list(results.values())[-1]
     for name, versions in last["versions"].items():
         text += f"{name}: {', '.join(f'{k} {v}' for k, v in versions.items())}. "
     machine = last["made"]["machine"]
-    made = {part: found["made"] for part, found in results.items()}
+    made = {part: measured["made"] for part, measured in results.items()}
     cores = ", ".join(f"{part} on {one['machine']['cores']} ({one['date']})" for part, one in made.items())
     return text + f"{machine['cpu']}, Python {machine['python']}; cores: {cores}.\n"
 
 
-def _against(title: str, found: Mapping[str, Any], part: str) -> str:
-    settings, rounds = found["settings"], found["rounds"]
+def _against(title: str, measured: Mapping[str, Any], part: str) -> str:
+    settings, rounds = measured["settings"], measured["rounds"]
     batch = settings["num_envs"] * settings["num_steps"]
     rows = []
     for name, ours in rounds.items():
@@ -165,7 +165,7 @@ def _against(title: str, found: Mapping[str, Any], part: str) -> str:
         "speed over sbx",
         "update over sbx",
     ]
-    strict, process = (rounds.get(f"rlkit, {way}") for way in ("serial, no overlap", "serial"))
+    strict, process = (rounds.get(f"rlkit, {mode}") for mode in ("serial, no overlap", "serial"))
     verdicts = []
     if "sb3" in rounds and process and part == "speed":
         speed = report.ratio(_column(rounds["sb3"], "seconds"), _column(process, "seconds"))["median"]
@@ -178,15 +178,15 @@ def _against(title: str, found: Mapping[str, Any], part: str) -> str:
     return f"## PPO on CartPole-v1, {title}\n\n{about}{'; '.join(verdicts)}.\n\n" + report.table(header, rows) + "\n"
 
 
-def _overlap(title: str, found: Mapping[str, Any], judged: bool) -> str:
-    rounds, settings = found["rounds"], found["settings"]
+def _overlap(title: str, measured: Mapping[str, Any], has_target: bool) -> str:
+    rounds, settings = measured["rounds"], measured["settings"]
     updates = _column(rounds["alone"], "update_seconds")
     collections = [one["seconds"] - one["update_seconds"] for one in rounds["alone"]]
     wall = _column(rounds["overlap"], "seconds")
     longer = max((updates, collections), key=statistics.median)
     ratio = report.ratio(wall, longer)
     row = [f"{statistics.median(x):.3f}" for x in (collections, updates, wall)]
-    row += [report.spread(ratio), f"<= 1.15 {report.verdict(ratio['median'] <= 1.15)}" if judged else ""]
+    row += [report.spread(ratio), f"<= 1.15 {report.verdict(ratio['median'] <= 1.15)}" if has_target else ""]
     row += [f"{statistics.median(_column(rounds['overlap'], name)):.0%}" for name in ("envs_idle", "learner_idle")]
     batch = settings["num_envs"] * settings["num_steps"]
     row.append(f"{batch / statistics.median(wall):,.0f}")
@@ -211,26 +211,26 @@ def main() -> None:
     results = report.read(options.results, "hosts")
     with start("rlkit", Path(sys.executable)) as ours, start("sb3", python) as sb3, start("sbx", python) as sbx:
         workers = {"rlkit": ours, "sb3": sb3, "sbx": sbx}
-        ways = [*WAYS]
+        modes = [*MODES]
         for part in options.parts:
-            found: dict[str, Any] = {}
+            measured: dict[str, Any] = {}
             if part == "speed":
-                found = against(workers, CARTPOLE, ways, options.rounds, options.iterations)
+                measured = against(workers, CARTPOLE, modes, options.rounds, options.iterations)
             elif part == "update":
-                found = against(workers, LONG, ["serial, no overlap"], min(options.rounds, 3), 1)
+                measured = against(workers, LONG, ["serial, no overlap"], min(options.rounds, 3), 1)
             elif part == "bridge":
-                found = {"found": bridge(ours, options.rounds, options.steps)}
+                measured = {"found": bridge(ours, options.rounds, options.steps)}
             elif part == "overlap":
-                found = overlap(ours, SLEEPER, options.rounds, options.iterations)
+                measured = overlap(ours, SLEEPER, options.rounds, options.iterations)
             elif part == "cheetah":
                 if "mujoco" not in ours.versions:
                     print("cheetah needs mujoco; install it: pip install 'rlkit-jax[mujoco]'", file=sys.stderr)
                     continue
-                found = overlap(ours, CHEETAH, options.rounds, options.iterations)
+                measured = overlap(ours, CHEETAH, options.rounds, options.iterations)
             elif part == "learning":
-                found = learning(workers, options.learning_steps, options.seeds)
+                measured = learning(workers, options.learning_steps, options.seeds)
             versions = {name: worker.versions for name, worker in workers.items() if name != "sbx"}
-            results[part] = found | {"made": report.made(), "versions": versions}
+            results[part] = measured | {"made": report.provenance(), "versions": versions}
             report.write(options.results, "hosts", results, render)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Sleeper(gymnasium.Env):
-    """Waits in each step, and leaves the cores to others."""
+    """Sleeps in each step, which uses no core."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (32,), np.float32)
     action_space = gymnasium.spaces.Discrete(4)

@@ -1,8 +1,8 @@
 """One library on Gymnasium environments in a process of its own, for run.py: `python worker.py rlkit|sb3|sbx`.
 
-It speaks as ppo/worker.py does: {"prepare": [settings]} makes a PPO trainer, {"run": [iterations]} is answered with the
-seconds of one and of its update, {"bridge": [...]} and {"returns": [...]} as their methods say. The libraries step the
-same bare scalar environments of the same Gymnasium, one after the other in their own process unless told otherwise.
+Its protocol is that of ppo/worker.py: {"prepare": [settings]} makes a PPO trainer, {"run": [iterations]} returns the
+seconds of an iteration and of its update; {"bridge": [...]} and {"returns": [...]} are the methods below. The libraries
+step the same bare scalar environments of the same Gymnasium, by default one after another in their own process.
 """
 
 import sys
@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
-from common.workers import answer
+from common.workers import serve
 
 PACKAGES = ("rlkit-jax", "stable-baselines3", "sbx-rl", "torch", "jax", "gymnasium", "mujoco", "numpy")
 LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP, MAX_GRAD_NORM = 1e-3, 0.99, 0.95, 0.2, 0.5
@@ -28,7 +28,7 @@ class Rlkit:
     program: Any = None
 
     def prepare(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """PPO with `settings`: env, num_envs, num_steps, num_epochs, num_minibatches, and others of a config."""
+        """Make PPO; `settings` has env, num_envs, num_steps, num_epochs, num_minibatches and other keys of a config."""
         from rlkit import runs
         from rlkit.runs.programs.host_program import HostProgram
 
@@ -50,6 +50,7 @@ class Rlkit:
         return {"device": str(self.program.device)}
 
     def run(self, iterations: int) -> dict[str, Any]:
+        """Run some iterations: seconds of one, and means of its metrics."""
         begin = time.perf_counter()
         chunk = self.program.advance(self.state, np.int32(iterations))
         seconds, self.state = time.perf_counter() - begin, chunk.state
@@ -63,14 +64,13 @@ class Rlkit:
             self.program = None
 
     def bridge(self, env: str, num_envs: int, kind: str, steps: int) -> dict[str, float]:
-        """Seconds for each transition, of random actions without an agent, by a pool or by Gymnasium's own."""
+        """Seconds for each transition of random actions, by a pool or by one of Gymnasium's vector environments."""
         from rlkit import hosts
 
-        import_id = f"gymnasium:{env}"
         actions = np.random.default_rng(0).integers(0, 2, (steps + 20, num_envs)).astype(np.int64)
         if kind in ("serial", "process", "process, one each"):
             each = {"num_workers": num_envs} if kind == "process, one each" else {}
-            envs = hosts.make(import_id, num_envs=num_envs, backend=kind.partition(",")[0], **each)
+            envs = hosts.make(f"gymnasium:{env}", num_envs=num_envs, backend=kind.partition(",")[0], **each)
             envs.reset()
             return self._timed(envs, actions, lambda step: int(step.real.sum()))
         mode = gymnasium.vector.AutoresetMode.NEXT_STEP if "next" in kind else gymnasium.vector.AutoresetMode.SAME_STEP
@@ -79,8 +79,8 @@ class Rlkit:
         envs = make([_Make(env)] * num_envs, **kwargs)
         envs.reset(seed=0)
         # In NEXT_STEP mode, a step after an end is a reset and no transition.
-        fake = (lambda step: num_envs - int((step[2] | step[3]).sum())) if "next" in kind else lambda step: num_envs
-        return self._timed(envs, actions, fake)
+        count = (lambda step: num_envs - int((step[2] | step[3]).sum())) if "next" in kind else lambda step: num_envs
+        return self._timed(envs, actions, count)
 
     def _timed(self, envs: Any, actions: np.ndarray, count: Any) -> dict[str, float]:
         transitions = 0
@@ -94,7 +94,7 @@ class Rlkit:
         return {"seconds": seconds / transitions}
 
     def returns(self, env: str, steps: int, seed: int) -> dict[str, Any]:
-        """Train SAC as `rlkit train` does; the mean of 10 greedy episodes, and the seconds it took."""
+        """Train SAC as `rlkit train` does: the mean return of 10 greedy episodes, and the seconds of it all."""
         import tempfile
 
         from rlkit import runs
@@ -125,7 +125,7 @@ class Rlkit:
 
 
 class _Make:
-    """Makes an environment as a pool does."""
+    """A function that makes an environment as a pool does, and that can be pickled."""
 
     def __init__(self, env: str):
         self.env = env
@@ -135,7 +135,7 @@ class _Make:
 
 
 class Peer:
-    """Stable-Baselines3, or SBX, its version in JAX."""
+    """Stable-Baselines3, or SBX, which is its version in JAX."""
 
     def __init__(self, library: str):
         self.library = library
@@ -166,7 +166,7 @@ class Peer:
             import torch
             from stable_baselines3 import PPO
 
-            torch.set_num_threads(1)  # two took longer here: its operations are too small to be shared out
+            torch.set_num_threads(1)  # two took longer here: its operations are too small to be split
             networks = {"pi": [64, 64], "vf": [64, 64]}
             shared["policy_kwargs"] = {"net_arch": networks, "activation_fn": torch.nn.Tanh}
         self.model = PPO("MlpPolicy", env, **shared)
@@ -214,13 +214,13 @@ class Peer:
         )
         begin = time.perf_counter()
         model.learn(steps)
-        found, _ = evaluate_policy(model, model.get_env(), n_eval_episodes=10, deterministic=True, warn=False)
-        return {"return": float(found), "seconds": time.perf_counter() - begin}
+        mean, _ = evaluate_policy(model, model.get_env(), n_eval_episodes=10, deterministic=True, warn=False)
+        return {"return": float(mean), "seconds": time.perf_counter() - begin}
 
 
 def main() -> None:
     library = sys.argv[1]
-    answer(Rlkit() if library == "rlkit" else Peer(library), PACKAGES)
+    serve(Rlkit() if library == "rlkit" else Peer(library), PACKAGES)
 
 
 if __name__ == "__main__":

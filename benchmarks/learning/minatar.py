@@ -1,7 +1,7 @@
 """Value-based agents side by side on a MinAtar game, beside rejax's: returns over steps, of every seed, in one plot.
 
-The rows are rlkit's configs and rejax 0.1.3's DQN and PQN with the same number of steps and, as far as rejax has them,
-the settings of rlkit's config; its networks are those it has for every task. Rows can be made one at a time.
+The rows are rlkit's configs, and rejax 0.1.3's DQN and PQN with the same number of steps and, where rejax has them, the
+settings of rlkit's config; rejax has the same networks for every task. Rows can be made one at a time.
 """
 
 import argparse
@@ -47,8 +47,8 @@ ROWS = {
 }
 
 
-def ours(row: Row, game: str, steps: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Train one seed: greedy returns at POINTS steps, the last of them of the final parameters, and seconds."""
+def train_rlkit(row: Row, game: str, steps: int, seed: int, folder: Path) -> dict[str, Any]:
+    """Train one seed of rlkit: greedy returns at POINTS steps, the last of the final parameters, and seconds."""
     keys = {"seed": seed, "total_steps": steps, "eval_every": steps // POINTS, "eval_episodes": EPISODES}
     begin = time.perf_counter()
     trained = train(load_config(row.config.format(game=game), {**row.overrides, **keys}), out=folder, show=False)
@@ -62,20 +62,20 @@ def ours(row: Row, game: str, steps: int, seed: int, folder: Path) -> dict[str, 
     return {"points": points, "seconds": seconds}
 
 
-def theirs(row: Row, game: str, steps: int, seed: int, python: Path) -> dict[str, Any]:
+def train_rejax(row: Row, game: str, steps: int, seed: int, python: Path) -> dict[str, Any]:
     worker = HERE / "rejax_worker.py"
     with Worker("rejax", [python, worker], {"JAX_PLATFORMS": "cpu"}) as process:
-        return process.ask("train", row.config, f"{game}-MinAtar", steps, steps // POINTS, EPISODES, seed)
+        return process.call("train", row.config, f"{game}-MinAtar", steps, steps // POINTS, EPISODES, seed)
 
 
-def line(label: str, found: Mapping[str, Any]) -> list[str]:
-    last = [seed["points"][-1][1] for seed in found["seeds"]]
+def line(label: str, result: Mapping[str, Any]) -> list[str]:
+    last = [seed["points"][-1][1] for seed in result["seeds"]]
     center = float(iqm(np.asarray(last, np.float32)))
     low, high = (float(end) for end in iqm_interval(np.asarray(last, np.float32), jax.random.key(0)))
-    seconds = statistics.median(seed["seconds"] for seed in found["seeds"])
+    seconds = statistics.median(seed["seconds"] for seed in result["seeds"])
     return [
         label,
-        f"{found['seeds'][0]['points'][-1][0]:,}",
+        f"{result['seeds'][0]['points'][-1][0]:,}",
         ", ".join(f"{x:.1f}" for x in last),
         f"{statistics.mean(last):.1f}",
         f"{center:.1f} [{low:.1f}, {high:.1f}]",
@@ -84,20 +84,20 @@ def line(label: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def render(results: Mapping[str, Any]) -> str:
-    made = sorted({report.says(found["made"]) for found in results.values()})
+    made = sorted({report.provenance_line(result["made"]) for result in results.values()})
     rows = [line(label, results[label]) for label in ROWS if label in results]
     header = ["agent", "steps", "return of each seed", "mean", "IQM [95% interval]", "seconds a seed"]
     return (
         f"# {GAME}-MinAtar, value-based agents\n\n"
         f"Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 on, none chosen; rejax acts "
-        "at random in 0.5% of the steps, as its `act` does. rejax's networks see the pixels in layers of 64 and 64. "
+        "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels. "
         "Seconds are of a whole run on shared cores: compilation, training, and 10 evaluations.\n\n"
         "![Returns over steps](minatar.png)\n\n" + report.table(header, rows) + "\n" + "\n".join(made) + "\n"
     )
 
 
 def draw(results: Mapping[str, Any], target: Path) -> None:
-    """Means over seeds, and the range between them."""
+    """Draw means over seeds, and the range between them."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -124,9 +124,11 @@ def draw(results: Mapping[str, Any], target: Path) -> None:
 
 def seeds_of(row: Row, game: str, options: argparse.Namespace) -> Sequence[dict[str, Any]]:
     if row.library == "rejax":
-        return [theirs(row, game.title(), options.steps, seed, options.peer_python) for seed in range(options.seeds)]
+        return [
+            train_rejax(row, game.title(), options.steps, seed, options.peer_python) for seed in range(options.seeds)
+        ]
     with tempfile.TemporaryDirectory() as folder:
-        return [ours(row, game, options.steps, seed, Path(folder) / str(seed)) for seed in range(options.seeds)]
+        return [train_rlkit(row, game, options.steps, seed, Path(folder) / str(seed)) for seed in range(options.seeds)]
 
 
 def main() -> None:
@@ -140,16 +142,16 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.rows) - set(ROWS):
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}; the rows are {'; '.join(ROWS)}")
-    wanted = {label: ROWS[label] for label in options.rows or ROWS}
-    if any(row.library == "rejax" for row in wanted.values()) and options.peer_python is None:
+    rows = {label: ROWS[label] for label in options.rows or ROWS}
+    if any(row.library == "rejax" for row in rows.values()) and options.peer_python is None:
         options.peer_python = peers.python(options.peer_env, peers.REJAX)
     with tempfile.TemporaryDirectory() as cache:
         jax.config.update("jax_compilation_cache_dir", cache)  # one compilation for all seeds
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        for label, row in wanted.items():
+        for label, row in rows.items():
             seeds = seeds_of(row, GAME.lower(), options)
             print(label, [seed["points"][-1] for seed in seeds], file=sys.stderr)
-            results = report.read(options.results, "minatar") | {label: {"seeds": seeds, "made": report.made()}}
+            results = report.read(options.results, "minatar") | {label: {"seeds": seeds, "made": report.provenance()}}
             report.write(options.results, "minatar", results, render)
             draw(results, options.results / "minatar.png")
             jax.clear_caches()

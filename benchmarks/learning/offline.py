@@ -1,7 +1,7 @@
 """Agents that learn from a dataset alone, beside the policy that collected it: Pendulum, from a half-trained SAC.
 
-For each seed SAC is trained for a few thousand steps, 100,000 steps of its exploring policy are collected, and IQL and
-TD3+BC learn from them, all as `rlkit train` and `rlkit collect` do it.
+For each seed, SAC is trained for a few thousand steps, 100,000 steps of its exploring policy are collected, and IQL and
+TD3+BC learn from them, as by `rlkit train` and `rlkit collect`.
 """
 
 import argparse
@@ -31,21 +31,21 @@ COLLECTOR = "SAC that collected"
 
 
 def trained(name: str, out: Path, **keys: Any) -> float:
-    """Train a config; the mean greedy return of its final parameters."""
+    """Train a config: the mean greedy return of its final parameters."""
     if train(load_config(name, {"eval_episodes": EPISODES, **keys}), out=out, show=False).evaluation is None:
         raise SystemExit(1)
     return json.loads((out / "eval.json").read_text())["mean"]
 
 
 def measure(seed: int, folder: Path) -> dict[str, Any]:
-    """One seed: what the collecting policy reaches and what those that learn from it do."""
+    """One seed: returns of the policy that collects and of those that learn from its data."""
     begin, sac, data = time.perf_counter(), folder / "sac", folder / "data"
     keys = {"total_steps": HALF, "learning_rate_schedule": "constant"}
-    found = {COLLECTOR: trained("sac/pendulum", sac, seed=seed, **keys)}
+    returns = {COLLECTOR: trained("sac/pendulum", sac, seed=seed, **keys)}
     collect(sac, STEPS, data, seed=seed)
     for label, config in LEARNERS.items():
-        found[label] = trained(config, folder / config.partition("/")[0], dataset=str(data), seed=seed)
-    return {"returns": found, "seconds": time.perf_counter() - begin}
+        returns[label] = trained(config, folder / config.partition("/")[0], dataset=str(data), seed=seed)
+    return {"returns": returns, "seconds": time.perf_counter() - begin}
 
 
 def render(results: Mapping[str, Any]) -> str:
@@ -64,7 +64,7 @@ def render(results: Mapping[str, Any]) -> str:
         "# Learning from a dataset alone\n\n"
         f"Pendulum-v1. For each seed SAC is stopped after {HALF:,} steps and collects {STEPS:,}, exploring; IQL and "
         f"TD3+BC learn from these. Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 "
-        "on.\n\n" + report.table(header, rows) + f"\n{report.says(results['made'])}\n"
+        "on.\n\n" + report.table(header, rows) + f"\n{report.provenance_line(results['made'])}\n"
     )
 
 
@@ -82,7 +82,7 @@ def main() -> None:
             folder.mkdir()
             seeds.append(measure(seed, folder))
             print(seed, seeds[-1], file=sys.stderr)
-    report.write(options.results, "offline", {"seeds": seeds, "made": report.made()}, render)
+    report.write(options.results, "offline", {"seeds": seeds, "made": report.provenance()}, render)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 from common.trainer import PACKAGES
-from common.workers import answer
+from common.workers import serve
 
 # As in configs/dqn/breakout_minatar.yaml and configs/pqn/breakout_minatar.yaml, where rejax has the setting.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -65,4 +65,4 @@ class Trainer:
 
 
 if __name__ == "__main__":
-    answer(Trainer(), PACKAGES)
+    serve(Trainer(), PACKAGES)

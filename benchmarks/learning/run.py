@@ -1,6 +1,6 @@
-"""How well each config learns: greedy evaluation of the final parameters, every seed counted, none chosen.
+"""Greedy returns of the final parameters of each config, with every seed counted and none chosen.
 
-Each seed is trained as `rlkit train` would. Results are kept by row, so that configs can be trained one at a time.
+Each seed is trained as by `rlkit train`. Results are stored by row, so that configs can be trained one at a time.
 """
 
 import argparse
@@ -32,24 +32,24 @@ EPISODES = 128  # of each seed's evaluation, unless a config says otherwise
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of the table: a config, what is changed in it, and what it must reach."""
+    """A line of the table: a config, the keys that are changed in it, and its target."""
 
     config: str
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     mean: float | None = None  # over seeds, at least
     least: float | None = None  # of every seed, at least
-    below: float | None = None  # mean over seeds, for what is meant to fail
+    below: float | None = None  # mean over seeds, for settings that are meant to fail
     note: str = ""
     seeds: int = SEEDS
 
-    def mark(self) -> str:
+    def target(self) -> str:
         parts = [f"mean >= {self.mean:g}"] if self.mean is not None else []
         parts += [f"every seed >= {self.least:g}"] if self.least is not None else []
         parts += [f"mean < {self.below:g}"] if self.below is not None else []
         return ", ".join(parts)
 
     def met(self, scores: Sequence[float]) -> bool | None:
-        """Whether the mark is met; None where there is none."""
+        """True if the target is met; None if there is none."""
         mean = statistics.mean(scores)
         checks = [mean >= self.mean] if self.mean is not None else []
         checks += [min(scores) >= self.least] if self.least is not None else []
@@ -72,7 +72,7 @@ ROWS = {
     "ppo/pendulum": Row("ppo/pendulum", mean=-250),
     "ppo/cartpole_no_velocity": Row("ppo/cartpole_no_velocity", mean=450),
     "ppo/cartpole_no_velocity, feed-forward": Row(
-        "ppo/cartpole_no_velocity", {"recurrent": "none"}, below=200, note="the same task without a memory"
+        "ppo/cartpole_no_velocity", {"recurrent": "none"}, below=200, note="the same task, feed-forward"
     ),
     "ppo/breakout_minatar": _minatar("ppo/breakout", note="PureJaxRL's MLP, 64 envs, 1M steps: 25.6"),
     "ppo/breakout_minatar, 10M steps": Row("ppo/breakout_minatar", {"total_steps": 10_000_000}, seeds=MINATAR_SEEDS),
@@ -100,12 +100,12 @@ ROWS = {
 
 
 def scores_of(row: Row, seeds: int, out: Path, *, vmap: bool) -> dict[str, Any]:
-    """Train every seed of a row; the means of their greedy episodes, and the seconds that each took.
+    """Train every seed of a row: the means of their greedy episodes, and the seconds of each.
 
-    With `vmap` all seeds are one program, and each is given an equal share of its seconds.
+    With `vmap` all seeds are one program, and each has an equal share of its seconds.
     """
     groups = [(0, seeds)] if vmap else [(seed, 1) for seed in range(seeds)]
-    found: dict[str, Any] = {"mean_of_seed": [], "seconds": [], "unfinished": 0}
+    result: dict[str, Any] = {"mean_of_seed": [], "seconds": [], "unfinished": 0}
     for first, count in groups:
         config = load_config(row.config, {**row.overrides, "seed": first, "num_seeds": count})
         run = out / (f"{first}" if count == 1 else f"{first}-{first + count - 1}")
@@ -115,33 +115,33 @@ def scores_of(row: Row, seeds: int, out: Path, *, vmap: bool) -> dict[str, Any]:
         if trained.signal is not None:
             raise SystemExit(128 + trained.signal)
         evaluation = json.loads((run / "eval.json").read_text())
-        found["mean_of_seed"] += evaluation["mean_of_seed"]
-        found["unfinished"] += evaluation["unfinished"]
-        found["seconds"] += [seconds / count] * count
-        found |= {"env": config.run.env, "wrappers": list(config.run.wrappers), "steps": evaluation["step"]}
-        found["episodes"] = config.run.eval_episodes
+        result["mean_of_seed"] += evaluation["mean_of_seed"]
+        result["unfinished"] += evaluation["unfinished"]
+        result["seconds"] += [seconds / count] * count
+        result |= {"env": config.run.env, "wrappers": list(config.run.wrappers), "steps": evaluation["step"]}
+        result["episodes"] = config.run.eval_episodes
         print(f"{row.config} seed {first}: {evaluation['mean']} in {seconds:.1f} s", file=sys.stderr)
-    assert None not in found["mean_of_seed"], "a seed finished no episode"
-    return found
+    assert None not in result["mean_of_seed"], "a seed finished no episode"
+    return result
 
 
 def measure(row: Row, seeds: int, out: Path, *, vmap: bool) -> dict[str, Any]:
-    found = scores_of(row, seeds, out, vmap=vmap)
-    scores = found["mean_of_seed"]
+    result = scores_of(row, seeds, out, vmap=vmap)
+    scores = result["mean_of_seed"]
     table = np.asarray(scores, np.float32)
     return {
         "config": row.config,
         "overrides": dict(row.overrides),
-        **found,
+        **result,
         "vmap": vmap,
         "mean": statistics.mean(scores),
         "min": min(scores),
         "iqm": float(iqm(table)),
         "interval": [float(end) for end in iqm_interval(table, jax.random.key(0))],
-        "mark": row.mark(),
+        "mark": row.target(),
         "met": row.met(scores),
         "note": row.note,
-        "made": report.made(),
+        "made": report.provenance(),
     }
 
 
@@ -149,33 +149,33 @@ def number(value: float) -> str:
     return f"{value:.1f}"
 
 
-def line(label: str, found: Mapping[str, Any]) -> list[str]:
-    low, high = found["interval"]
-    notes = [found["note"]] if found["note"] else []
-    notes += [f"{found['episodes']} episodes a seed"] if found["episodes"] != EPISODES else []
-    notes += [f"{found['unfinished']} episodes cut and not counted"] if found["unfinished"] else []
+def line(label: str, result: Mapping[str, Any]) -> list[str]:
+    low, high = result["interval"]
+    notes = [result["note"]] if result["note"] else []
+    notes += [f"{result['episodes']} episodes a seed"] if result["episodes"] != EPISODES else []
+    notes += [f"{result['unfinished']} episodes cut and not counted"] if result["unfinished"] else []
     return [
         label,
-        " + ".join([found["env"], *found["wrappers"]]),
-        f"{found['steps']:,}",
-        str(len(found["mean_of_seed"])),
-        number(found["mean"]),
-        number(found["min"]),
-        f"{number(found['iqm'])} [{number(low)}, {number(high)}]",
-        found["mark"],
-        report.verdict(found["met"]),
-        number(statistics.median(found["seconds"])),
+        " + ".join([result["env"], *result["wrappers"]]),
+        f"{result['steps']:,}",
+        str(len(result["mean_of_seed"])),
+        number(result["mean"]),
+        number(result["min"]),
+        f"{number(result['iqm'])} [{number(low)}, {number(high)}]",
+        result["mark"],
+        report.verdict(result["met"]),
+        number(statistics.median(result["seconds"])),
         "; ".join(notes),
     ]
 
 
 def render(results: Mapping[str, Mapping[str, Any]]) -> str:
     order = [*(label for label in ROWS if label in results), *(label for label in results if label not in ROWS)]
-    header = ["config", "environment", "steps", "seeds", "mean", "least seed", "IQM [95% interval]", "mark", ""]
+    header = ["config", "environment", "steps", "seeds", "mean", "least seed", "IQM [95% interval]", "target", ""]
     header += ["seconds a seed", "note"]
-    made = sorted({report.says(found["made"]) for found in results.values()})
+    made = sorted({report.provenance_line(result["made"]) for result in results.values()})
     return (
-        "# What the configs learn\n\n"
+        "# Returns of the configs\n\n"
         f"Greedy evaluation of the final parameters, {EPISODES} episodes of each seed, seeds 0 and up, no seed and no "
         "checkpoint chosen. The interquartile mean is over the seeds' means, its interval a stratified bootstrap. "
         "Seconds are the median over seeds of a whole run: compilation (from a cache after the first seed), "
@@ -188,7 +188,7 @@ def render(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def chosen(options: argparse.Namespace) -> dict[str, Row]:
-    """The rows that were asked for, by label."""
+    """The rows that the command line names, by label."""
     if not options.overrides:
         labels = options.configs or list(ROWS)
         if options.label or not set(labels) <= set(ROWS):
@@ -200,7 +200,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Row]:
     pairs = (pair.partition("=") for pair in options.overrides.split())
     overrides = {key: parse(text) for key, _, text in pairs}
     seeds = ROWS[name].seeds if name in ROWS else SEEDS
-    return {options.label: Row(name, overrides, seeds=seeds)}  # a mark belongs to the config as it is
+    return {options.label: Row(name, overrides, seeds=seeds)}  # targets are for the unchanged config
 
 
 def main() -> None:
@@ -221,8 +221,8 @@ def main() -> None:
         for index, (label, row) in enumerate(rows.items()):
             out = (options.out or Path(temporary)) / f"{index}-{row.config.replace('/', '-')}"
             out.mkdir(parents=True)
-            found = measure(row, options.seeds or row.seeds, out, vmap=options.vmap)
-            results = report.read(options.results, "learning") | {label: found}
+            result = measure(row, options.seeds or row.seeds, out, vmap=options.vmap)
+            results = report.read(options.results, "learning") | {label: result}
             report.write(options.results, "learning", results, render)
             jax.clear_caches()
 

@@ -1,7 +1,7 @@
-"""Temporary memory and time of what PPO computes over a whole rollout, in chunks of rows or all rows at once.
+"""Temporary memory and time of PPO's computations over a whole rollout, in chunks of rows or all rows at once.
 
-The memory is what the compiled program reserves beyond its inputs and outputs (`memory_analysis()`); the programs are
-compiled from shapes alone, so nothing large is allocated for it.
+The memory is that which the compiled program reserves beyond its inputs and outputs (`memory_analysis()`). The programs
+are compiled from shapes alone, so nothing large is allocated.
 """
 
 import argparse
@@ -35,13 +35,13 @@ NUM_STEPS = 128  # of each environment; 1 where the rows are odd
 MODES = {"chunked": CHUNK, "whole": None}
 
 
-def make(chunk_size: int | None) -> tuple[Any, ppo.Parts]:
-    """PPO on CartPole-v1 with one minibatch, and its static parts."""
+def make(chunk_size: int | None) -> tuple[Any, Any]:
+    """PPO on CartPole-v1 with one minibatch, and the static arguments that `ppo.make` binds."""
     env, params = envs.make("CartPole-v1")
     config = ppo.Config(chunk_size=chunk_size, num_minibatches=1)
     agent = ppo.make(config, env.observation_space(params), env.action_space(params))
-    (parts,) = agent.update.args  # what make bound, so that this is PPO's own policy
-    return agent, parts
+    (static,) = agent.update.args
+    return agent, static
 
 
 def example() -> Transition:
@@ -50,7 +50,7 @@ def example() -> Transition:
 
 
 def rollout(rows: int) -> Transition:
-    """The shapes of a rollout [T, N, ...] of so many rows."""
+    """Shapes and dtypes of a rollout [T, N, ...] with this number of rows."""
     num_steps = math.gcd(rows, NUM_STEPS)
     extras = policy_evaluation.Extras((), jnp.zeros((), jnp.float32), ())
     one = example()._replace(extras=extras)
@@ -59,11 +59,11 @@ def rollout(rows: int) -> Transition:
 
 def evaluation(chunk_size: int | None, rows: int) -> Any:
     """The compiled program of old log-probs, values and next values: (actor, rollout) -> Evaluated."""
-    agent, parts = make(chunk_size)
+    agent, static = make(chunk_size)
     state = jax.eval_shape(partial(agent.init, ppo.Hyper(), jax.random.key(0), num_envs=1), example())
 
     def evaluate(actor: Any, rollout: Transition) -> Any:
-        return policy_evaluation.evaluate(parts.policy, actor, rollout, (), chunk_size, keep_dist=False)
+        return policy_evaluation.evaluate(static.policy, actor, rollout, (), chunk_size, keep_dist=False)
 
     return jax.jit(evaluate).lower(jax.eval_shape(agent.actor, state), rollout(rows)).compile()
 
@@ -100,7 +100,7 @@ def timing(rows: int, rounds: int) -> dict[str, Any]:
     data = jax.tree.map(random, rollout(rows))
     programs = {mode: evaluation(chunk, rows) for mode, chunk in MODES.items()}
     for leaves in zip(*(jax.tree.leaves(compiled(actor, data)) for compiled in programs.values()), strict=True):
-        assert jnp.allclose(*leaves, rtol=1e-5, atol=1e-5), "both modes must compute the same; this one does not"
+        assert jnp.allclose(*leaves, rtol=1e-5, atol=1e-5), "the modes differ by more than rounding"
 
     def call(compiled: Any, _: int) -> None:
         jax.block_until_ready(compiled(actor, data))
@@ -110,20 +110,20 @@ def timing(rows: int, rounds: int) -> dict[str, Any]:
 
 
 def flatness(bytes_of: dict[str, int]) -> float:
-    """The greatest over the least memory of the row counts that are cut into chunks."""
+    """Greatest over least memory of the row counts above one chunk."""
     values = [size for rows, size in bytes_of.items() if int(rows) > CHUNK]
     return max(values) / min(values)
 
 
-def draw(found: dict[str, dict[str, int]], target: Path) -> None:
-    """Temporary memory over rows, both axes logarithmic."""
+def draw(num_bytes: dict[str, dict[str, int]], target: Path) -> None:
+    """Draw temporary memory over rows, both axes logarithmic."""
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
-    axes = drawn.subplots()
-    looks = (("chunked", f"in chunks of {CHUNK:,} rows", "#3465a4"), ("whole", "all rows at once", "#d9822b"))
-    for mode, label, color in looks:
-        points = sorted((int(rows), size / 2**20) for rows, size in found[mode].items())
+    figure = Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    lines = (("chunked", f"in chunks of {CHUNK:,} rows", "#3465a4"), ("whole", "all rows at once", "#d9822b"))
+    for mode, label, color in lines:
+        points = sorted((int(rows), size / 2**20) for rows, size in num_bytes[mode].items())
         axes.loglog(*zip(*points, strict=True), color=color, label=label, marker=".", linewidth=1.8, base=2)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel("rows")
@@ -134,16 +134,16 @@ def draw(found: dict[str, dict[str, int]], target: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors="#444444", labelsize=9)
     axes.legend(frameon=False, fontsize=9)
-    curves.save(drawn, target)
+    curves.save(figure, target)
 
 
 def mib(size: int) -> str:
     return f"{size / 2**20:,.2f}"
 
 
-def rows_of(found: dict[str, dict[str, int]]) -> list[list[str]]:
-    sizes = sorted(found["chunked"], key=int)
-    return [[f"{int(rows):,}", mib(found["chunked"][rows]), mib(found["whole"][rows])] for rows in sizes]
+def rows_of(num_bytes: dict[str, dict[str, int]]) -> list[list[str]]:
+    sizes = sorted(num_bytes["chunked"], key=int)
+    return [[f"{int(rows):,}", mib(num_bytes["chunked"][rows]), mib(num_bytes["whole"][rows])] for rows in sizes]
 
 
 def render(results: Mapping[str, Any]) -> str:
@@ -151,7 +151,7 @@ def render(results: Mapping[str, Any]) -> str:
     milliseconds = {mode: 1e3 * statistics.median(s) for mode, s in time["seconds"].items()}
     header = ["rows", f"chunks of {CHUNK}, MiB", "whole, MiB"]
     return (
-        "# Memory of what PPO computes over a whole rollout\n\n"
+        "# Memory of PPO's computations over a whole rollout\n\n"
         "Temporary bytes of the compiled program, beyond its inputs and outputs; CartPole-v1, separate 2x64 tanh "
         "networks.\n\n"
         "## Old log-probs, values and next values\n\n"
@@ -162,9 +162,9 @@ def render(results: Mapping[str, Any]) -> str:
         "![Temporary memory over rows](memory.png)\n\n"
         + report.table(header, rows_of(results["evaluation"]))
         + "\n## A whole update with one minibatch\n\n"
-        "It holds the shuffled minibatch, so it grows with the rollout; what the network needs for it does not.\n\n"
+        "It holds the shuffled minibatch, so it grows with the rollout; the memory for the network does not.\n\n"
         + report.table(header, rows_of(results["update"]))
-        + f"\n{report.says(results['made'])}\n"
+        + f"\n{report.provenance_line(results['made'])}\n"
     )
 
 
@@ -175,17 +175,17 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE, help="where memory.json, .md and .png go")
     options = parser.parse_args()
     powers = [2**k for k in range(14, options.max_log2 + 1)]
-    found = memory(evaluation, sorted([*powers, *(rows + ODD for rows in powers)]))
+    num_bytes = memory(evaluation, sorted([*powers, *(rows + ODD for rows in powers)]))
     results = {
         "chunk_size": CHUNK,
-        "evaluation": found,
-        "flatness": flatness(found["chunked"]),
+        "evaluation": num_bytes,
+        "flatness": flatness(num_bytes["chunked"]),
         "time": timing(min(TIMED_ROWS, powers[-1]), options.rounds),
         "update": memory(update, [rows for rows in powers if rows <= 2**20]),
-        "made": report.made(),
+        "made": report.provenance(),
     }
     report.write(options.results, "memory", results, render)
-    draw(found, options.results / "memory.png")
+    draw(num_bytes, options.results / "memory.png")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Training speed and compile time of PPO on CartPole-v1, against rejax 0.1.3.
 
-Each library trains in a process of its own and waits while the other one works; rounds alternate. What is timed is the
-whole training, rollouts and updates, as one compiled program; compile time is apart. rejax's training has no metrics,
-so its compile time is compared with that of rlkit without them; that of rlkit with them, as it runs, stands beside it.
+Each library trains in a process of its own and waits while the other one works; rounds alternate. The time is that of a
+whole training, rollouts and updates, as one compiled program, without its compilation. rejax's training has no metrics,
+so its compile time is compared with that of rlkit without metrics; the ratio with metrics is in a column of its own.
 """
 
 import argparse
@@ -26,26 +26,28 @@ STEPS = 300_000  # of a round, about: one to two seconds on two cores
 
 
 def start(library: str, python: Path) -> Worker:
-    """A process of one library, which compiles and runs when asked and takes nothing from a cache."""
+    """Start the process of one library, without a compilation cache."""
     script = HERE / "worker.py"
     return Worker(library, [python, script, library], {"JAX_ENABLE_COMPILATION_CACHE": "false"})
 
 
 def measure(peers: list[Worker], bare: Worker, num_envs: int, *, rounds: int, compilations: int) -> dict[str, Any]:
-    """Both libraries at one size; `bare` is rlkit without metrics, which is only compiled."""
+    """Measure both libraries at one size; `bare` is rlkit without metrics, which is only compiled."""
     batch = num_envs * worker.NUM_STEPS
     updates = max(2, STEPS // batch)
     compiled: dict[str, list[dict[str, float]]] = {peer.name: [] for peer in (*peers, bare)}
     for _ in range(compilations):
         for peer in (*peers, bare):
-            compiled[peer.name].append(peer.ask("compile", num_envs, updates))
+            compiled[peer.name].append(peer.call("compile", num_envs, updates))
     runs: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for seed in range(rounds + 1):
         for peer in peers:
-            done = peer.ask("run", seed)
-            assert done["steps"] == updates * batch, f"{peer.name} made {done['steps']} steps, not {updates * batch}"
+            finished = peer.call("run", seed)
+            assert finished["steps"] == updates * batch, (
+                f"{peer.name} made {finished['steps']} steps, not {updates * batch}"
+            )
             if seed:  # the first round warms up
-                runs[peer.name].append(done["seconds"])
+                runs[peer.name].append(finished["seconds"])
     result = {
         library: {
             "steps_per_second": updates * batch / statistics.median(seconds),
@@ -63,24 +65,24 @@ def measure(peers: list[Worker], bare: Worker, num_envs: int, *, rounds: int, co
         "bare": {"compile_seconds": statistics.median(plain), "compilations": compiled["bare"]},
         "compile_ratio": report.ratio(plain, theirs),
         "compile_ratio_with_metrics": report.ratio(ours, theirs),
-        "made": report.made() | {"versions": {peer.name: peer.versions for peer in peers}},
+        "made": report.provenance() | {"versions": {peer.name: peer.versions for peer in peers}},
     }
 
 
 def render(results: Mapping[str, Any]) -> str:
     rows = []
-    for size, found in sorted(results.items(), key=lambda item: int(item[0])):
-        speed, compilation, target = found["speed_ratio"], found["compile_ratio"], SPEED_TARGET.get(int(size))
+    for size, measured in sorted(results.items(), key=lambda item: int(item[0])):
+        speed, compilation, target = measured["speed_ratio"], measured["compile_ratio"], SPEED_TARGET.get(int(size))
         rows.append(
             [
                 size,
-                *(f"{found[library]['steps_per_second']:,.0f}" for library in ("rlkit", "rejax")),
+                *(f"{measured[library]['steps_per_second']:,.0f}" for library in ("rlkit", "rejax")),
                 report.spread(speed),
                 "" if target is None else f">= {target} {report.verdict(speed['median'] >= target)}",
-                *(f"{found[library]['compile_seconds']:.1f}" for library in ("bare", "rejax")),
+                *(f"{measured[library]['compile_seconds']:.1f}" for library in ("bare", "rejax")),
                 report.spread(compilation),
                 f"<= {COMPILE_TARGET} {report.verdict(compilation['median'] <= COMPILE_TARGET)}",
-                report.spread(found["compile_ratio_with_metrics"]),
+                report.spread(measured["compile_ratio_with_metrics"]),
             ]
         )
     header = ["envs", "rlkit steps/s", "rejax steps/s", "ratio", "target"]

@@ -1,8 +1,8 @@
 """One library's PPO in a process of its own, for run.py: `python worker.py rlkit|bare|rejax`.
 
-It speaks JSON, a line each, as `workers.answer` does: {"compile": [num_envs, updates]} and {"run": [seed]} are answered
-with the seconds they took, and a run with the environment steps that the program itself has counted. The libraries need
-different versions of gymnax, so this file imports each only in its own process.
+The protocol is that of `workers.serve`: {"compile": [num_envs, updates]} and {"run": [seed]} return their seconds, and
+a run also the environment steps that the program itself has counted. The libraries need different versions of gymnax,
+so each is imported only in its own process.
 """
 
 import sys
@@ -13,15 +13,15 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 from common.trainer import PACKAGES, Train, Trainer
-from common.workers import answer
+from common.workers import serve
 
 NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, HIDDEN = 128, 4, 4, (64, 64)
 HYPER = {"learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "clip_eps": 0.2, "vf_coef": 0.5, "ent_coef": 0.0}
 MAX_GRAD_NORM = 0.5
-REJAX_ALWAYS = {"vf_clip_eps": 0.2, "adam_eps": 1e-8}  # what rejax has built in, so rlkit is set to it
+REJAX_ALWAYS = {"vf_clip_eps": 0.2, "adam_eps": 1e-8}  # fixed in rejax
 
 
-def rlkit(num_envs: int, updates: int, metrics: bool = True) -> tuple[Train, Callable[[Any], int]]:
+def rlkit(num_envs: int, updates: int, with_metrics: bool = True) -> tuple[Train, Callable[[Any], int]]:
     import jax
     import jax.numpy as jnp
 
@@ -36,9 +36,9 @@ def rlkit(num_envs: int, updates: int, metrics: bool = True) -> tuple[Train, Cal
 
     def train(key):
         def update(state, _):
-            state, found = step(state)
-            scalars = [x.astype(jnp.float32) for x in found.values() if x.ndim == 0]
-            return state, jnp.stack(scalars) if metrics else None  # rejax has none
+            state, metrics = step(state)
+            scalars = [x.astype(jnp.float32) for x in metrics.values() if x.ndim == 0]
+            return state, jnp.stack(scalars) if with_metrics else None  # rejax has none
 
         return jax.lax.scan(update, init(hyper, key), None, updates)
 
@@ -46,8 +46,8 @@ def rlkit(num_envs: int, updates: int, metrics: bool = True) -> tuple[Train, Cal
 
 
 def bare(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
-    """rlkit without metrics, which returns what rejax returns: the state at the end."""
-    return rlkit(num_envs, updates, metrics=False)
+    """rlkit without metrics: it returns the state at the end, as rejax does."""
+    return rlkit(num_envs, updates, with_metrics=False)
 
 
 def rejax(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
@@ -71,7 +71,7 @@ def rejax(num_envs: int, updates: int) -> tuple[Train, Callable[[Any], int]]:
 
 
 def main() -> None:
-    answer(Trainer({"rlkit": rlkit, "bare": bare, "rejax": rejax}[sys.argv[1]]), PACKAGES)
+    serve(Trainer({"rlkit": rlkit, "bare": bare, "rejax": rejax}[sys.argv[1]]), PACKAGES)
 
 
 if __name__ == "__main__":

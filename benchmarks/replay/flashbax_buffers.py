@@ -44,7 +44,7 @@ def prioritized(capacity: int, batch: int, **counts: int) -> JaxCase:
 
 
 def drift(state: Any, capacity: int) -> dict[str, Any]:
-    """How far the root, to which differences are added, has moved from the sum of its leaves."""
+    """Relative error of the root, to which differences are added, against the sum of its leaves."""
     tree = state.sum_tree_state
     leaves = np.asarray(tree.nodes[2**tree.tree_depth - 1 :][:capacity], np.float64)
     root = float(tree.nodes[0])

@@ -17,8 +17,8 @@ class Functions(NamedTuple):
     """A buffer as pure functions."""
 
     add: Callable[[Any, Any], Any]  # state, step -> state
-    sample: Callable[[Any, Any], tuple[Any, Any]]  # state, key -> all that is drawn, what update wants
-    update: Callable[[Any, Any, Any], Any] | None  # state, what sample gave, priority [B] -> state
+    sample: Callable[[Any, Any], tuple[Any, Any]]  # state, key -> items and weights, first argument of update
+    update: Callable[[Any, Any, Any], Any] | None  # state, handle of a sample, priority [B] -> state
 
 
 def donated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,9 +28,9 @@ def donated(function: Callable[..., Any]) -> Callable[..., Any]:
 def scans(functions: Functions) -> dict[str, Callable[..., Any]]:
     """Programs (state, inputs of n cycles) -> state, outputs: each operation by itself, and the whole cycle twice.
 
-    In "total" the new priorities depend on all that was drawn, as on items and weights in a learner. In "independent"
-    they do not: unless the library sees to it, nothing then tells XLA that what was drawn is read before the update
-    writes, and it copies what both touch, in every cycle.
+    In "total" the new priorities depend on the whole sample, as on items and weights in a learner. In "independent"
+    they do not: unless the library orders the reads of the sample before the writes of the update, XLA copies the
+    arrays of both in every cycle.
     """
 
     def add(state: Any, step: Any) -> tuple[Any, Any]:
@@ -38,7 +38,8 @@ def scans(functions: Functions) -> dict[str, Callable[..., Any]]:
 
     def sample(state: Any, key: jax.Array) -> tuple[Any, Any]:
         drawn, handle = functions.sample(state, key)
-        return state, (sum(jnp.sum(x, dtype=jnp.float32) for x in jax.tree.leaves(drawn)), handle)  # all is needed
+        checksum = sum(jnp.sum(x, dtype=jnp.float32) for x in jax.tree.leaves(drawn))  # so that XLA removes nothing
+        return state, (checksum, handle)
 
     def update(state: Any, inputs: Any) -> tuple[Any, Any]:
         return (state if functions.update is None else functions.update(state, *inputs)), ()
@@ -46,9 +47,9 @@ def scans(functions: Functions) -> dict[str, Callable[..., Any]]:
     def cycle(state: Any, inputs: Any, *, dependent: bool) -> tuple[Any, Any]:
         step, key, priority = inputs
         state, _ = add(state, step)
-        _, (seen, handle) = sample(state, key)
-        state, _ = update(state, (handle, jnp.where(jnp.isinf(seen), 0.0, priority) if dependent else priority))
-        return state, seen
+        _, (checksum, handle) = sample(state, key)
+        state, _ = update(state, (handle, jnp.where(jnp.isinf(checksum), 0.0, priority) if dependent else priority))
+        return state, checksum
 
     bodies = {"total": partial(cycle, dependent=True), "sample": sample, "add": add}
     if functions.update is not None:
@@ -60,10 +61,10 @@ def scans(functions: Functions) -> dict[str, Callable[..., Any]]:
     return {name: over(body) for name, body in bodies.items()}
 
 
-def together(
+def one_call(
     functions: Functions, state: Any, handle: Any, priority: Any, step: Any, key: jax.Array
 ) -> tuple[Any, Any]:
-    """A cycle as one function, in a learner's order: the priorities of the last sample, then a step, then a sample."""
+    """One cycle as one function, in a learner's order: priorities of the last sample, then a step, then a sample."""
     if functions.update is not None:
         state = functions.update(state, handle, priority)
     state = functions.add(state, step)
@@ -71,7 +72,7 @@ def together(
 
 
 class JaxCase:
-    """A buffer, its state, and the inputs of a round: the same steps and priorities in all, and keys of its own."""
+    """A buffer, its state, and the inputs of a round: the same steps and priorities in every round, and other keys."""
 
     def __init__(
         self,
@@ -85,9 +86,17 @@ class JaxCase:
         check: Callable[[Any], dict[str, Any]],
         few: int | None = None,
     ):
-        """`steps` gives the leaves [n, ...] of n steps, `record` makes of such leaves what the library adds.
+        """Prepare programs and inputs.
 
-        `few` is how many cycles to time of the scan in which XLA may copy, where not as many as of the others.
+        Args:
+          functions: the buffer.
+          state: its full state.
+          steps: n -> leaves [n, ...] of n steps.
+          record: leaves of a step -> argument of `functions.add`.
+          batch: B, the number of priorities of an update.
+          counts: cycles of a round, by mode.
+          check: state -> results of a check.
+          few: cycles of the scan in which XLA may copy; None for as many as of the others.
         """
         rng = np.random.default_rng(1)
         self.state, self.counts, self.checked = state, counts, check
@@ -98,14 +107,14 @@ class JaxCase:
         self.scans = scans(functions)
         self.python_inputs = [record(**step) for step in each(steps(called), called)], list(priority[:called])
         self.calls = [donated(functions.add), jax.jit(functions.sample), functions.update and donated(functions.update)]
-        self.together = donated(partial(together, functions))
+        self.cycle = donated(partial(one_call, functions))
         self.modes = {"jit": self.jit, "python": self.python}
 
     def keys(self, seed: int, mode: str) -> jax.Array:
         return jax.block_until_ready(jax.random.split(jax.random.key(seed), self.counts[mode]))
 
     def scan(self, name: str, inputs: Any) -> tuple[float, Any]:
-        """Run one of the scans: seconds a cycle, outputs."""
+        """Run one of the scans; return seconds a cycle and its outputs."""
         count = jax.tree.leaves(inputs)[0].shape[0]
         begin = time.perf_counter()
         self.state, outputs = jax.block_until_ready(self.scans[name](self.state, inputs))
@@ -113,17 +122,17 @@ class JaxCase:
 
     def jit(self, seed: int) -> dict[str, float]:
         (steps, priority), keys = self.jit_inputs, self.keys(seed, "jit")
-        before, found = jax.tree.leaves(self.state), {}
-        found["total"], seen = self.scan("total", (steps, keys, priority))
+        before, seconds = jax.tree.leaves(self.state), {}
+        seconds["total"], checksum = self.scan("total", (steps, keys, priority))
         assert all(leaf.is_deleted() for leaf in before), "the state was copied instead of donated"
-        assert np.isfinite(seen).all(), "something drawn is not finite"
-        found["sample"], (_, handles) = self.scan("sample", keys)
+        assert np.isfinite(checksum).all(), "a sample is not finite"
+        seconds["sample"], (_, handles) = self.scan("sample", keys)
         if "update" in self.scans:
-            found["update"], _ = self.scan("update", (handles, priority))
+            seconds["update"], _ = self.scan("update", (handles, priority))
             some = jax.tree.map(lambda x: x[: self.few], (steps, keys, priority))
-            found["independent"], _ = self.scan("independent", jax.block_until_ready(some))
-        found["add"], _ = self.scan("add", steps)
-        return found
+            seconds["independent"], _ = self.scan("independent", jax.block_until_ready(some))
+        seconds["add"], _ = self.scan("add", steps)
+        return seconds
 
     def python(self, seed: int) -> dict[str, float]:
         add, sample, update = self.calls
@@ -141,13 +150,13 @@ class JaxCase:
         return cycles(operations, inputs) | {"one call": self.in_one_call(inputs)}
 
     def in_one_call(self, inputs: Sequence[tuple[Any, jax.Array, Any]]) -> float:
-        """Median seconds of `together`, of inputs (step, key, priority)."""
+        """Median seconds of `one_call`, of inputs (step, key, priority)."""
         _, handle = self.calls[1](self.state, inputs[0][1])
         times = []
         for step, key, priority in inputs:
             begin = time.perf_counter()
             arguments = (handle, priority, step, key)
-            self.state, (_, handle) = jax.block_until_ready(self.together(self.state, *arguments))
+            self.state, (_, handle) = jax.block_until_ready(self.cycle(self.state, *arguments))
             times.append(time.perf_counter() - begin)
         return float(np.median(times))
 

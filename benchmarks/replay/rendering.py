@@ -1,4 +1,4 @@
-"""The tables and plots of run.py's results."""
+"""Tables of run.py's results."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from common import report
 
-LOOKS = {
+NAMES_AND_COLORS = {
     "rlkit": ("rlkit", "#3465a4"),
     "flashbax": ("flashbax", "#d9822b"),
     "cpprb": ("cpprb", "#4e9a5d"),
@@ -17,19 +17,19 @@ SMALL, MIDDLE, LARGE = (str(2**k) for k in (14, 20, 23))
 MANY = "346000000/600000000"
 PRIORITIZED = ("add", "sample", "update")
 THREAD = (
-    "What uses XLA has one thread of it for that (`NPROC=1` in the environment) and runs what is called on the "
-    "thread that calls it (`jax.config.update('jax_cpu_enable_async_dispatch', False)`); with JAX's own settings, each "
-    "call wakes other threads."
+    "rlkit and flashbax have one thread of XLA for that (`NPROC=1` in the environment) and compute on the thread of "
+    "the caller (`jax.config.update('jax_cpu_enable_async_dispatch', False)`); with JAX's own settings, each call "
+    "wakes other threads."
 )
 RATIO = "the ratio of the medians, with the least and the greatest of a round"
 
-Found = Mapping[str, Any]
+Results = Mapping[str, Any]
 Path3 = tuple[str, str, str]  # case, library, mode ("one call" for a cycle in one call from Python)
 
 
-def totals(found: Found, at: Path3) -> list[float] | None:
+def totals(results: Results, at: Path3) -> list[float] | None:
     case, library, mode = at
-    measured = found.get(case, {}).get(library, {})
+    measured = results.get(case, {}).get(library, {})
     return measured.get("python", {}).get("one call") if mode == "one call" else measured.get(mode, {}).get("total")
 
 
@@ -38,9 +38,9 @@ def micro(seconds: Sequence[float]) -> str:
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
-def target(found: Found, what: str, over: Path3, under: Path3, rule: str, bound: float) -> list[list[str]]:
-    """One row of the targets; none where either was not measured."""
-    both = totals(found, over), totals(found, under)
+def target(results: Results, what: str, over: Path3, under: Path3, rule: str, bound: float) -> list[list[str]]:
+    """One row of the table of targets; no row if either was not measured."""
+    both = totals(results, over), totals(results, under)
     if both[0] is None or both[1] is None:
         return []
     return [judged(what, report.ratio(both[0], both[1]), rule, bound)]
@@ -52,24 +52,24 @@ def judged(what: str, ratio: Mapping[str, float], rule: str, bound: float) -> li
     return [what, report.spread(ratio, digits), f"{rule} {bound:,}", report.verdict(met)]
 
 
-def prioritized_targets(found: Found) -> list[list[str]]:
+def prioritized_targets(results: Results) -> list[list[str]]:
     def ours(size: str, mode: str) -> Path3:
         return (size, "rlkit", mode)
 
     rows = []
     for case, bound in ((SMALL, 1.0), (MIDDLE, 1.3)):
         what = f"jit, {size(case)}: rlkit / flashbax"
-        rows += target(found, what, ours(case, "jit"), (case, "flashbax", "jit"), "<=", bound)
+        rows += target(results, what, ours(case, "jit"), (case, "flashbax", "jit"), "<=", bound)
     return [
         *rows,
-        *target(found, "jit, rlkit: 2^23 / 2^14", ours(LARGE, "jit"), ours(SMALL, "jit"), "<=", 4),
+        *target(results, "jit, rlkit: 2^23 / 2^14", ours(LARGE, "jit"), ours(SMALL, "jit"), "<=", 4),
         *(
             row
             for mode, called in (("python", "Python"), ("one call", "Python, a cycle in one call"))
             for library, bound in (("cpprb", 2), ("torchrl", 3))
             for row in target(
-                found,
-                f"{called}, 2^20: {LOOKS[library][0]} / rlkit",
+                results,
+                f"{called}, 2^20: {NAMES_AND_COLORS[library][0]} / rlkit",
                 (MIDDLE, library, "python"),
                 ours(MIDDLE, mode),
                 ">=",
@@ -79,9 +79,9 @@ def prioritized_targets(found: Found) -> list[list[str]]:
     ]
 
 
-def slices_targets(found: Found) -> list[list[str]]:
+def slices_targets(results: Results) -> list[list[str]]:
     rows = []
-    for layout, part in found.items():
+    for layout, part in results.items():
         for mode, ratio in part["growth"].get(MANY, {}).items():
             what = f"{layout}, {mode.replace('python', 'Python')}, rlkit: 346M of 600M / 5M of 6M"
             rows.append(judged(what, ratio, "<=", 3))
@@ -92,7 +92,7 @@ def slices_targets(found: Found) -> list[list[str]]:
 
 
 def size(case: str) -> str:
-    """A case as a reader wants it: 2^20, or 5M of 600M."""
+    """A case as text: 2^20, or 5M of 600M."""
     if "/" in case:
         stored, capacity = (f"{int(n) / 1e6:g}M" for n in case.split("/"))
         return f"{stored} of {capacity}"
@@ -100,11 +100,11 @@ def size(case: str) -> str:
     return f"2^{power}" if int(case) == 2**power and power > 9 else case
 
 
-def operations(found: Found, header: str, names: Sequence[str], mode: str) -> str:
-    """Every library's operations, by size, and its total over rlkit's; of scans also how far a root is off."""
+def operations(results: Results, header: str, names: Sequence[str], mode: str) -> str:
+    """Table of every library's operations by size, and its total over rlkit's; for scans also the error of the root."""
     rows = []
-    for case, by_library in found.items():
-        ours = totals(found, (case, "rlkit", mode))
+    for case, by_library in results.items():
+        ours = totals(results, (case, "rlkit", mode))
         for library, measured in by_library.items():
             if mode not in measured:
                 continue
@@ -119,61 +119,61 @@ def operations(found: Found, header: str, names: Sequence[str], mode: str) -> st
                 ]
             else:
                 last = [micro(seconds["independent"]), f"{measured['check']['error']:.0e}"]
-            rows.append([size(case), LOOKS[library][0], *cells, times, *last])
+            rows.append([size(case), NAMES_AND_COLORS[library][0], *cells, times, *last])
     columns = [header, "library", *(f"{name} us" for name in names)]
     columns += ["total us", "times rlkit's"]
-    calls = ["in one call us", "with JAX's own settings us", "so in one call us"]
-    columns += calls if mode == "python" else ["independent us", "root off by"]
+    calls = ["in one call us", "with JAX's own settings us", "in one call with these us"]
+    columns += calls if mode == "python" else ["independent us", "error of the root"]
     return report.table(columns, rows)
 
 
-def prioritized_text(part: Found) -> str:
-    found = part["found"]
+def prioritized_text(part: Results) -> str:
+    results = part["found"]
     return (
         "## Prioritized: add 1, sample 256, update 256\n\n"
         "A full buffer with distinct priorities; 42 bytes a step; us a cycle.\n\n"
-        + report.table(["target", "measured", "bound", ""], prioritized_targets(found))
+        + report.table(["target", "measured", "bound", ""], prioritized_targets(results))
         + f"\n### {MODES['jit']}\n\n"
         "Totals are compared with the float64 sum of the leaves after the last round. rlkit also keeps the minimum, "
-        "for the weights, and the maximum, for new items, and both are asserted to be exact. In total, the new "
-        "priorities depend on all that was drawn. Where they are independent of it, nothing but the library tells XLA "
-        "to read what was drawn before the update writes: else it copies the tree in every cycle.\n\n"
-        + operations(found, "capacity", PRIORITIZED, "jit")
+        "for the weights, and the maximum, for new items, and both are asserted to be exact. In `total`, the new "
+        "priorities depend on the whole sample. In `independent` they do not; unless the library orders the reads of "
+        "the sample before the writes of the update, XLA then copies the tree in every cycle.\n\n"
+        + operations(results, "capacity", PRIORITIZED, "jit")
         + f"\n### {MODES['python']}\n\n"
         f"Each operation is a call that is waited for. {THREAD} Pure functions compose: in one call, one jitted "
         "function of the caller's own writes the last sample's priorities, adds a step and draws the next sample.\n\n"
-        + operations(found, "capacity", PRIORITIZED, "python")
-        + made(part)
+        + operations(results, "capacity", PRIORITIZED, "python")
+        + provenance(part)
     )
 
 
-def batch_text(part: Found) -> str:
-    found = part["found"]["sizes"]
+def batch_text(part: Results) -> str:
+    results = part["found"]["sizes"]
     return (
         f"## Prioritized, by batch size, at a capacity of {size(str(part['found']['capacity']))}\n\n"
-        + operations(found, "batch", PRIORITIZED, "jit")
+        + operations(results, "batch", PRIORITIZED, "jit")
         + "\n"
-        + operations(found, "batch", PRIORITIZED, "python")
-        + made(part)
+        + operations(results, "batch", PRIORITIZED, "python")
+        + provenance(part)
     )
 
 
-def slices_text(part: Found) -> str:
-    found = part["found"]
+def slices_text(part: Results) -> str:
+    results = part["found"]
     text = (
         "## Slices: add 256 steps, sample 256 slices of 4\n\n"
         "Four bytes a step; episodes of 200 steps on average, geometric. TorchRL holds one stream in one dimension and "
         "draws an episode first, then a slice in it. From Python, each operation is a call that is waited for. "
-        f"{THREAD}\n\n" + report.table(["target", "measured", "bound", ""], slices_targets(found))
+        f"{THREAD}\n\n" + report.table(["target", "measured", "bound", ""], slices_targets(results))
     )
-    for layout, measured in found.items():
+    for layout, measured in results.items():
         cases, growth = measured["cases"], measured["growth"]
         rows = [[size(case), *scanned(by["rlkit"]["jit"]), *grown(growth.get(case))] for case, by in cases.items()]
         columns = ["stored", "rlkit, in one jitted scan: add us", "sample us", "both us"]
         columns += ["times the first's", "the same from Python"]
         text += f"\n### {layout}\n\n" + report.table(columns, rows)
         text += "\n" + operations(cases, "stored", ("add", "sample"), "python")
-    return text + made(part)
+    return text + provenance(part)
 
 
 def scanned(seconds: Mapping[str, Sequence[float]]) -> list[str]:
@@ -184,7 +184,7 @@ def grown(growth: Mapping[str, Mapping[str, float]] | None) -> list[str]:
     return ["", ""] if growth is None else [report.spread(growth[mode]) for mode in MODES]
 
 
-def trees_text(part: Found) -> str:
+def trees_text(part: Results) -> str:
     rows = []
     for case, by_library in part["found"].items():
         leaves, batch, fanout = case.split("/")
@@ -196,11 +196,11 @@ def trees_text(part: Found) -> str:
     return (
         f"## Trees alone, on {device}\n\nSum, minimum and maximum; sample a batch, write a batch.\n\n"
         + report.table(["leaves", "batch", "fan-out", *columns], rows)
-        + made(part)
+        + provenance(part)
     )
 
 
-def made(part: Found) -> str:
+def provenance(part: Results) -> str:
     machine = part["made"]["machine"]
     known = "; ".join(
         f"{name}: " + ", ".join(f"{package} {number}" for package, number in versions.items())
@@ -210,7 +210,7 @@ def made(part: Found) -> str:
     return f"\n{part['rounds']} rounds. {cpu}; {part['made']['date']}. {known}.\n\n"
 
 
-TEXTS: dict[str, Callable[[Found], str]] = {
+TEXTS: dict[str, Callable[[Results], str]] = {
     "prioritized": prioritized_text,
     "batch": batch_text,
     "slices": slices_text,
@@ -219,11 +219,11 @@ TEXTS: dict[str, Callable[[Found], str]] = {
 }
 
 
-def render(results: Found) -> str:
+def render(results: Results) -> str:
     return (
         "# Replay buffers\n\n"
         "Medians over rounds that alternate over libraries and sizes, each library in a process of its own. "
-        f"A ratio is {RATIO}. Made by `python benchmarks/replay.py`.\n\n"
+        f"A ratio is {RATIO}. Made by `python benchmarks/replay/run.py`.\n\n"
         "![Cost against size](replay.png)\n\n"
         + "".join(text(results[name]) for name, text in TEXTS.items() if name in results)
     ).rstrip() + "\n"

@@ -26,7 +26,7 @@ def functions(buffer: Buffer, *, priorities: bool) -> Functions:
 
 
 def example(leaves: dict[str, np.ndarray]) -> Transition:
-    """One step, of leaves [1, ...]."""
+    """One step from leaves [1, ...]."""
     return record(**{name: x[0] for name, x in leaves.items()})
 
 
@@ -35,7 +35,7 @@ def record(**leaves: Any) -> Transition:
 
 
 def prioritized(capacity: int, batch: int, **counts: int) -> JaxCase:
-    """One environment, whose steps arrive one at a time."""
+    """A full prioritized buffer of one environment; steps are added one at a time."""
     buffer, rng = replay.prioritized(capacity, batch, alpha=ALPHA, beta=BETA, eps=EPS), np.random.default_rng(0)
     add, update = donated(buffer.add), donated(buffer.update)
     state = buffer.init(example(transitions(rng, (1,))), 1)
@@ -55,7 +55,7 @@ def prioritized(capacity: int, batch: int, **counts: int) -> JaxCase:
 
 
 def exact(state: Any) -> dict[str, Any]:
-    """Assert that every node of the tree is what its children say, and the roots what all leaves say in float64."""
+    """Assert that every node of the tree agrees with its children, and the roots with all leaves in float64."""
     replay.check(state)
     tree = state.priorities.mass
     leaves, known = np.asarray(segment_tree.values(tree), np.float64), np.asarray(tree.leaves).max()
@@ -72,7 +72,10 @@ def exact(state: Any) -> dict[str, Any]:
 def slices(
     stored: int, capacity: int, slices: int, slice_len: int, rows: int, envs: int = 1, law: str = "slice", **counts: int
 ) -> JaxCase:
-    """`rows` steps of each of `envs` environments at a time; both sizes are rounded down to a multiple of `envs`."""
+    """A buffer of slices; `rows` steps of each of `envs` environments are added at a time.
+
+    `stored` and `capacity` are rounded down to a multiple of `envs`.
+    """
     stored, capacity = (size // envs * envs for size in (stored, capacity))
     buffer, rng = replay.slices(capacity, slices, slice_len, law=law), np.random.default_rng(0)
     state, add = buffer.init(example(bytes_of_steps(rng, (1,))), envs), donated(buffer.add)

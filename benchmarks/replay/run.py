@@ -3,18 +3,20 @@
 Each library has a process of its own and waits while another one works; rounds alternate over libraries and sizes. A
 cycle of a prioritized buffer, full and with distinct priorities, adds a step, samples a batch and updates its
 priorities; a cycle of a buffer of slices adds steps and samples. rlkit and flashbax are timed inside of one jitted
-scan, and all as called from Python, where a cycle is a call for each operation, waited for: the median of a round.
-Called from Python, rlkit and flashbax have a second process, whose XLA has one thread and runs what it is called for at
-once, as a program that waits for each small call should be started; what they take with JAX's own settings is kept too.
+scan. All are timed as called from Python, where each operation is a call that is waited for; the time is the median of
+a round. For calls from Python, rlkit and flashbax have a second process, in which XLA has one thread and computes on
+the thread of the caller; such settings suit a program that waits for each small call. Their times with JAX's own
+settings are recorded as well.
 
-The peers live in a virtual environment that is made on first use, as this would (it takes about 2 GB; torch's smaller
-CPU build does as well):
+The peers have a virtual environment that is made on first use, as by (it needs about 2 GB; torch's smaller CPU build
+suffices):
 
     python -m venv ~/.cache/rlkit/peers/replay
     ~/.cache/rlkit/peers/replay/bin/python -m pip install torch==2.13.0 torchrl==0.14.1 tensordict==0.14.3 \\
         flashbax==0.1.3 cpprb==11.0.0 jax==0.10.2
 
-`--quick` tries everything at small sizes. `--gpu` needs no peers: it measures the trees alone, on the accelerator.
+`--quick` runs everything at small sizes. `--gpu` needs no peers: it measures the trees by themselves, on the
+accelerator.
 """
 
 import argparse
@@ -40,7 +42,7 @@ LIBRARIES = ("rlkit", "flashbax", "cpprb", "torchrl")
 BATCH, SLICES, SLICE_LEN, ADDED = 256, 256, 4, 256
 PER_ROUND = {"jit": 2000, "python": 500}  # cycles
 WITH_XLA = ("rlkit", "flashbax")
-LAYOUTS = {  # name: what the buffer of rlkit is made with
+LAYOUTS = {  # by name, the arguments of rlkit's buffer
     "1 env x 256 steps": {"envs": 1, "rows": ADDED, "law": "slice"},
     "1 env x 256 steps, by episode": {"envs": 1, "rows": ADDED, "law": "episode"},
     "256 envs x 1 step": {"envs": ADDED, "rows": 1, "law": "slice"},
@@ -73,55 +75,59 @@ QUICK = FULL | {
     "slice_counts": {"jit": 40, "python": 20},
     "rounds": 2,
 }
-Found = dict[str, Any]
+Results = dict[str, Any]
 
 
 def measure(
     cases: Mapping[str, tuple[str, Mapping[str, dict[str, Any]]]], libraries: Mapping[str, Worker], rounds: int
-) -> Found:
-    """The seconds of every case, by library, mode and operation, and what each buffer holds after the last round.
+) -> Results:
+    """Seconds of every case, by library, mode and operation, and a check of each buffer after the last round.
 
     Args:
-      cases: by name the kind of the buffer, and by library what it is made with.
+      cases: by name, the kind of the buffer and by library its arguments.
+      libraries: the running workers, by name.
+      rounds: timed rounds; one more before them warms up.
     """
     runs = []
     for case, (kind, arguments) in cases.items():
         for library in arguments:
             for process in processes(library, libraries):
                 print(f"filling {process}: {kind}, {case}", file=sys.stderr)
-                modes = libraries[process].ask("build", case, kind, arguments[library])
+                modes = libraries[process].call("build", case, kind, arguments[library])
                 runs += [(mode, case, library, process) for mode in modes if process == library or mode == "python"]
-    found: Found = {case: {library: {} for library in arguments} for case, (_, arguments) in cases.items()}
+    results: Results = {case: {library: {} for library in arguments} for case, (_, arguments) in cases.items()}
     for seed in range(rounds + 1):
         for mode, case, library, process in sorted(runs, key=lambda run: run[0]):  # jit and Python apart
-            seconds = libraries[process].ask("run", case, mode, seed)
+            seconds = libraries[process].call("run", case, mode, seed)
             name = "default" if mode == "python" and process != processes(library, libraries)[-1] else mode
-            kept = found[case][library].setdefault(name, {operation: [] for operation in seconds})
+            rounds_of = results[case][library].setdefault(name, {operation: [] for operation in seconds})
             for operation, value in seconds.items() if seed else ():  # the first round compiles and warms up
-                kept[operation].append(value)
-    for case, by_library in found.items():
+                rounds_of[operation].append(value)
+    for case, by_library in results.items():
         for library in by_library:
-            by_library[library]["check"] = libraries[library].ask("check", case)
+            by_library[library]["check"] = libraries[library].call("check", case)
             for process in processes(library, libraries):
-                libraries[process].ask("drop", case)
-    return found
+                libraries[process].call("drop", case)
+    return results
 
 
 def one_thread(library: str) -> str:
+    """Name of the process of a library in which XLA has one thread."""
     return f"{library}, one thread"
 
 
 def processes(library: str, running: Mapping[str, Worker]) -> list[str]:
-    """The processes that time a library; the last is the one for calls from Python."""
+    """Names of the processes that time a library; the last is the one for calls from Python."""
     return [process for process in (library, one_thread(library)) if process in running]
 
 
 def everywhere(arguments: dict[str, Any]) -> tuple[str, dict[str, dict[str, Any]]]:
+    """A prioritized case with the same arguments for every library."""
     return "prioritized", dict.fromkeys(LIBRARIES, arguments)
 
 
-def prioritized(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], rounds: int) -> Found:
-    """By capacity."""
+def prioritized(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], rounds: int) -> Results:
+    """Measure prioritized buffers by capacity."""
     cases = {
         str(capacity): everywhere({"capacity": capacity, "batch": BATCH, **sizes["counts"]})
         for capacity in sizes["capacities"]
@@ -129,8 +135,8 @@ def prioritized(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], round
     return measure(cases, libraries, rounds)
 
 
-def batch(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], rounds: int) -> Found:
-    """By batch size, at one capacity."""
+def batch(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], rounds: int) -> Results:
+    """Measure prioritized buffers by batch size, at one capacity."""
     capacity = sizes["batch_capacity"]
 
     def counts(size: int) -> dict[str, int]:
@@ -140,26 +146,27 @@ def batch(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], rounds: int
     return {"capacity": capacity, "sizes": measure(cases, libraries, rounds)}
 
 
-def slices(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], rounds: int) -> Found:
-    """By layout, then by how many steps are stored in what capacity.
+def slices(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], rounds: int) -> Results:
+    """Measure buffers of slices by layout, then by steps stored and capacity.
 
-    One large buffer is in memory at a time, beside the smallest, with which its own rounds alternate.
+    One large buffer is in memory at a time, beside the smallest; rounds alternate between both.
     """
     few, *larger = (slices_case(stored, capacity, sizes) for stored, capacity in sizes["slices"])
-    found: Found = {}
+    results: Results = {}
     for layout in sizes["layouts"]:
-        found[layout] = {"cases": {}, "growth": {}}
+        results[layout] = {"cases": {}, "growth": {}}
         for pair in ([few, more] for more in larger):
             cases = {name: ("slices", libraries_of(same, LAYOUTS[layout])) for name, same in pair}
             part = measure(cases, libraries, rounds)
             (few_name, _), (name, _) = pair
-            found[layout]["growth"][name] = {
+            results[layout]["growth"][name] = {
                 mode: report.ratio(*(part[case]["rlkit"][mode]["total"] for case in (name, few_name)))
                 for mode in ("jit", "python")
             }
             for case, by_library in part.items():
-                found[layout]["cases"].setdefault(case, by_library)  # the smallest is measured twice; the first counts
-    return found
+                first = results[layout]["cases"]
+                first.setdefault(case, by_library)  # the smallest is measured twice; the first counts
+    return results
 
 
 def slices_case(stored: int, capacity: int, sizes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -168,13 +175,13 @@ def slices_case(stored: int, capacity: int, sizes: Mapping[str, Any]) -> tuple[s
 
 
 def libraries_of(same: dict[str, Any], ours: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a buffer of slices is made with; TorchRL's is slow, and has counts of its own."""
+    """Arguments of a buffer of slices by library; TorchRL's is slow, and has counts of its own."""
     theirs = {name: value for name, value in same.items() if name not in PER_ROUND}
     return {"rlkit": same | ours, "torchrl": theirs | {"rows": ADDED}}
 
 
-def trees(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], rounds: int) -> Found:
-    """By leaves, batch size and fan-out."""
+def trees(libraries: Mapping[str, Worker], sizes: Mapping[str, Any], rounds: int) -> Results:
+    """Measure trees by leaves, batch size and fan-out."""
     grid = product(sizes["trees"], sizes["tree_batches"], sizes["fanouts"])
     cases = {
         f"{leaves}/{size}/{fanout}": ("trees", {"rlkit": {"leaves": leaves, "batch": size, "fanout": fanout}})
@@ -190,7 +197,7 @@ NEEDED = {"prioritized": LIBRARIES, "batch": LIBRARIES, "slices": ("rlkit", "tor
 def worker(name: str, library: str, python: Path | str, *, gpu: bool) -> Worker:
     command, environment = [python, HERE / "worker.py", library], {}
     if name == one_thread(library):
-        command, environment = [*command, "--inline"], {"NPROC": "1"}  # which is how many threads XLA starts
+        command, environment = [*command, "--inline"], {"NPROC": "1"}  # XLA's number of threads
     return Worker(name, command, environment | ({} if gpu else {"JAX_PLATFORMS": "cpu"}))
 
 
@@ -203,12 +210,12 @@ def run(parts: Sequence[str], sizes: Mapping[str, Any], rounds: int, options: ar
     with ExitStack() as stack:
         started = []
         for library in needed:
-            alone = [one_thread(library)] if len(needed) > 1 and library in WITH_XLA else []
+            more = [one_thread(library)] if len(needed) > 1 and library in WITH_XLA else []
             python = sys.executable if library == "rlkit" else peer_python
-            started += [worker(name, library, python, gpu=options.gpu) for name in (library, *alone)]
+            started += [worker(name, library, python, gpu=options.gpu) for name in (library, *more)]
         running = {one.name: stack.enter_context(one) for one in started}
         for part in parts:
-            made = report.made() | {"versions": {name: running[name].versions for name in needed}}
+            made = report.provenance() | {"versions": {name: running[name].versions for name in needed}}
             name = "trees_gpu" if options.gpu else part
             results[name] = {"found": PARTS[part](running, sizes, rounds), "rounds": rounds, "made": made}
             report.write(options.results, "replay", results, rendering.render)

@@ -1,6 +1,6 @@
 """TorchRL's prioritized sampler and its sampler of slices, for run.py.
 
-The fastest way to call it is taken: a plain ReplayBuffer rather than a TensorDictReplayBuffer, items that are
+It is called in the fastest way: a plain ReplayBuffer rather than a TensorDictReplayBuffer, items that are
 TensorDicts already, `add` rather than `extend` for one item, and its compiled trees.
 """
 
@@ -23,8 +23,8 @@ from workload import (
     transitions,
 )
 
-# TorchRL's compiled extension fits one version of torch. None fits 2.13: two functions are missing that only autograd
-# would call. Where functions are looked up when first called, it loads all the same; `check` tells that its trees work.
+# TorchRL's compiled extension is built for one version of torch, and none for 2.13: two functions are missing, which
+# only autograd calls. With lazy binding of functions it loads nevertheless; `check` verifies its trees.
 _flags = sys.getdlopenflags()
 sys.setdlopenflags(os.RTLD_LAZY)
 from torchrl import _torchrl  # noqa: E402, F401
@@ -38,7 +38,7 @@ Inputs = list[tuple[Any, Any, Any]]
 
 
 def record(leaves: dict[str, np.ndarray]) -> TensorDict:
-    """Leaves [n, ...] as a TensorDict of n items."""
+    """Make a TensorDict of n items from leaves [n, ...]."""
     return TensorDict({name: torch.from_numpy(x) for name, x in leaves.items()}, leaves["reward"].shape[:1])
 
 
@@ -64,7 +64,7 @@ class Prioritized:
         return cycles(operations, self.inputs)
 
     def check(self) -> dict[str, Any]:
-        """How far its total and minimum are from those of its leaves."""
+        """Assert that the minimum is that of the leaves; return the error of the total."""
         trees, capacity = (self.sampler._sum_tree, self.sampler._min_tree), len(self.buffer)
         leaves = np.asarray(trees[0][torch.arange(capacity)], np.float64)
         total, least = (float(tree.query(0, capacity)) for tree in trees)
@@ -73,7 +73,7 @@ class Prioritized:
 
 
 class Slices:
-    """One stream, in the order in which it came: another order needs a storage of more dimensions, and is no faster."""
+    """One stream in its order; several would need a storage of more dimensions, which is no faster."""
 
     def __init__(self, stored: int, capacity: int, slices: int, slice_len: int, rows: int, python: int = 3):
         rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""rlkit's segment tree by itself, at several fan-outs, for run.py; it runs on whatever device JAX finds."""
+"""rlkit's segment tree by itself, at several fan-outs, for run.py; it runs on JAX's default device."""
 
 import time
 from functools import partial
@@ -25,7 +25,7 @@ def put(tree: Any, leaf: jax.Array, value: jax.Array) -> Any:
 
 
 class Trees:
-    """A tree whose leaves all differ; sampled, written where it was sampled, and both."""
+    """A tree with distinct leaves; timed are samples, writes to the sampled leaves, and both."""
 
     def __init__(self, leaves: int, batch: int, fanout: int):
         self.leaves, self.batch, self.tree = leaves, batch, segment_tree.init(leaves, STATISTICS, fanout=fanout)
@@ -40,13 +40,13 @@ class Trees:
         self.scans = {name: donated(partial(self.scan, name)) for name in ("sample", "write", "total")}
         self.modes = {"jit": self.jit, "python": self.python}
 
-    def scan(self, what: str, tree: Any, inputs: Any) -> tuple[Any, jax.Array]:
-        """One of the operations, or both, in every cycle; written leaves that were not sampled are given."""
+    def scan(self, operation: str, tree: Any, inputs: Any) -> tuple[Any, jax.Array]:
+        """Scan over cycles of one of the operations, or of both; for `write` the leaves are part of the inputs."""
 
-        def cycle(tree: Any, given: Any) -> tuple[Any, jax.Array]:
-            key, leaf, value = given
-            leaf = leaf if what == "write" else draw(tree, key, batch=self.batch)
-            return tree if what == "sample" else put(tree, leaf, value), jnp.sum(leaf, dtype=jnp.float32)
+        def cycle(tree: Any, one: Any) -> tuple[Any, jax.Array]:
+            key, leaf, value = one
+            leaf = leaf if operation == "write" else draw(tree, key, batch=self.batch)
+            return tree if operation == "sample" else put(tree, leaf, value), jnp.sum(leaf, dtype=jnp.float32)
 
         return jax.lax.scan(cycle, tree, inputs)
 
@@ -59,12 +59,12 @@ class Trees:
         return jax.block_until_ready((jax.random.split(key, shape[0]), leaf, value))
 
     def jit(self, seed: int) -> dict[str, float]:
-        found, inputs = {}, self.inputs(seed, "jit")
+        seconds, inputs = {}, self.inputs(seed, "jit")
         for name, scan in self.scans.items():
             begin = time.perf_counter()
             self.tree, _ = jax.block_until_ready(scan(self.tree, inputs))
-            found[name] = (time.perf_counter() - begin) / self.counts["jit"]
-        return found
+            seconds[name] = (time.perf_counter() - begin) / self.counts["jit"]
+        return seconds
 
     def python(self, seed: int) -> dict[str, float]:
         keys, _, values = self.inputs(seed, "python")
@@ -76,11 +76,11 @@ class Trees:
             return jax.block_until_ready(self.draw(self.tree, key))
 
         operations = Operations(lambda step: None, sample, write)
-        found = cycles(operations, list(zip([None] * len(keys), list(keys), list(values), strict=True)))
-        return {"sample": found["sample"], "write": found["update"], "total": found["total"]}
+        seconds = cycles(operations, list(zip([None] * len(keys), list(keys), list(values), strict=True)))
+        return {"sample": seconds["sample"], "write": seconds["update"], "total": seconds["total"]}
 
     def check(self) -> dict[str, Any]:
-        """Where it ran, and that the root is the sum of the leaves."""
+        """Assert that the roots agree with the leaves; return the device and the error of the total."""
         leaves = segment_tree.values(self.tree)
         total, known = float(segment_tree.total(self.tree)), float(jax.device_get(leaves).astype("float64").sum())
         assert abs(total - known) < 1e-6 * known, f"the total is {total}, the sum of the leaves {known}"

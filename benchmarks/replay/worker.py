@@ -1,9 +1,9 @@
 """One library's replay buffers in a process of its own, for run.py: `python worker.py LIBRARY [--inline]`.
 
-With `--inline` JAX runs what is called on the thread that calls.
+With `--inline` JAX computes on the thread of the caller.
 
-It speaks JSON, a line each, as `workers.answer` does: {"build": [name, kind, arguments]} fills a buffer, {"run": [name,
-mode, seed]} is answered with the seconds of a cycle by operation, {"check": [name]} with what the buffer holds then.
+The protocol is that of `workers.serve`: {"build": [name, kind, arguments]} fills a buffer, {"run": [name, mode, seed]}
+returns the seconds of a cycle by operation, {"check": [name]} a check of its contents.
 """
 
 import gc
@@ -17,7 +17,7 @@ from workload import Case
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
-from common.workers import answer
+from common.workers import serve
 
 PACKAGES = {
     "rlkit": ("rlkit-jax", "jax", "jaxlib"),
@@ -28,14 +28,14 @@ PACKAGES = {
 
 
 class Worker:
-    """The buffers that have been built, by name."""
+    """Holds the buffers that have been built, by name."""
 
     def __init__(self, kinds: dict[str, Callable[..., Case]]):
         self.kinds = kinds
         self.cases: dict[str, Case] = {}
 
     def build(self, name: str, kind: str, arguments: dict[str, Any]) -> list[str]:
-        """The modes in which the new buffer can be run."""
+        """Fill a buffer; return the modes in which it can be timed."""
         self.cases[name] = self.kinds[kind](**arguments)
         return list(self.cases[name].modes)
 
@@ -47,7 +47,7 @@ class Worker:
 
     def drop(self, name: str) -> None:
         del self.cases[name]
-        gc.collect()  # a case holds its own methods, and the next one needs the gigabytes
+        gc.collect()  # a case refers to itself by its methods, and its memory is needed for the next one
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def main() -> None:
         import jax
 
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-    answer(Worker(import_module(f"{library}_buffers").KINDS), PACKAGES[library])
+    serve(Worker(import_module(f"{library}_buffers").KINDS), PACKAGES[library])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every library is given by run.py, in NumPy, and the loop that times what is called from Python."""
+"""Data for every library of run.py, in NumPy, and the loop that times calls from Python."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,10 +22,10 @@ class Case(Protocol):
 
 
 class Operations(NamedTuple):
-    """A buffer as called from Python; each is done when it returns."""
+    """A buffer as called from Python; each call returns when its work is complete."""
 
     add: Callable[[Any], None]
-    sample: Callable[[Any], Any]  # key -> what update wants
+    sample: Callable[[Any], Any]  # key -> first argument of update
     update: Callable[[Any, Any], None] | None  # None where there are no priorities
 
 
@@ -57,7 +57,7 @@ def distinct(rng: np.random.Generator, capacity: int) -> np.ndarray:
 
 
 def filling(rng: np.random.Generator, capacity: int) -> Iterator[tuple[slice, dict[str, np.ndarray], np.ndarray]]:
-    """Chunks that fill a buffer: their places, steps [n, ...] and priorities [n]."""
+    """Yield chunks that fill a buffer: their places, steps [n, ...] and priorities [n]."""
     priority = distinct(rng, capacity)
     for start in range(0, capacity, CHUNK):
         places = slice(start, min(start + CHUNK, capacity))
@@ -65,7 +65,7 @@ def filling(rng: np.random.Generator, capacity: int) -> Iterator[tuple[slice, di
 
 
 def slices_filling(rng: np.random.Generator, stored: int, envs: int) -> Iterator[dict[str, np.ndarray]]:
-    """Chunks [T, N] that together hold `stored` steps, a multiple of `envs`."""
+    """Yield chunks [T, N] that together have `stored` steps, a multiple of `envs`."""
     rows = max(SLICES_CHUNK // envs, 1)
     pool = [bytes_of_steps(rng, (rows, envs)) for _ in range(POOL)]
     whole, rest = divmod(stored // envs, rows)
@@ -76,14 +76,14 @@ def slices_filling(rng: np.random.Generator, stored: int, envs: int) -> Iterator
 
 
 def each(leaves: dict[str, np.ndarray], count: int) -> list[dict[str, np.ndarray]]:
-    """The entries of leaves [n, ...], one by one."""
+    """Split leaves [n, ...] into a list of their entries."""
     return [{name: x[index] for name, x in leaves.items()} for index in range(count)]
 
 
 def cycles(operations: Operations, inputs: Sequence[tuple[Any, Any, Any]]) -> dict[str, float]:
     """Median seconds of a cycle and of each operation in it; inputs are (step, key, priority).
 
-    A mean would count each time that the system gives the core to something else, which takes as long as fifty calls.
+    A mean would include the times when another process has the core, which take as long as fifty calls.
     """
     now, times = time.perf_counter, []
     for step, key, priority in inputs:
@@ -97,5 +97,5 @@ def cycles(operations: Operations, inputs: Sequence[tuple[Any, Any, Any]]) -> di
         updated = now()
         times.append((added - begin, sampled - added, updated - sampled, updated - begin))
     add, sample, update, total = map(float, np.median(times, axis=0))
-    found = {"add": add, "sample": sample, "total": total}
-    return found if operations.update is None else found | {"update": update}
+    medians = {"add": add, "sample": sample, "total": total}
+    return medians if operations.update is None else medians | {"update": update}

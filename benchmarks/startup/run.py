@@ -1,4 +1,4 @@
-"""From the command line to a solved CartPole: `rlkit train ppo/cartpole` as a new process in an empty directory.
+"""Seconds of `rlkit train ppo/cartpole` until CartPole is solved, as a new process in an empty directory.
 
 Cold: the compilation cache is empty. Warm: the same command once more, in another empty directory.
 """
@@ -26,7 +26,7 @@ TARGETS = {"cold": 25.0, "warm": 16.0}  # seconds
 
 
 def timed(cache: Path) -> tuple[float, float]:
-    """Seconds of the whole process, and the mean return of the policy that it leaves."""
+    """Run the process once: its seconds, and the mean return of the trained policy."""
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     environment["RLKIT_CACHE"] = str(cache)
     with tempfile.TemporaryDirectory() as empty:
@@ -41,7 +41,7 @@ def timed(cache: Path) -> tuple[float, float]:
 
 
 def measure(repeats: int) -> dict[str, Any]:
-    """Cold and warm in turn, each cold start with a new cache that the warm one after it uses."""
+    """Measure cold and warm starts alternately; each cold start fills a new cache for the warm one after it."""
     seconds: dict[str, list[float]] = {name: [] for name in TARGETS}
     returns: dict[str, list[float]] = {name: [] for name in TARGETS}
     for _ in range(repeats):
@@ -51,7 +51,7 @@ def measure(repeats: int) -> dict[str, Any]:
                 assert mean >= SOLVED, f"a mean return of {mean} is not CartPole solved"
                 seconds[name].append(took)
                 returns[name].append(mean)
-    return {"command": ["rlkit", *COMMAND], "seconds": seconds, "mean_return": returns, "made": report.made()}
+    return {"command": ["rlkit", *COMMAND], "seconds": seconds, "mean_return": returns, "made": report.provenance()}
 
 
 def render(results: Mapping[str, Any]) -> str:
@@ -68,7 +68,7 @@ def render(results: Mapping[str, Any]) -> str:
         f"`{' '.join(results['command'])}`, the whole process: imports, compilation, training, checkpoints, greedy "
         "evaluation of 128 episodes, a learning curve. Python's files have been read before: the disk is warm.\n\n"
         + report.table(header, rows)
-        + f"\n{report.says(results['made'])}\n"
+        + f"\n{report.provenance_line(results['made'])}\n"
     )
 
 
