@@ -20,7 +20,7 @@ from rlkit import envs
 from rlkit.agents import ppo
 from rlkit.agents.common import policy_evaluation
 from rlkit.runs.pictures import curves
-from rlkit.types import Transition
+from rlkit.types import Agent, Transition
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
@@ -35,13 +35,11 @@ NUM_STEPS = 128  # of each environment; 1 where the rows are odd
 MODES = {"chunked": CHUNK, "whole": None}
 
 
-def make(chunk_size: int | None) -> tuple[Any, Any]:
-    """PPO on CartPole-v1 with one minibatch, and the static arguments that `ppo.make` binds."""
+def make(chunk_size: int | None) -> Agent:
+    """PPO on CartPole-v1 with one minibatch."""
     env, params = envs.make("CartPole-v1")
     config = ppo.Config(chunk_size=chunk_size, num_minibatches=1)
-    agent = ppo.make(config, env.observation_space(params), env.action_space(params))
-    (static,) = agent.update.args
-    return agent, static
+    return ppo.make(config, env.observation_space(params), env.action_space(params))
 
 
 def example() -> Transition:
@@ -59,18 +57,18 @@ def rollout(rows: int) -> Transition:
 
 def evaluation(chunk_size: int | None, rows: int) -> Any:
     """The compiled program of old log-probs, values and next values: (actor, rollout) -> Evaluated."""
-    agent, static = make(chunk_size)
+    agent = make(chunk_size)
     state = jax.eval_shape(partial(agent.init, ppo.Hyper(), jax.random.key(0), num_envs=1), example())
 
     def evaluate(actor: Any, rollout: Transition) -> Any:
-        return policy_evaluation.evaluate(static.policy, actor, rollout, (), chunk_size, keep_dist=False)
+        return policy_evaluation.evaluate(agent.static.policy, actor, rollout, (), chunk_size, keep_dist=False)
 
     return jax.jit(evaluate).lower(jax.eval_shape(agent.actor, state), rollout(rows)).compile()
 
 
 def update(chunk_size: int | None, rows: int) -> Any:
     """The compiled program of a whole update: (state, rollout, key) -> state, metrics."""
-    agent, _ = make(chunk_size)
+    agent = make(chunk_size)
     init = partial(agent.init, ppo.Hyper(), jax.random.key(0), num_envs=rows // NUM_STEPS)
     state = jax.eval_shape(init, example())
     return jax.jit(agent.update).lower(state, rollout(rows), jax.random.key(0)).compile()
@@ -87,7 +85,7 @@ def memory(program: Any, rows: Sequence[int]) -> dict[str, dict[str, int]]:
 
 def timing(rows: int, rounds: int) -> dict[str, Any]:
     """Seconds of both modes on the same numbers, in alternating rounds."""
-    agent, _ = make(None)
+    agent = make(None)
     actor = agent.actor(agent.init(ppo.Hyper(), jax.random.key(0), example(), num_envs=1))
     keys = iter(jax.random.split(jax.random.key(1), 16))
 
