@@ -1,6 +1,6 @@
 """Where XLA's CPU backend is told what to compute once, in which order, and what to write down; elsewhere identities.
 
-None of it changes a number. What it is good for: benchmarks/NOTES.md. These are primitives, as programs have dozens of
+None of it changes a number. Measurements: benchmarks/ppo/NOTES.md. These are primitives, as programs have dozens of
 them and `lax.platform_dependent` takes ten times as long to trace.
 """
 

@@ -1,7 +1,7 @@
 """JAX's default generator in straight-line code: the same bits, from a program that a CPU compiles and runs faster.
 
 JAX rolls the rounds of threefry into a loop, and XLA's CPU backend makes of each random number a loop of eight kernels
-that fuses with nothing (benchmarks/NOTES.md).
+that fuses with nothing (benchmarks/ppo/NOTES.md).
 """
 
 import math

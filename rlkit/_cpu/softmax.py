@@ -1,7 +1,7 @@
 """What a policy gradient takes of a softmax, with gradients written out.
 
 By the chain rule, through one softmax for the log-probability and one for the entropy, they take half as long again on
-a CPU. Inside, arrays are [A, ...]: see `_leading`; benchmarks/NOTES.md has the times. In `lax`, as each program of a
+a CPU. Inside, arrays are [A, ...]: see `_leading`; times: benchmarks/ppo/NOTES.md. In `lax`, as each program of a
 discrete policy traces this several times, at several shapes: jnp's functions take a millisecond for each of those.
 """
 
@@ -12,7 +12,7 @@ from jax import lax
 from rlkit._cpu.primitives import written
 from rlkit.types import Array
 
-FEW = 4096  # numbers, below which XLA's CPU backend sums neighbors fast; see benchmarks/NOTES.md
+FEW = 4096  # numbers, below which XLA's CPU backend sums neighbors fast; see benchmarks/ppo/NOTES.md
 
 
 def log_prob(logits: Array, action: Array) -> Array:

@@ -62,7 +62,7 @@ class Critics(nn.Module):
     @nn.compact
     def __call__(self, obs: PyTree, action: Array | None = None) -> Array:
         values = []
-        for _ in range(self.count):  # one after another: a CPU is slower over one batched product (benchmarks/NOTES.md)
+        for _ in range(self.count):  # in sequence: one batched product is slower on a CPU (benchmarks/ppo/NOTES.md)
             value = Dense(self.size or 1, 1.0)(self.make_encoder()(obs, action))
             values.append(value if self.size else value[..., 0])
         return jnp.stack(values)

@@ -11,7 +11,7 @@ from rlkit._cpu.primitives import written
 from rlkit.networks.initializers import orthogonal, weight
 from rlkit.types import Array
 
-_BLOCK, _NARROW = 128, 16  # rows and columns; see benchmarks/NOTES.md
+_BLOCK, _NARROW = 128, 16  # rows and columns; see benchmarks/ppo/NOTES.md
 
 
 class Dense(nn.Module):

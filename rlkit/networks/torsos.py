@@ -66,7 +66,7 @@ def _patches(x: Array, stride: int) -> Array:
     """The 3x3 patches that lie wholly inside images: [B, H, W, C] -> [B, H', W', 9 C].
 
     A convolution is a product of patches with a matrix. XLA's CPU backend takes 16 times as long over the gradient of
-    its own convolution (benchmarks/NOTES.md).
+    its own convolution (benchmarks/ppo/NOTES.md).
     """
     rows, columns = (size - 2 for size in x.shape[1:3])
     shifted = [x[:, i : i + rows : stride, j : j + columns : stride] for i in range(3) for j in range(3)]

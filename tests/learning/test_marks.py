@@ -1,4 +1,4 @@
-"""The configs' marks, reduced: fewer steps, one seed, a lower mark. `benchmarks/learning.py` has them whole."""
+"""The configs' marks, reduced: fewer steps, one seed, a lower mark. `benchmarks/learning/run.py` has them whole."""
 
 import pytest
 

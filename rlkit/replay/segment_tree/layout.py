@@ -19,7 +19,7 @@ PAIR = {  # jnp.minimum would look for NaN too, which is not there
     "min": lambda a, b: jnp.where(a < b, a, b),
     "max": lambda a, b: jnp.where(a > b, a, b),
 }
-FANOUT = 8  # 2, 4, 16 and 64 are slower on a CPU: benchmarks/NOTES.md says why
+FANOUT = 8  # 2, 4, 16 and 64 are slower on a CPU: benchmarks/replay/NOTES.md says why
 TOP = 32  # times the fan-out: what lies above a level of so few nodes is computed as a whole, not where written
 # Levels of more nodes have an array of their own. XLA's CPU backend shares a gather or scatter among threads where the
 # array is above 256 kB, however little of it is read, and that takes longer than the gather.

@@ -1,0 +1,1 @@
+"""Helpers that the benchmarks share; each script puts `benchmarks/` on its path to import them."""

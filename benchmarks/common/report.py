@@ -1,0 +1,102 @@
+"""Result files of the benchmarks, the machine and versions of a result, alternating rounds, Markdown tables."""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("rlkit-jax", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy")
+
+
+def provenance() -> dict[str, Any]:
+    """Date, machine and versions of a result."""
+    return {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "machine": machine(), "versions": versions(PACKAGES)}
+
+
+def machine() -> dict[str, Any]:
+    """Number of cores that this process may use, their model, and the version of Python."""
+    return {"cores": len(os.sched_getaffinity(0)), "cpu": _cpu(), "python": platform.python_version()}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def versions(packages: Sequence[str]) -> dict[str, str | None]:
+    """Installed version of each package; None where it is not installed."""
+    installed = {}
+    for name in packages:
+        try:
+            installed[name] = version(name)
+        except PackageNotFoundError:
+            installed[name] = None
+    return installed
+
+
+def provenance_line(provenance: Mapping[str, Any]) -> str:
+    """One line with the machine, the versions and the date."""
+    installed = ", ".join(f"{name} {number}" for name, number in provenance["versions"].items() if number)
+    machine, date = provenance["machine"], provenance["date"]
+    return f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}, {installed}; {date}."
+
+
+def interleaved(functions: Mapping[str, Callable[[int], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each call, by function; each round calls every function once, with the number of the round.
+
+    A disturbance of the machine that lasts longer than a round affects all functions.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for index in range(rounds):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            function(index)
+            seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def ratio(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
+    """Ratio of two medians, with the least and the greatest ratio within a round."""
+    by_round = [a / b for a, b in zip(over, under, strict=True)]
+    return {"median": statistics.median(over) / statistics.median(under), "min": min(by_round), "max": max(by_round)}
+
+
+def spread(ratio: Mapping[str, float], digits: int = 2) -> str:
+    """A ratio as text: median (least to greatest)."""
+    return f"{ratio['median']:.{digits}f} ({ratio['min']:.{digits}f} to {ratio['max']:.{digits}f})"
+
+
+def verdict(met: bool | None) -> str:
+    """A target's verdict as text; empty for None, where there is no target."""
+    return "" if met is None else "met" if met else "**missed**"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def read(folder: Path, name: str) -> dict[str, Any]:
+    """Read the results in NAME.json; an empty dictionary if there is no such file."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def write(folder: Path, name: str, results: Mapping[str, Any], render: Callable[[Mapping[str, Any]], str]) -> None:
+    """Write the results to NAME.json, and as the Markdown of `render` to NAME.md and to standard output."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    markdown = render(results)
+    (folder / f"{name}.md").write_text(markdown)
+    print(markdown)
