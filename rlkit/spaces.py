@@ -63,7 +63,7 @@ class Box:
 
     @property
     def bounded(self) -> bool:
-        """Whether every bound is finite (float32's largest number counts as infinite, as gymnax uses it)."""
+        """True where every bound is finite; float32's largest number counts as infinite, as gymnax uses it."""
         limit = np.finfo(np.float32).max
         return bool(np.all(np.abs(self.low) < limit) and np.all(np.abs(self.high) < limit))
 
@@ -136,7 +136,7 @@ Space = Discrete | MultiDiscrete | Box | Dict | Tuple
 
 
 def shape_of(space: Space) -> PyTree:
-    """What a value of the space is like: `jax.ShapeDtypeStruct`s in its structure, in the dtypes that JAX knows."""
+    """Shapes and dtypes of a space's values: `jax.ShapeDtypeStruct`s in its structure, in JAX's present dtypes."""
     match space:
         case Dict():
             return {name: shape_of(child) for name, child in space.spaces.items()}
@@ -146,5 +146,5 @@ def shape_of(space: Space) -> PyTree:
 
 
 def zeros(space: Space) -> PyTree:
-    """A value of the space's shapes and dtypes, all zero, be that within its bounds or not."""
+    """A value with the structure, shapes and dtypes of the space, all zero; zero may lie outside of its bounds."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape_of(space))

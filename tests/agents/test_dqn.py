@@ -283,7 +283,12 @@ def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
 @pytest.mark.parametrize(
     ("name", "settings", "space", "words"),
     [
-        ("dqn", {}, Box(-1, 1, (2,)), r"agent='dqn' needs a Discrete action space, .* use iql, ppo, sac, td3 or td3_bc"),
+        (
+            "dqn",
+            {},
+            Box(-1, 1, (2,)),
+            r"agent='dqn' needs a Discrete action space, .* use iql, ppo, sac, td3 or td3_bc",
+        ),
         ("c51", {}, MultiDiscrete((2, 2)), "agent='c51' needs a Discrete .*; use ppo$"),
         ("qrdqn", {}, Box(-jnp.inf, jnp.inf, (2,)), "agent='qrdqn' needs a Discrete .*; use ppo$"),
         ("dqn", {}, Box(0, 3, (2,), jnp.int32), "agent='dqn' needs a Discrete .*; no agent can act in it"),
