@@ -58,7 +58,7 @@ def test_steps_that_do_not_count_are_left_out_of_the_means():
         return learner, ({"a": learner, "b": -learner}, learner < 20)
 
     orders = jnp.arange(8.0).reshape(4, 2)  # running sums 1, 6, 15, 28
-    learner, found = minibatches.descend(step, jnp.zeros(()), orders, ("a", "b"))
+    learner, metrics = minibatches.descend(step, jnp.zeros(()), orders)
     assert float(learner) == 28.0
-    means = minibatches.means(("a", "b"), *found)
+    means = metrics.means()
     assert {name: float(mean) for name, mean in means.items()} == pytest.approx({"a": 22 / 3, "b": -22 / 3})

@@ -104,12 +104,12 @@ def test_replaying_gives_the_values_of_acting(setup):
         return r2d2.loss(static, state.params, state, one, jax.random.key(0))[1][1]["q"]
 
     rows, env = np.asarray(sample.index.row), np.asarray(sample.index.env)
-    learned = [slice(r + config.burn_in, r + config.slice_len) for r in rows]
+    learned = [slice(r + config.burn_in, r + config.item_length) for r in rows]
     taken = np.take_along_axis(q, np.asarray(rollout.action)[..., None], axis=-1)[..., 0]
     expected = [taken[rows, e].mean() for rows, e in zip(learned, env, strict=True)]
     np.testing.assert_allclose(means(sample), expected, atol=1e-5)
     done = np.asarray(rollout.terminated | rollout.truncated)
-    inside = [done[r : r + config.slice_len - 1, e] for r, e in zip(rows, env, strict=True)]
+    inside = [done[r : r + config.item_length - 1, e] for r, e in zip(rows, env, strict=True)]
     assert np.any([x[config.burn_in + 1 :].any() for x in inside])
     assert not config.burn_in or np.any([x[: config.burn_in - 1].any() for x in inside])
 
@@ -122,7 +122,7 @@ def written_out(agent, params, state, sample):
 
     def along(params):
         memory, values, later = jax.tree.map(lambda x: x[0], item.extras), [], []
-        for t in range(config.slice_len):
+        for t in range(config.item_length):
             if t > 0:
                 memory = where_rows(done[t - 1], start, memory)
             if t == config.burn_in:
