@@ -14,7 +14,7 @@ from rlkit.replay import segment_tree
 from rlkit.replay.segment_tree import check, maximum, minimum, total
 
 ALL = ("sum", "min", "max")
-# What is called often is compiled: op by op, each costs a compilation of its own.
+# Functions that are called often are compiled: op by op, each operation costs a compilation of its own.
 init = jax.jit(segment_tree.init, static_argnums=(0, 1), static_argnames="fanout")
 build = jax.jit(segment_tree.build, static_argnums=1, static_argnames="fanout")
 write = jax.jit(segment_tree.write, static_argnames="in_maximum")
@@ -38,9 +38,9 @@ def test_masses_map_to_the_right_leaf(capacity, fanout):
     assert summary(tree) == (capacity * (capacity + 1) / 2, 1.0, capacity)
     ends = np.cumsum(weights)
     masses = np.concatenate([ends - weights, ends - 0.5])  # the start of each leaf, and half a unit before its end
-    found = find(tree, masses)
-    assert found.dtype == jnp.int32
-    np.testing.assert_array_equal(found, np.tile(np.arange(capacity), 2))
+    leaf = find(tree, masses)
+    assert leaf.dtype == jnp.int32
+    np.testing.assert_array_equal(leaf, np.tile(np.arange(capacity), 2))
 
 
 def test_values_are_read_back_exactly():
@@ -70,7 +70,7 @@ def test_the_minimum_is_over_positive_values():
     assert summary(tree) == (3.0, 3.0, 3.0)
 
 
-def test_the_maximum_leaves_out_what_is_written_so():
+def test_the_maximum_leaves_out_values_written_without_it():
     tree = write(init(1000), jnp.array([1, 2, 999]), jnp.array([4.0, 100.0, 7.0]), in_maximum=False)
     assert summary(tree) == (111.0, 4.0, 0.0)
     np.testing.assert_array_equal(read(tree, jnp.array([1, 2, 999])), [4, 100, 7])
@@ -81,7 +81,7 @@ def test_the_maximum_leaves_out_what_is_written_so():
     check(tree)
 
 
-def test_what_is_unfit_for_a_sum_is_written_as_documented():
+def test_values_are_sanitized_as_documented():
     unfit = jnp.array([jnp.nan, jnp.inf, -1.0, 0.0, -jnp.inf, 1e38, 2.0**-127, 2.0**-126, 2.0**96, -0.0])
     expected = np.array([0, 2.0**96, 0, 0, 0, 2.0**96, 0, 2.0**-126, 2.0**96, 0], np.float32)
     for tree in (write(init(10), jnp.arange(10), unfit), build(unfit)):
@@ -90,7 +90,7 @@ def test_what_is_unfit_for_a_sum_is_written_as_documented():
         assert np.isfinite(total(tree))
         assert minimum(tree) == 2.0**-126
         assert set(np.asarray(find(tree, jnp.linspace(0, total(tree), 100)))) <= {1, 5, 7, 8}
-    assert np.isfinite(np.float32(2**31) * np.float32(segment_tree.nodes.LARGEST))
+    assert np.isfinite(np.float32(2**31) * np.float32(segment_tree.layout.LARGEST))
 
 
 def test_an_index_out_of_range_is_written_nowhere():
@@ -130,7 +130,7 @@ def test_checkify_catches_an_index_out_of_range(index):
     assert drawn[0].get() is None
 
 
-# No drift, and the same bits on every way.
+# No drift, and the same bits by every path.
 
 
 @pytest.mark.optimized
@@ -235,7 +235,7 @@ def test_an_empty_tree_gives_leaf_0(capacity):
 
 
 def histogram(draw, key, capacity, batches, batch_size):
-    """[capacity] how often each leaf was drawn, in many batches."""
+    """Count the draws of each leaf in many batches, [capacity]."""
 
     @jax.jit
     def run(key):
@@ -247,15 +247,15 @@ def histogram(draw, key, capacity, batches, batch_size):
     return np.asarray(run(key))
 
 
-def fits(counts, law, alpha):
-    """Whether the counts may come from a law, by a chi-square test of level alpha; no count where the law is 0."""
-    expected = counts.sum() * law / law.sum()
-    assert expected[law > 0].min() > 5
-    squares = (counts - expected)[law > 0] ** 2 / expected[law > 0]
-    return not counts[law == 0].any() and squares.sum() < chi2.isf(alpha, (law > 0).sum() - 1)
+def fits(counts, weights, alpha):
+    """Test by chi-square, at level alpha, that counts have given probabilities; no count where one is 0."""
+    expected, possible = counts.sum() * weights / weights.sum(), weights > 0
+    assert expected[possible].min() > 5
+    squares = (counts - expected)[possible] ** 2 / expected[possible]
+    return not counts[~possible].any() and squares.sum() < chi2.isf(alpha, possible.sum() - 1)
 
 
-LAWS = {
+WEIGHTS = {
     capacity: np.random.default_rng(capacity).integers(0, 20, capacity).astype(np.float32) for capacity in (7, 5000)
 }
 SAMPLERS = [(c, fanout, way) for c, fanout in ((7, 8), (5000, 2), (5000, 8)) for way in (True, False)]
@@ -263,15 +263,15 @@ SAMPLERS = [(c, fanout, way) for c, fanout in ((7, 8), (5000, 2), (5000, 8)) for
 
 @pytest.mark.parametrize(("capacity", "fanout", "stratified"), SAMPLERS)
 def test_draws_are_in_proportion_to_the_values(capacity, fanout, stratified):
-    tree = build(LAWS[capacity], fanout=fanout)
+    tree = build(WEIGHTS[capacity], fanout=fanout)
     draw = partial(sample, tree, stratified=stratified)
     counts = histogram(draw, jax.random.key(0), capacity, 500, 2000)
-    assert fits(counts, LAWS[capacity], 1e-6 / len(SAMPLERS))
+    assert fits(counts, WEIGHTS[capacity], 1e-6 / len(SAMPLERS))
 
 
-def test_the_chi_square_test_sees_a_biased_sampler():
-    law = LAWS[5000]
-    tree = build(law)
+def test_a_biased_sampler_fails_the_chi_square_test():
+    weights = WEIGHTS[5000]
+    tree = build(weights)
 
     def neighbor_now_and_then(key, batch_size):
         k_leaf, k_slip = jax.random.split(key)
@@ -280,12 +280,12 @@ def test_the_chi_square_test_sees_a_biased_sampler():
         return jnp.where((after < 5000) & (read(tree, after) > 0), after, leaf)
 
     biased = {
-        "a power of the values": partial(sample, build(law**1.1)),
+        "a power of the values": partial(sample, build(weights**1.1)),
         "neighbors": neighbor_now_and_then,
     }
     for name, draw in biased.items():
         counts = histogram(draw, jax.random.key(0), 5000, 500, 2000)
-        assert not fits(counts, law, 1e-6 / len(SAMPLERS)), name
+        assert not fits(counts, weights, 1e-6 / len(SAMPLERS)), name
 
 
 def test_the_last_filled_leaf_is_drawn_at_its_frequency():
@@ -323,7 +323,7 @@ def test_every_leaf_of_a_large_tree_can_be_drawn():
 
 
 @pytest.mark.parametrize(("capacity", "fanout"), [(1, 8), (300, 2), (40_000, 8)], ids=["one", "narrow", "wide"])
-def test_a_run_is_what_writing_its_leaves_gives(capacity, fanout):
+def test_writing_a_run_equals_writing_its_leaves(capacity, fanout):
     random = np.random.default_rng(0)
     tree = build(random.random(capacity), fanout=fanout)
     for size in {1, min(9, capacity), min(100, capacity)}:
@@ -338,7 +338,7 @@ def test_a_run_is_what_writing_its_leaves_gives(capacity, fanout):
                 jax.tree.map(np.testing.assert_array_equal, run(tree, outside, np.ones(size, np.float32)), tree)
 
 
-def test_a_run_that_cannot_be_one_is_named():
+def test_bad_arguments_of_a_run_are_named():
     tree = segment_tree.init(10)
     assert segment_tree.write_run(tree, 3, jnp.zeros(0)) is tree
     for start, size in ((jnp.zeros(2, jnp.int32), 2), (0, 11)):
@@ -348,7 +348,7 @@ def test_a_run_that_cannot_be_one_is_named():
         segment_tree.write_run(tree, 0.0, jnp.zeros(2))
 
 
-def test_the_values_of_what_is_drawn_come_along():
+def test_sample_with_values_returns_the_values_of_the_leaves():
     tree = build(np.random.default_rng(0).random(5000))
     tree = write(tree, np.arange(100), np.full(100, 3.0), in_maximum=False)
     leaf, value = jax.jit(segment_tree.sample_with_values, static_argnums=2)(tree, jax.random.key(0), 500)
@@ -362,7 +362,7 @@ def test_the_values_of_what_is_drawn_come_along():
 @pytest.mark.planned
 @pytest.mark.parametrize("statistics", [("sum",), ALL])
 def test_a_loop_of_writes_and_draws_copies_nothing(statistics):
-    """In the optimized program of a loop, with its tree donated, no level is copied or gone through."""
+    """The optimized program of a loop with a donated tree copies no level, and reads none as a whole."""
     capacity, rows = 2**20, 256
 
     def cycle(tree, inputs):
@@ -381,13 +381,13 @@ def test_a_loop_of_writes_and_draws_copies_nothing(statistics):
     assert memory.alias_size_in_bytes >= sum(leaf.size * 4 for leaf in jax.tree.leaves(tree))
     assert memory.temp_size_in_bytes < 2**18
     text = program.as_text()
-    assert large(text, "parameter", 2**14)  # the pattern finds what is there
+    assert large(text, "parameter", 2**14)  # the pattern matches something
     for opcode in ("copy", "select", "sort", "reduce", "add", "broadcast", "concatenate"):
         assert not large(text, opcode, 2**14), opcode
 
 
 def large(text, opcode, size):
-    """The instructions of a kind in an optimized program whose result has at least so many elements."""
+    """List the instructions of a kind in an optimized program whose result has at least so many elements."""
     found = re.findall(rf"= \w+\[([\d,]+)\]\S* {opcode}\(", text)
     return [shape for shape in found if np.prod([int(n) for n in shape.split(",")]) >= size]
 
@@ -418,7 +418,7 @@ def test_one_compilation_for_a_shape():
 
 
 def test_the_largest_capacity_compiles():
-    """Shapes alone: 2^31 - 1 leaves are 8 GiB. Strictness turns any int32 that does not suffice into an error."""
+    """Shapes alone, as 2^31 - 1 leaves are 8 GiB: an int32 that overflows would be an error."""
     tree = jax.eval_shape(lambda: init(2**31 - 1, ("sum",)))
     assert tree.leaves.size == 2**31
 
@@ -503,7 +503,7 @@ def test_check_names_the_broken_node(field, node, value):
         check(tree.replace(roots=tree.roots.at[statistic].set(value)))
 
 
-def test_check_sees_padding_and_shapes():
+def test_check_covers_padding_and_shapes():
     tree = build(jnp.ones(1000), fanout=16)
     assert tree.leaves.size == 1008
     with pytest.raises(ValueError, match="node 1003 of leaves"):

@@ -13,48 +13,48 @@ from scipy.stats import chi2
 
 from rlkit.ops import _integers
 from rlkit.replay import slice_index
-from rlkit.replay.slice_index import sampling
+from rlkit.replay.slice_index.sampling import start_of
 
 KINDS = {
     "strict": {},
-    "strict, by episode": {"law": "episode"},
+    "strict, by episode": {"sampling": "episode"},
     "padded": {"strict": False},
-    "padded, by episode": {"strict": False, "law": "episode"},
+    "padded, by episode": {"strict": False, "sampling": "episode"},
     "cross episodes": {"cross_episodes": True},
     "padded, cross episodes": {"strict": False, "cross_episodes": True},
 }
 add = jax.jit(slice_index.add)
-build = jax.jit(slice_index.build, static_argnames=("slice_len", "num_rows", "strict", "cross_episodes", "law"))
+build = jax.jit(slice_index.build, static_argnames=("slice_len", "num_rows", "strict", "cross_episodes", "sampling"))
 
 
 def to_numpy(fn, **kwargs):
-    """`fn`, compiled, with results that NumPy can look at."""
+    """Compile a function, and return its results as NumPy arrays."""
     jitted = jax.jit(fn, **kwargs)
     return lambda *args, **kwargs: jax.device_get(jitted(*args, **kwargs))
 
 
 uniform_below = jax.jit(_integers.uniform_below, static_argnums=1)
-births = to_numpy(slice_index.births)
+completed_slices = to_numpy(slice_index.completed_slices)
 sample = to_numpy(slice_index.sample, static_argnames="num_slices")
 batch_of_pass = to_numpy(slice_index.batch_of_pass, static_argnames="num_slices")
 
 
 def picture(*envs: str) -> np.ndarray:
-    """done [T, N] of one string an environment: `|` stands after a step that ended its episode, as in `..|...`."""
+    """Make done [T, N] of one string an environment, where `|` follows the last step of an episode: `..|...`."""
     ends = [[c == "|" for c in env.replace(".|", "|")] for env in envs]
     return np.array(ends).T
 
 
 @to_numpy
 def listing(state):
-    """All slices in the order of their births, under the law "slice", and how many they are."""
+    """List all slices in the order of completion, with sampling "slice"; masks are False beyond their number."""
     item = jnp.arange(state.num_rows * state.num_envs, dtype=jnp.uint32)
-    slices = slice_index.at(state, *sampling.start_of(state, item))
+    slices = slice_index.at(state, *start_of(state, item))
     return slices._replace(mask=slices.mask & (item < _integers.uint32(slice_index.size(state)))[:, None])
 
 
 def starts(state) -> list[tuple[int, int]]:
-    """(row, env) of all slices in the order of their births, under the law "slice"."""
+    """List (row, env) of all slices in the order of completion, with sampling "slice"."""
     slices = listing(state)
     real = slices.mask.any(axis=1)
     return list(zip(slices.row[real].tolist(), slices.env[real].tolist(), strict=True))
@@ -63,7 +63,7 @@ def starts(state) -> list[tuple[int, int]]:
 class Model:
     """The ring as a list of rows, from which every slice and episode is listed anew each time."""
 
-    def __init__(self, num_rows, num_envs, slice_len, strict=True, cross_episodes=False, law="slice", head=0):
+    def __init__(self, num_rows, num_envs, slice_len, strict=True, cross_episodes=False, sampling="slice", head=0):
         self.num_rows, self.num_envs, self.slice_len = num_rows, num_envs, slice_len
         self.strict, self.cross = strict, cross_episodes
         self.rows, self.head = [], head  # rows: (absolute row, done [N])
@@ -74,70 +74,70 @@ class Model:
         self.rows = self.rows[-self.num_rows :]
 
     def slices(self) -> dict[tuple[int, int], int]:
-        """(absolute row, env) -> how many real steps."""
-        found = {}
+        """Map (absolute row, env) of each slice to its number of real steps."""
+        lengths = {}
         for i, (row, _) in enumerate(self.rows):
             for env in range(self.num_envs):
                 steps = self.rows[i : i + self.slice_len]
                 ends = [] if self.cross else [j for j, (_, done) in enumerate(steps) if done[env]]
                 length = ends[0] + 1 if ends else len(steps)
                 if length == self.slice_len or not self.strict:
-                    found[row, env] = length
-        return found
+                    lengths[row, env] = length
+        return lengths
 
     def episodes(self) -> list[list[tuple[int, int]]]:
-        """The slices of each episode that has some."""
-        slices, found = self.slices(), []
+        """List the slices of each episode that has some."""
+        slices, groups = self.slices(), []
         for env in range(self.num_envs):
             group = []
             for row, done in self.rows:
                 group += [(row, env)] if (row, env) in slices else []
                 if done[env] or row == self.head - 1:
-                    found, group = [*found, group], []
-        return [group for group in found if group]
+                    groups, group = [*groups, group], []
+        return [group for group in groups if group]
 
 
-def start_at(state, head, place):
-    """The empty index, as if rows and slices had come and gone before: its counters stand near where they wrap."""
+def start_at(state, head, position):
+    """Return the empty index with counters near their limits, as if rows and slices had been added and removed."""
 
     def moved(queue):
         if queue is None:
             return None
-        place_here = jnp.uint32((2 * queue.capacity - place) % (2 * queue.capacity))
-        return queue.replace(head=place_here, tail=place_here, before=jnp.full_like(queue.before, place_here))
+        start = jnp.uint32((2 * queue.capacity - position) % (2 * queue.capacity))
+        return queue.replace(head=start, tail=start, before=jnp.full_like(queue.before, start))
 
-    ring = state.ring.at(head=jnp.uint32(head))
+    ring = state.ring.with_counts(head=jnp.uint32(head))
     return state.replace(ring=ring, starts=moved(state.starts), episodes=moved(state.episodes))
 
 
 @to_numpy
 def observe(state, key):
-    known = {"size": slice_index.size(state), "drawn": slice_index.sample(state, key, 64)}
-    if state.law == "episode":
-        known["episodes"] = slice_index.num_episodes(state)
-    return known
+    results = {"size": slice_index.size(state), "drawn": slice_index.sample(state, key, 64)}
+    if state.sampling == "episode":
+        results["episodes"] = slice_index.num_episodes(state)
+    return results
 
 
 def assert_agrees(state, model, key):
     slice_index.check(state)
-    seen, slices, start = observe(state, key), model.slices(), int(state.ring.slot)
-    assert seen["size"] == len(slices)
+    observed, slices, start = observe(state, key), model.slices(), int(state.ring.slot)
+    assert observed["size"] == len(slices)
     assert int(state.ring.head) == model.head % 2**32
 
     def lengths(batch):
-        """(absolute row, env) -> how many real steps, of a batch that may hold a slice more than once."""
-        real, found = batch.mask.any(axis=1), {}
+        """Map (absolute row, env) to the number of real steps, in a batch that may hold a slice more than once."""
+        real, counts = batch.mask.any(axis=1), {}
         for row, slot, env, mask in zip(*(x[real] for x in batch), strict=True):
             row = next(r for r, _ in model.rows if r % 2**32 == row)
             assert slot == (row - model.head + start) % model.num_rows
             assert mask[: mask.sum()].all()
-            found[row, int(env)] = int(mask.sum())
-        return found
+            counts[row, int(env)] = int(mask.sum())
+        return counts
 
-    assert lengths(seen["drawn"]).items() <= slices.items()
-    assert np.all(seen["drawn"].mask.any(axis=1) == bool(slices))
-    if state.law == "episode":
-        assert seen["episodes"] == len(model.episodes())
+    assert lengths(observed["drawn"]).items() <= slices.items()
+    assert np.all(observed["drawn"].mask.any(axis=1) == bool(slices))
+    if state.sampling == "episode":
+        assert observed["episodes"] == len(model.episodes())
     else:
         every = listing(state)
         assert every.mask.any(axis=1).sum() == len(slices)
@@ -160,8 +160,8 @@ def test_agrees_with_a_model_under_random_chunks(kind, near_wrap):
         done = rng.random((rng.choice([1, 5, 9], p=[0.6, 0.3, 0.1]), num_envs)) < rate
         before = model.slices()
         model.add(done)
-        slot, born = births(state, done)
-        at = {(model.head - len(done) + t - state.span + 1, env) for t, env in zip(*np.nonzero(born), strict=True)}
+        slot, completed = completed_slices(state, done)
+        at = {(model.head - len(done) + t - state.span + 1, env) for t, env in zip(*np.nonzero(completed), strict=True)}
         assert at == model.slices().keys() - before.keys()
         slots = (int(state.ring.slot) + np.arange(len(done)) - state.span + 1) % num_rows
         np.testing.assert_array_equal(slot, slots)
@@ -194,12 +194,14 @@ def test_by_hand():
     assert starts(state) == [(0, 0), (0, 1), (1, 1), (2, 0), (2, 1), (3, 0)]
     state = add(state, picture(".", "."))  # row 5 overwrites row 0
     assert starts(state) == [(1, 1), (2, 0), (2, 1), (3, 0), (4, 0), (4, 1)]
-    state = add(state, picture("...|..", "....."))  # rows 6 to 10 overwrite all: (5, 0) and (5, 1) are born and die
+    state = add(
+        state, picture("...|..", ".....")
+    )  # rows 6 to 10 overwrite all: (5, 0) and (5, 1) are completed and overwritten
     assert starts(state) == [(6, 0), (6, 1), (7, 0), (7, 1), (8, 1), (9, 0), (9, 1)]
 
 
-def test_a_terminal_is_seen_at_once():
-    """Draws before it must leave nothing behind that hides the boundary."""
+def test_an_episode_end_counts_at_once():
+    """Draws before it must not change the result."""
     state = add(slice_index.init(8, 1, 3), picture("..."))
     sample(state, jax.random.key(0), num_slices=4)
     state = add(state, picture(".|."))
@@ -215,13 +217,13 @@ def test_a_terminal_is_seen_at_once():
     ],
 )
 def test_episodes_shorter_than_the_slice(kind, size, masks):
-    """Lengths 1, 2, 3 and 9, slices of 4: only the last holds a full one; padded to the right, each step begins one."""
+    """Lengths 1, 2, 3 and 9, slices of 4: only the last holds a full one; padded, each step begins one."""
     done = picture(".|..|...|.........|")
     state = build(done, slice_len=4, **KINDS[kind])
     assert slice_index.size(state) == size
     batch = sample(state, jax.random.key(0), num_slices=500)
-    found = set(zip(batch.row.tolist(), batch.mask.sum(axis=1).tolist(), strict=True))
-    assert masks <= found <= masks | {(t, 4) for t in range(6, 12)}
+    drawn = set(zip(batch.row.tolist(), batch.mask.sum(axis=1).tolist(), strict=True))
+    assert masks <= drawn <= masks | {(t, 4) for t in range(6, 12)}
     assert np.all(np.diff(batch.mask.astype(np.int32), axis=1) <= 0)
 
 
@@ -235,14 +237,14 @@ def test_there_may_be_no_slice_at_all(kind):
         batch = sample(empty, jax.random.key(0), num_slices=64)
         assert not np.any(batch.mask)
         assert np.all((batch.slot >= 0) & (batch.slot < 9) & (batch.env >= 0) & (batch.env < 3))
-        if empty.law == "episode":
+        if empty.sampling == "episode":
             assert slice_index.num_episodes(empty) == 0
         else:
             assert starts(empty) == []
 
 
 def test_no_slice_crosses_the_head():
-    """16 rows, slices of 4, all positions of the head over three laps: the steps drawn count up by one."""
+    """16 rows, slices of 4, every position of the head, three times round: the steps drawn count up by one."""
     state = slice_index.init(16, 1, 4)
     ids = np.zeros(16, np.int64)
     for t in range(16 * 3):
@@ -256,16 +258,16 @@ def test_no_slice_crosses_the_head():
             assert set(drawn[:, 0]) == set(range(max(0, t - 15), t - 2))
 
 
-# The laws.
+# Probabilities of the draws.
 
 
-def probabilities(model: Model, law: str) -> dict[tuple[int, int], float]:
-    groups = [list(model.slices())] if law == "slice" else model.episodes()
+def probabilities(model: Model, sampling: str) -> dict[tuple[int, int], float]:
+    groups = [list(model.slices())] if sampling == "slice" else model.episodes()
     return {start: 1 / len(groups) / len(group) for group in groups for start in group}
 
 
 def p_value(batch, expected: dict[tuple[int, int], float]) -> float:
-    """Of Pearson's chi-square test that the batch's starts have these probabilities."""
+    """P-value of Pearson's chi-square test that the batch's starts have these probabilities."""
     counts = Counter(zip(batch.row.tolist(), batch.env.tolist(), strict=True))
     if not counts.keys() <= expected.keys():
         return 0.0
@@ -275,12 +277,12 @@ def p_value(batch, expected: dict[tuple[int, int], float]) -> float:
     return float(chi2.sf(statistic, len(expected) - 1))
 
 
-LAW_TESTS = 10
-ALPHA = 1e-6 / LAW_TESTS  # so that all of them together fail by chance once in a million
+NUM_CHI_SQUARE_TESTS = 10
+ALPHA = 1e-6 / NUM_CHI_SQUARE_TESTS  # so that all of them together fail by chance once in a million
 
 
-def two_laps(**kind) -> tuple[slice_index.SliceIndex, Model]:
-    """Rings with episodes that are whole, cut by the tail, and unfinished; env 2 holds one episode only."""
+def filled_twice(**kind) -> tuple[slice_index.SliceIndex, Model]:
+    """Fill a ring with episodes that are whole, partly overwritten, or unfinished; env 2 has one episode only."""
     rng = np.random.default_rng(5)
     done = rng.random((48, 3)) < [0.1, 0.2, 0.0]
     state, model = slice_index.init(30, 3, 4, **kind), Model(30, 3, 4, **kind)
@@ -291,25 +293,25 @@ def two_laps(**kind) -> tuple[slice_index.SliceIndex, Model]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_draws_follow_the_law(kind):
-    state, model = two_laps(**KINDS[kind])
-    expected = probabilities(model, state.law)
+def test_draws_have_the_documented_probabilities(kind):
+    state, model = filled_twice(**KINDS[kind])
+    expected = probabilities(model, state.sampling)
     assert p_value(sample(state, jax.random.key(0), num_slices=100_000), expected) > ALPHA
 
 
-@pytest.mark.parametrize("law", ["slice", "episode"])
-def test_a_short_and_a_long_episode(law):
+@pytest.mark.parametrize("sampling", ["slice", "episode"])
+def test_a_short_and_a_long_episode(sampling):
     """Lengths 5 and 95, slices of 5: 1 and 91 starts, as likely each, or half the draws for each episode."""
-    state = build(picture("." * 5 + "|" + "." * 95 + "|"), slice_len=5, law=law)
+    state = build(picture("." * 5 + "|" + "." * 95 + "|"), slice_len=5, sampling=sampling)
     batch = sample(state, jax.random.key(1), num_slices=200_000)
     by_slice = dict.fromkeys([(0, 0), *((t, 0) for t in range(5, 96))], 1 / 92)
     by_episode = dict.fromkeys(by_slice, 1 / 182) | {(0, 0): 1 / 2}
-    right, wrong = (by_slice, by_episode) if law == "slice" else (by_episode, by_slice)
+    right, wrong = (by_slice, by_episode) if sampling == "slice" else (by_episode, by_slice)
     assert p_value(batch, right) > ALPHA
     assert p_value(batch, wrong) < ALPHA
 
 
-def test_a_biased_sampler_is_seen():
+def test_a_biased_sampler_fails_the_chi_square_test():
     """Modulo 2^10 instead of all bits: some of 92 starts come 12/11 as often."""
     state = build(picture("." * 5 + "|" + "." * 95 + "|"), slice_len=5)
     item = jax.random.bits(jax.random.key(0), (200_000,)) % 2**10 % 92
@@ -335,7 +337,7 @@ def test_draws_reach_everything_among_hundreds_of_millions():
     """A ring of 600M rows that stores 346M, without a queue; float32 could name only every 32nd of its slices."""
     state = slice_index.init(600_000_000, 1, 4, cross_episodes=True)
     rows = jnp.uint32(346_000_003)
-    state = state.replace(ring=state.ring.at(head=rows, slot=rows, rows=rows))
+    state = state.replace(ring=state.ring.with_counts(head=rows, slot=rows, rows=rows))
     assert slice_index.size(state) == 346_000_000
     row = np.asarray(sample(state, jax.random.key(0), num_slices=2**20).row)
     for modulus in (2, 3, 32):
@@ -364,26 +366,26 @@ def test_modular_sums_do_not_overflow(n):
     np.testing.assert_array_equal(_integers.sub_mod(a32, b32, n), (a - b) % n)
 
 
-# Passes, bulk loading, batches at hand.
+# Passes, whole data sets, batches.
 
 
 @pytest.mark.parametrize("kind", ["strict", "padded"])
 def test_a_pass_draws_each_slice_once(kind):
-    state, model = two_laps(**KINDS[kind])
-    total, seen = int(slice_index.size(state)), []
+    state, model = filled_twice(**KINDS[kind])
+    total, visited = int(slice_index.size(state)), []
     for k in range(math.ceil(total / 7)):
         batch = batch_of_pass(state, jax.random.key(0), k, num_slices=7)
         real = np.asarray(batch.mask).any(axis=1)
         assert np.array_equal(real, 7 * k + np.arange(7) < total)
-        seen += zip(batch.row[real].tolist(), batch.env[real].tolist(), strict=True)
-    assert len(seen) == total
-    assert set(seen) == set(model.slices())
-    assert seen != sorted(seen)
+        visited += zip(batch.row[real].tolist(), batch.env[real].tolist(), strict=True)
+    assert len(visited) == total
+    assert set(visited) == set(model.slices())
+    assert visited != sorted(visited)
     assert not np.any(batch_of_pass(state, jax.random.key(0), math.ceil(total / 7), num_slices=7).mask)
 
 
 def test_batches_of_a_pass_may_share_their_key():
-    state, _ = two_laps()
+    state, _ = filled_twice()
     with jax.debug_key_reuse(True):
         key = jax.random.key(0)
         first, again = (batch_of_pass(state, key, 0, num_slices=7) for _ in range(2))
@@ -402,15 +404,15 @@ def test_build_is_init_and_add(kind):
 
 
 @pytest.mark.parametrize("slice_len", [1, 3, 12, 13, 40])
-def test_starts_in_a_batch_at_hand(slice_len):
+def test_slice_starts_in_a_batch(slice_len):
     done = np.random.default_rng(2).random((12, 4)) < [0.0, 0.1, 0.3, 1.0]
-    found = slice_index.slice_starts_from_done(done, slice_len)
+    starts = slice_index.slice_starts_from_done(done, slice_len)
     expected = [
         [t + slice_len <= 12 and not done[t : t + slice_len - 1, env].any() for env in range(4)] for t in range(12)
     ]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(starts, expected)
     for env in range(4):
-        np.testing.assert_array_equal(slice_index.slice_starts_from_done(done[:, env], slice_len), found[:, env])
+        np.testing.assert_array_equal(slice_index.slice_starts_from_done(done[:, env], slice_len), starts[:, env])
 
 
 # States as wholes.
@@ -447,12 +449,12 @@ def test_draws_are_the_same_after_saving_and_loading(kind):
 
 
 def large_ops(text: str, elements: int) -> Counter:
-    """How often each kind of instruction of an optimized program gives an array of so many elements or more."""
-    found = Counter()
+    """Count the instructions of each kind in an optimized program with a result of so many elements or more."""
+    counts = Counter()
     for shape, name in re.findall(r"= (.*?) ([a-z][a-z-]*)\(", text):
         sizes = [math.prod(int(n) for n in dims.split(",") if n) for dims in re.findall(r"\w\[([\d,]*)\]", shape)]
-        found[name] += max(sizes, default=0) >= elements
-    return +found
+        counts[name] += max(sizes, default=0) >= elements
+    return +counts
 
 
 ALLOWED = {"parameter", "tuple", "get-tuple-element", "while", "fusion", "gather", "scatter", "bitcast"} | {
@@ -462,7 +464,7 @@ ALLOWED = {"parameter", "tuple", "get-tuple-element", "while", "fusion", "gather
 
 
 def compiled(step, state, num_states=None):
-    """A scan of `step(state, done, key)`, which returns a state and draws; the state is donated."""
+    """Compile a scan of `step(state, done, key)`, which returns a state and draws; the state is donated."""
     run = lambda state, dones, keys: jax.lax.scan(lambda s, x: step(s, *x), state, (dones, keys))  # noqa: E731
     args = state, jax.ShapeDtypeStruct((3, 8, 16), bool), jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
     if num_states:
@@ -479,7 +481,7 @@ def add_and_sample(state, done, key):
 @pytest.mark.planned
 @pytest.mark.parametrize("num_states", [None, 4])
 @pytest.mark.parametrize("kind", ["strict", "strict, by episode", "padded"])
-def test_no_step_looks_at_the_whole_ring(kind, num_states):
+def test_no_step_reads_the_whole_ring(kind, num_states):
     """At 2^20 steps: nothing as large as the rows of the ring is copied, selected, sorted or reduced."""
     state = jax.eval_shape(partial(slice_index.init, 2**16, 16, 4, **KINDS[kind]))
     program = compiled(add_and_sample, state, num_states)
@@ -493,7 +495,7 @@ def test_no_step_looks_at_the_whole_ring(kind, num_states):
 
 
 @pytest.mark.planned
-def test_a_step_that_looks_at_the_whole_ring_is_seen():
+def test_the_check_fails_for_a_step_that_reads_the_whole_ring():
     def step(state, done, key):
         new, drawn = add_and_sample(state, done, key)
         return jax.lax.cond(done[0, 0], lambda: new, lambda: state), drawn
@@ -503,7 +505,7 @@ def test_a_step_that_looks_at_the_whole_ring_is_seen():
 
 
 @pytest.mark.parametrize("kind", ["strict", "strict, by episode", "padded"])
-def test_a_donated_state_stays_where_it_is(kind):
+def test_a_donated_state_keeps_its_memory_address(kind):
     state = slice_index.init(64, 2, 3, **KINDS[kind])
     large = lambda state: [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state) if x.size >= 40]  # noqa: E731
     before = large(state)
@@ -512,7 +514,7 @@ def test_a_donated_state_stays_where_it_is(kind):
 
 def test_types_are_the_same_with_64_bits():
     with jax.enable_x64(True):
-        state = add(slice_index.init(9, 3, 4, law="episode"), np.zeros((5, 3), bool))
+        state = add(slice_index.init(9, 3, 4, sampling="episode"), np.zeros((5, 3), bool))
         batch = sample(state, jax.random.key(0), num_slices=64)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(state)} == {"uint32", "int32"}
     assert [leaf.dtype.name for leaf in batch] == ["uint32", "int32", "int32", "bool"]
@@ -528,8 +530,8 @@ def test_mistakes_are_named():
         ({"slice_len": 0}, "slice_len=0 must be at least 1"),
         ({"slice_len": 9}, "slice_len=9 must be at most num_rows=8"),
         ({"num_rows": 2**30}, "num_rows \\* num_envs = 2147483648 must be below 2\\^31"),
-        ({"law": "step"}, "law='step' must be one of 'slice', 'episode'"),
-        ({"law": "episode", "cross_episodes": True}, "law='episode' needs cross_episodes=False"),
+        ({"sampling": "step"}, "sampling='step' must be one of 'slice', 'episode'"),
+        ({"sampling": "episode", "cross_episodes": True}, "sampling='episode' needs cross_episodes=False"),
     ]:
         with pytest.raises(ValueError, match=message):
             slice_index.init(**({"num_rows": 8, "num_envs": 2, "slice_len": 3} | kwargs))
@@ -541,13 +543,13 @@ def test_mistakes_are_named():
         (np.zeros(2, bool), r"done has shape \(2,\)"),
         (np.zeros((4, 2), np.float32), "done has dtype float32, expected bool"),
     ]:
-        for fn in (slice_index.add, slice_index.births):
+        for fn in (slice_index.add, slice_index.completed_slices):
             with pytest.raises(ValueError, match=message):
                 fn(state, done)
-    with pytest.raises(ValueError, match="law='slice' must be 'episode' for num_episodes"):
+    with pytest.raises(ValueError, match="sampling='slice' must be 'episode' for num_episodes"):
         slice_index.num_episodes(state)
-    with pytest.raises(ValueError, match="law='episode' must be 'slice' for batch_of_pass"):
-        slice_index.batch_of_pass(slice_index.init(8, 2, 3, law="episode"), jax.random.key(0), 0, 4)
+    with pytest.raises(ValueError, match="sampling='episode' must be 'slice' for batch_of_pass"):
+        slice_index.batch_of_pass(slice_index.init(8, 2, 3, sampling="episode"), jax.random.key(0), 0, 4)
     with pytest.raises(ValueError, match="slice_len=0 must be at least 1"):
         slice_index.slice_starts_from_done(np.zeros((3, 2), bool), 0)
     with pytest.raises(ValueError, match="call it outside of jit"):
@@ -555,7 +557,7 @@ def test_mistakes_are_named():
 
 
 def break_ring(**values):
-    return lambda s: s.replace(ring=s.ring.at(**values))
+    return lambda s: s.replace(ring=s.ring.with_counts(**values))
 
 
 def break_queue(name, **changes):
@@ -595,7 +597,7 @@ def swap(x):
         ("padded", lambda s: s.replace(ended=s.ended[:5]), "`ended` is"),
     ],
 )
-def test_check_finds_what_is_broken(kind, change, message):
+def test_check_names_the_broken_rule(kind, change, message):
     done = picture("...|....|.....", "......|....|..", "............")
     state = build(done, num_rows=20, slice_len=3, **KINDS[kind])
     slice_index.check(state)
@@ -608,7 +610,7 @@ def test_the_largest_ring():
     rows = 2**31 - 1
     state = slice_index.init(rows, 1, 4, cross_episodes=True)
     state = state.replace(
-        ring=state.ring.at(head=jnp.uint32(2**32 - 4), slot=jnp.uint32(rows - 4), rows=jnp.uint32(rows))
+        ring=state.ring.with_counts(head=jnp.uint32(2**32 - 4), slot=jnp.uint32(rows - 4), rows=jnp.uint32(rows))
     )
     state = add(state, np.zeros((8, 1), bool))
     assert [int(x) for x in (state.ring.head, state.ring.slot, state.ring.rows)] == [4, 4, rows]
