@@ -1,35 +1,16 @@
 """Replay buffers: agreement with a plain model, and cases that are known to go wrong in other libraries."""
 
-from collections import Counter
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replay_model import FEW, KINDS, ONE, PRIORITIZED, B, Harness, Model, N, R, Start, Stream, example, steps
-from scipy.stats import chi2
+from compiled_buffers import fill, prioritized, slices, uniform, with_counts
+from replay_model import FEW, KINDS, ONE, PRIORITIZED, B, Harness, N, R, Stream, example, steps
 
 from rlkit import replay
-from rlkit.replay import packing, segment_tree
-from rlkit.types import ConfigError
-
-
-def compiled(make):
-    """Wrap a constructor so that its buffers have compiled functions; op by op they take seconds to compile."""
-
-    def compiled_buffer(*args, **kwargs):
-        buffer = make(*args, **kwargs)
-        return buffer._replace(**{name: jax.jit(getattr(buffer, name)) for name in ("add", "sample", "update", "size")})
-
-    return compiled_buffer
-
-
-uniform, prioritized, slices = map(compiled, (replay.uniform, replay.prioritized, replay.slices))
-
-
-def fill(buffer, num_steps: int, num_envs: int = 1):
-    return jax.jit(buffer.add)(buffer.init(ONE, num_envs), steps(num_steps, num_envs))
+from rlkit.replay import segment_tree
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,149 +27,6 @@ def test_agrees_with_the_model(kind):
             harness.update(sample, starts, priority)
         if i % 6 == 0:
             replay.check(harness.state)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_everything_that_may_be_drawn_is_drawn(kind):
-    harness = Harness(*KINDS[kind])
-    for num_steps in (R, 1, 3):
-        harness.add(num_steps)
-        drawn = {start for i in range(12) for start in harness.sample(jax.random.key(i))[1]}
-        assert drawn == set(harness.model.drawable())
-
-
-def flags_changed(state):
-    """Set the terminated flags of the second row."""
-    steps = state.ring.steps
-    changed = packing.pack(state.ring.stored.layout, steps._replace(terminated=steps.terminated.at[1].set(True)))
-    return state.replace(ring=state.ring.replace(stored=changed))
-
-
-def with_counts(state, **counts):
-    return state.replace(ring=state.ring.replace(cursor=state.ring.cursor.with_counts(**counts)))
-
-
-def with_words(state, words):
-    return state.replace(ring=state.ring.replace(stored=state.ring.stored.replace(words=words)))
-
-
-def with_mass(state, place, mass):
-    tree = segment_tree.write(state.priorities.mass, jnp.array([place]), jnp.array([mass]))
-    return state.replace(priorities=state.priorities.replace(mass=tree))
-
-
-BROKEN = {  # a kind, a change that breaks it, and the message
-    "count": ("uniform", lambda s: with_counts(s, rows=R + 1), "ring.count=9"),
-    "slot": ("prioritized", lambda s: with_counts(s, slot=jnp.uint32(2**32 - 1)), "ring.slot=-1"),
-    "beta": ("prioritized", lambda s: s.replace(beta=jnp.float32(jnp.nan)), "beta=nan"),
-    "words": (
-        "uniform",
-        lambda s: with_words(s, s.ring.stored.words[1:]),
-        rf"ring.stored.words is \[{R - 1}, {N}, .*not \[{R}, {N}, ",
-    ),
-    "head": ("slices", lambda s: with_counts(s, head=s.ring.head + 1), "and the ring at"),
-    "flags": ("slices", flags_changed, "the index counts .* slices, and the stored flags allow"),
-    "flags of a pair": ("slices by episode", flags_changed, "and the stored flags"),
-    "ended": ("padded slices", flags_changed, "index.ended differs"),
-    "mass": ("prioritized slices", None, "has mass 5 and could be drawn"),
-    "mass at the head": ("prioritized slices across ends", None, "has mass 5 and could be drawn"),
-    "final_obs": (
-        "uniform, obs once",
-        lambda s: s.replace(ring=s.ring.replace(final_obs=s.ring.final_obs.replace(count=s.ring.final_obs.count * 0))),
-        "final_obs.number of a truncated step",
-    ),
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_check_names_the_broken_field(broken):
-    kind, change, message = BROKEN[broken]
-    harness = Harness(*KINDS[kind])
-    for num_steps in (R, 3, 1, 1):
-        harness.add(num_steps)
-    replay.check(harness.state)
-    if change is None:
-        legal = {row % R * N + env for row, env in harness.model.starts()}
-        place = min(set(range(R * N)) - legal)
-        change = lambda state: with_mass(state, place, 5.0)  # noqa: E731
-    with pytest.raises(ValueError, match=message):
-        replay.check(change(harness.state))
-
-
-def probabilities(kind: str, model: Model) -> dict[Start, float]:
-    """Probability of each start that may be drawn, in this kind of buffer."""
-    places = model.drawable()
-    shares = dict.fromkeys(places, 1.0)
-    if "prioritized" in kind:
-        shares = {start: model.mass[start] for start in places}
-    elif "episode" in kind:
-        episode: dict[Start, Start] = {}  # of each start, the first start in the same episode
-        for row, env in sorted(places):
-            episode[row, env] = episode.get((row - 1, env), (row, env))
-        sizes = Counter(episode.values())
-        shares = {start: 1.0 / sizes[episode[start]] for start in places}
-    return {start: share / sum(shares.values()) for start, share in shares.items()}
-
-
-def p_value(counts: np.ndarray, shares: dict[Start, float]) -> float:
-    """P-value of Pearson's chi-square test that counts [R, N] of drawn slots have these probabilities."""
-    probability = np.zeros((R, N))
-    for (row, env), share in shares.items():
-        probability[row % R, env] = share
-    drawn = counts.sum()
-    possible = probability > 0
-    expected = drawn * probability[possible]
-    assert expected.min() > 5
-    if counts[~possible].any():
-        return 0.0
-    return float(chi2.sf(((counts[possible] - expected) ** 2 / expected).sum(), possible.sum() - 1))
-
-
-def histogram(harness: Harness, num_samples: int) -> np.ndarray:
-    """Count the draws of each slot and environment, [R, N]."""
-
-    @jax.jit
-    def run(state):
-        def one(counts, key):
-            sample = harness.buffer.sample(state, key)
-            drawn = sample.mask.reshape(B, -1)[:, 0].astype(jnp.int32)
-            return counts.at[(sample.index.row % R).astype(jnp.int32), sample.index.env].add(drawn), None
-
-        keys = jax.random.split(jax.random.key(3), num_samples)
-        return jax.lax.scan(one, jnp.zeros((R, N), jnp.int32), keys)[0]
-
-    return np.asarray(run(harness.state))
-
-
-def filled(kind: str) -> Harness:
-    """Fill a buffer twice, with measured priorities, and steps added after them."""
-    harness = Harness(*KINDS[kind])
-    for i, num_steps in enumerate((R, R, 5)):
-        harness.add(num_steps)
-        sample, starts = harness.sample(jax.random.key(i))
-        priority = np.random.default_rng(i).uniform(0.05, 3.0, size=B).astype(np.float32)
-        if starts:
-            harness.update(sample, starts, priority)
-    harness.add(2)
-    return harness
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_draws_have_the_documented_probabilities(kind):
-    """A family-wise alpha of 1e-6."""
-    harness = filled(kind)
-    expected = probabilities(kind, harness.model)
-    assert p_value(histogram(harness, 2000), expected) > 1e-6 / len(KINDS)
-
-
-@pytest.mark.parametrize(
-    ("kind", "other"),
-    [("slices", "slices by episode"), ("slices by episode", "slices"), ("prioritized", "uniform")],
-)
-def test_draws_of_another_kind_fail_the_chi_square_test(kind, other):
-    harness = filled(kind)
-    wrong = probabilities(other, harness.model)
-    assert p_value(histogram(harness, 2000), wrong) < 1e-6 / len(KINDS)
 
 
 @pytest.mark.parametrize("kind", FEW)
@@ -398,52 +236,3 @@ def test_the_end_of_a_slice_is_truncated_and_never_terminated():
     np.testing.assert_array_equal(sample.item.truncated[:, 2], rows != 3)
     assert not sample.item.truncated[:, :2].any()
     assert sample.mask.all()
-
-
-ERRORS = {
-    "capacity=0 must be an integer of at least 1": lambda: replay.uniform(0, 4),
-    "capacity=2147483648 must be below 2\\^31": lambda: replay.uniform(2**31, 4),
-    "batch_size=0 must be an integer": lambda: replay.prioritized(8, 0),
-    "length=0 must be an integer": lambda: replay.uniform(8, 4, length=0),
-    "capacity=10 must be a multiple of num_envs = 4; try 8": lambda: replay.uniform(10, 4).init(ONE, 4),
-    "capacity=8 must be at least 12": lambda: replay.uniform(8, 4, length=3).init(ONE, 4),
-    "alpha=-1 must be finite": lambda: replay.prioritized(8, 4, alpha=-1),
-    "beta=nan must be finite": lambda: replay.prioritized(8, 4, beta=float("nan")),
-    "eps=-1 must be finite": lambda: replay.prioritized(8, 4, eps=-1),
-    "start_priority=0 must be finite and above 0": lambda: replay.prioritized(8, 4, start_priority=0),
-    "max_final_obs=3 is for store_obs_once": lambda: replay.uniform(8, 4, max_final_obs=3),
-    "max_final_obs=9 must lie in": lambda: replay.uniform(8, 4, store_obs_once=True, max_final_obs=9),
-    "num_slices=0 must be an integer": lambda: replay.slices(8, 0, 4),
-    "slice_len=0 must be an integer": lambda: replay.slices(8, 4, 0),
-    "sampling='steps' must be": lambda: replay.slices(8, 4, 2, sampling="steps"),
-    "sampling='episode' has no meaning with prioritized": lambda: replay.slices(
-        8, 4, 2, sampling="episode", prioritized=True
-    ),
-    "sampling='episode' has no meaning with cross": lambda: replay.slices(
-        8, 4, 2, sampling="episode", cross_episodes=True
-    ),
-    "strict=False": lambda: replay.slices(8, 4, 2, strict=False, cross_episodes=True),
-    "obs is float32 of shape": lambda: replay.uniform(8, 4).add(
-        replay.uniform(8, 4).init(ONE, 1), steps(2, obs=jnp.zeros((2, 1, 1)))
-    ),
-    "action is int32 of shape": lambda: replay.uniform(8, 4).add(
-        replay.uniform(8, 4).init(ONE, 1), steps(2, action=jnp.zeros((2, 1), jnp.int32))
-    ),
-    "rollout has the structure": lambda: replay.uniform(8, 4).add(
-        replay.uniform(8, 4).init(ONE, 1), steps(2, extras=(jnp.zeros((2, 1)),))
-    ),
-    "priority has shape": lambda: prioritized(8, 4).update(
-        fill(prioritized(8, 4), 8),
-        prioritized(8, 4).sample(fill(prioritized(8, 4), 8), jax.random.key(0)).index,
-        jnp.zeros((4, 1)),
-    ),
-}
-
-
-@pytest.mark.parametrize("message", ERRORS)
-def test_mistakes_are_named_in_one_line(message):
-    with pytest.raises(ValueError, match=message) as caught:
-        ERRORS[message]()
-    assert "\n" not in str(caught.value)
-    if "shape" not in message and "structure" not in message:
-        assert isinstance(caught.value, ConfigError)
