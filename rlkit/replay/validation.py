@@ -23,7 +23,7 @@ def check_sizes(*, capacity: int, **sizes: int) -> None:
 
 
 def check_capacity(
-    capacity: int, num_envs: int, *, min_rows: int = 1, purpose: str = "one step of each", divisor: str = ""
+    capacity: int, num_envs: int, *, min_rows: int = 1, purpose: str = "one step of each environment", divisor: str = ""
 ) -> None:
     """Check that a buffer of `capacity` steps consists of whole rows of N steps, and of at least `min_rows` of them.
 

@@ -8,6 +8,7 @@ from replay_model import KINDS, ONE, Harness, N, R, steps
 
 from rlkit import replay
 from rlkit.replay import packing, segment_tree
+from rlkit.replay.validation import check_capacity
 from rlkit.types import ConfigError
 
 
@@ -70,7 +71,17 @@ ERRORS = {
     "capacity=2147483648 must be below 2\\^31": lambda: replay.uniform(2**31, 4),
     "batch_size=0 must be an integer": lambda: replay.prioritized(8, 0),
     "length=0 must be an integer": lambda: replay.uniform(8, 4, length=0),
-    "capacity=10 must be a multiple of num_envs = 4; try 8": lambda: replay.uniform(10, 4).init(ONE, 4),
+    "num_envs=0 must be at least 1": lambda: replay.uniform(8, 4).init(ONE, 0),
+    "capacity=10 must be a multiple of num_envs = 4; try 8 or 12$": lambda: replay.uniform(10, 4).init(ONE, 4),
+    "capacity=3 must be a multiple of num_envs = 4; try 4$": lambda: replay.uniform(3, 4).init(ONE, 4),
+    "capacity=6 must be a multiple of num_envs = 4; try 12$": lambda: replay.uniform(6, 4, length=3).init(ONE, 4),
+    "capacity=7 must be a multiple of the 3 streams of dataset='d'; try 12$": lambda: check_capacity(
+        7, 3, min_rows=4, divisor="the 3 streams of dataset='d'"
+    ),
+    "capacity=9 must be at least 12, for the 12 steps of dataset='d'; try 12$": lambda: check_capacity(
+        9, 3, min_rows=4, purpose="the 12 steps of dataset='d'"
+    ),
+    "capacity=2147483647 must be a multiple of num_envs = 4; try 2147483644$": lambda: check_capacity(2**31 - 1, 4),
     "capacity=8 must be at least 12": lambda: replay.uniform(8, 4, length=3).init(ONE, 4),
     "alpha=-1 must be finite": lambda: replay.prioritized(8, 4, alpha=-1),
     "beta=nan must be finite": lambda: replay.prioritized(8, 4, beta=float("nan")),
