@@ -104,7 +104,7 @@ def take(
       window: rows of a window; None for single steps, whose leaves are [B, ...].
       across_ends: windows run on across episode ends.
     """
-    unused_row = ring.head + np.uint32(2**31)  # would be stored after as many rows more, and no ring holds so many
+    unused_row = ring.head + np.uint32(2**31)  # not stored until 2^31 more rows have come
     row = _computed_after(storage.row_of_slot(ring, place.slot), weight)
     index = Handle(jnp.where(valid, row, unused_row), place.env)
     if window is None:
