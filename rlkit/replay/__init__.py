@@ -8,7 +8,7 @@
 
 In a jitted loop, add first, then sample and update as often as needed. An add that does not depend on every sample
 drawn before it in the same iteration costs a copy of the buffer. Called from Python, donate the state, as in
-`jax.jit(buffer.add, donate_argnums=0)`; otherwise every call copies it. For a CPU, benchmarks/NOTES.md gives two
+`jax.jit(buffer.add, donate_argnums=0)`; otherwise every call copies it. For a CPU, benchmarks/replay/NOTES.md gives two
 settings of the process that make such calls up to three times as fast.
 """
 
