@@ -1,4 +1,4 @@
-"""What windows of consecutive steps, as replay buffers draw them, are worth."""
+"""Returns of windows of consecutive steps, as replay buffers draw them."""
 
 from typing import NamedTuple
 
@@ -10,27 +10,27 @@ from rlkit.types import Array
 
 
 class WindowReturn(NamedTuple):
-    """What `n_step_window` returns, all [...]."""
+    """Parts of the n-step return of windows, all [...]."""
 
     reward: Array  # [...] float, the discounted sum of the rewards of the real steps
-    discount: Array  # [...] float, what the value of the last real step's next_obs counts: γ^k, 0 where the world ended
-    last: Array  # [...] int32, where in the window the last real step is
+    discount: Array  # [...] float, factor of the value of the last real step's next_obs: γ^k, 0 at a terminal state
+    last: Array  # [...] int32, index of the last real step in the window
 
 
 def n_step_window(reward: ArrayLike, terminated: ArrayLike, mask: ArrayLike, *, gamma: ArrayLike) -> WindowReturn:
-    """The n-step return of windows, Σ_{i<k} γ^i r_i + γ^k V(o_k), without its last term (Sutton and Barto, eq. 7.1).
+    """N-step return of windows, Σ_{i<k} γ^i r_i + γ^k V(o_k), without its last term (Sutton and Barto, eq. 7.1).
 
-    k is the number of real steps: of a window that its episode's end, or the newest row, cuts short it is less than L,
-    and the bootstrap is discounted by that γ^k.
+    k is the number of real steps. In a window that ends early, with its episode or with the newest row, it is less than
+    L, and the bootstrap is discounted by γ^k.
 
     Args:
       reward: [..., L] float, in order of time.
       terminated: [..., L] bool; that of the last real step counts.
-      mask: [..., L] bool, true for the first k steps of a window; what lies behind them is not read.
+      mask: [..., L] bool, True at the first k steps of a window; the steps after them are not read.
       gamma: scalar in [0, 1], discount per step.
 
     Returns:
-      WindowReturn, leaves [...]. Of a window without a real step, reward 0 and discount 1.
+      WindowReturn, leaves [...]. A window without a real step has reward 0 and discount 1.
 
     Raises:
       ValueError: a shape differs from that of `reward`, a flag is not bool, or gamma is not a scalar.

@@ -1,11 +1,15 @@
 """Replay buffers as pure functions on states of arrays: uniform, prioritized, and slices of episodes.
 
-In a jitted loop, add first; then sample and update, as often as wanted. To add what does not depend on all that was
-sampled before it in the same iteration makes XLA copy the buffer, so that the sample could still be read from it.
+    buffer = replay.prioritized(capacity=2**20, batch_size=256)
+    state = buffer.init(example, num_envs)            # example: one Transition, leaves [...]
+    state = buffer.add(state, rollout)                # leaves [T, N, ...]
+    sample = buffer.sample(state, key)                # item, index, weight [B], mask
+    state = buffer.update(state, sample.index, td_error)
 
-Called from Python, donate the state: `jax.jit(buffer.add, donate_argnums=0)`. On a CPU, a program that waits for each
-such call is three times as fast with one thread of XLA's (`NPROC=1` in its environment) and with calls that run where
-they are called: `jax.config.update("jax_cpu_enable_async_dispatch", False)`, before anything is computed.
+In a jitted loop, add first, then sample and update as often as needed. An add that does not depend on every sample
+drawn before it in the same iteration costs a copy of the buffer. Called from Python, donate the state, as in
+`jax.jit(buffer.add, donate_argnums=0)`; otherwise every call copies it. For a CPU, benchmarks/replay/NOTES.md gives two
+settings of the process that make such calls up to three times as fast.
 """
 
 from rlkit.replay.invariants import check

@@ -1,4 +1,4 @@
-"""What must hold in the state of a buffer, for notebooks and tests."""
+"""Checks of a buffer's state, for notebooks and tests."""
 
 from typing import Any
 
@@ -7,17 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.replay import packing, segment_tree, slice_index
-from rlkit.replay.final_observations import Finals
+from rlkit.replay.final_observations import FinalObservations
 from rlkit.replay.priorities import Priorities
-from rlkit.replay.slice_index import SliceIndex, sampling
+from rlkit.replay.slice_index import SliceIndex
+from rlkit.replay.slice_index.sampling import start_of
 from rlkit.replay.storage import Ring
 
 
 def check(state: Any) -> None:
-    """Verify every invariant of a buffer's state, outside of jit; it takes time in proportion to the capacity.
+    """Verify every invariant of a buffer's state, outside of jit, in time proportional to the capacity.
 
-    Of slices that includes that they begin where the stored flags say, nowhere else, and that nothing else has mass.
-    How long a window of `prioritized` is, its state does not know: there, what has mass must be stored.
+    Slices must begin exactly where the stored flags allow it, and no other step may have mass. The state of
+    `prioritized` does not hold the length of its windows: there, every step that has mass must be stored.
 
     Args:
       state: of `uniform`, `prioritized` or `slices`, without batch axes.
@@ -49,21 +50,24 @@ def _check_ring(ring: Ring) -> None:
         _require(
             ring.slot == ring.count, f"ring.slot={ring.slot} must be ring.count={ring.count} until the ring is full"
         )
-        _require(ring.row == ring.count, f"ring.row={ring.row} must be ring.count={ring.count} until the ring is full")
+        _require(
+            ring.head == ring.count, f"ring.head={ring.head} must be ring.count={ring.count} until the ring is full"
+        )
     for name, leaf, expected in packing.shapes(ring.stored, num_rows, num_envs):
         _require(leaf.shape == expected, f"ring.stored.{name} is {list(leaf.shape)}, not {list(expected)}")
-    if isinstance(ring.finals, Finals):
+    if isinstance(ring.final_obs, FinalObservations):
         stored = _stored(ring)
         steps = ring.steps
-        cut = stored & np.asarray(steps.truncated & ~steps.terminated)
-        ages = (ring.finals.count - ring.finals.number)[cut]
-        known = (ages >= 1) & (ages <= ring.capacity)
-        _require(np.all(known), f"finals.number of a truncated step is not one of the last before {ring.finals.count}")
+        truncated = stored & np.asarray(steps.truncated & ~steps.terminated)
+        count = ring.final_obs.count
+        ages = (count - ring.final_obs.number)[truncated]
+        in_range = (ages >= 1) & (ages <= ring.capacity)
+        _require(np.all(in_range), f"final_obs.number of a truncated step is not one of the last before {count}")
         _require(np.unique(ages).size == ages.size, "two truncated steps share one final observation")
 
 
 def _stored(ring: Ring) -> np.ndarray:
-    """[R, N] bool, the places that hold a step."""
+    """Mark the slots and environments that hold a step, [R, N] bool."""
     return np.broadcast_to(np.arange(ring.num_rows)[:, None] < ring.count, (ring.num_rows, ring.num_envs))
 
 
@@ -77,10 +81,10 @@ def _check_priorities(ring: Ring, priorities: Priorities, drawable: np.ndarray) 
 
 
 def _check_index(ring: Ring, index: SliceIndex) -> np.ndarray:
-    """Compare the index with the stored flags; [R, N] bool, where a slice begins."""
+    """Compare the index with the stored flags, and mark the steps at which a slice begins, [R, N] bool."""
     counts = (index.ring.head, index.ring.slot, index.ring.rows)
-    expected = (ring.row, ring.slot, ring.count)
-    _require(counts == expected, f"the index is at (row, slot, count) {counts}, and the ring at {expected}")
+    expected = (ring.head, ring.slot, ring.count)
+    _require(counts == expected, f"the index is at (head, slot, count) {counts}, and the ring at {expected}")
     slots = (ring.slot - ring.count + np.arange(int(ring.count))) % ring.num_rows  # from the oldest row to the newest
     steps = ring.steps
     done = np.asarray(steps.terminated | steps.truncated)[slots]
@@ -88,20 +92,20 @@ def _check_index(ring: Ring, index: SliceIndex) -> np.ndarray:
     begins[slots] = _starts(done, index)
     size = int(slice_index.size(index))
     _require(size == begins.sum(), f"the index counts {size} slices, and the stored flags allow {begins.sum()}")
-    if index.law == "slice":
-        slot, env = map(np.asarray, sampling.start_of(index, jnp.arange(size, dtype=jnp.uint32)))
-        _require(begins[slot, env].all(), "the index has a slice begin where the stored flags allow none")
+    if index.sampling == "slice":
+        slot, env = map(np.asarray, start_of(index, jnp.arange(size, dtype=jnp.uint32)))
+        _require(begins[slot, env].all(), "a slice of the index begins where the stored flags allow none")
     else:
         begins_next = np.concatenate([begins[slots][1:], np.zeros((1, ring.num_envs), bool)])[: len(done)]
-        episodes, known = (begins[slots] & (done | ~begins_next)).sum(), int(slice_index.num_episodes(index))
-        _require(known == episodes, f"the index counts {known} episodes, and the stored flags show {episodes}")
+        allowed, counted = (begins[slots] & (done | ~begins_next)).sum(), int(slice_index.num_episodes(index))
+        _require(counted == allowed, f"the index counts {counted} episodes, and the stored flags allow {allowed}")
     if index.ended is not None:
         _require(np.array_equal(index.ended[slots], done), "index.ended differs from the stored flags")
     return begins
 
 
 def _starts(done: np.ndarray, index: SliceIndex) -> np.ndarray:
-    """[C, N] bool, in which of the stored rows, oldest first, a slice begins."""
+    """Mark the stored steps, oldest row first, at which a slice begins, [C, N] bool."""
     if not index.strict:
         return np.ones_like(done)
     if index.cross_episodes:

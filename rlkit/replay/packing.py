@@ -1,8 +1,8 @@
-"""The rows of a ring, each one step of all environments: small leaves lie side by side, in one array of 32-bit words.
+"""Packed rows of a ring: the small leaves of a step lie side by side in one array of 32-bit words.
 
-To draw a step then reads one stretch of memory, where leaves in arrays of their own would miss the caches once each,
-and a call from Python has fewer arrays to hand over. Leaves of more than WIDE bytes a step have an array of their own,
-and so have those whose numbers are complex or no whole bytes.
+Drawing a step then reads one stretch of memory instead of one per leaf, and a compiled call has fewer arguments. Leaves
+of more than MAX_PACKED_BYTES a step have an array of their own, and so have leaves of complex numbers and of numbers
+that are not whole bytes.
 """
 
 import math
@@ -15,28 +15,30 @@ from flax import struct
 
 from rlkit.types import Array, PyTree
 
-WIDE = 256
+MAX_PACKED_BYTES = 256
+
+Kind = Literal["words", "bytes", "own"]  # bytes follow the last word of a step, four in each; own: an array of its own
 
 
 class Field(NamedTuple):
-    """Where a leaf lies."""
+    """Shape, dtype and location of one leaf of a step."""
 
     shape: tuple[int, ...]  # in one step
     dtype: Any
-    kind: Literal["words", "bytes", "own"]  # "bytes" follow the last word, four in each
-    start: int  # its first word or its first byte of a step, or which of the arrays it is
+    kind: Kind
+    start: int  # the leaf's first word or byte in a step, or the index of its own array
 
     @property
     def stop(self) -> int:
-        """Where the next leaf of this kind starts."""
+        """Start of the next leaf of the same kind."""
         unit = {"words": 4, "bytes": 1}
         return self.start + (1 if self.kind == "own" else _num_bytes(self.shape, self.dtype) // unit[self.kind])
 
 
 class Layout(NamedTuple):
-    """Where all leaves of a step lie."""
+    """Structure of a step and location of its leaves."""
 
-    structure: Any  # of a step, as jax.tree.structure gives it
+    structure: Any  # as jax.tree.structure gives it
     fields: tuple[Field, ...]
 
     @property
@@ -46,12 +48,12 @@ class Layout(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a step, filled up to whole words."""
+        """Bytes of a step that hold leaves of smaller numbers, rounded up to whole words."""
         return -(-max((field.stop for field in self.fields if field.kind == "bytes"), default=0) // 4) * 4
 
 
 class Rows(struct.PyTreeNode):
-    """R rows of N steps."""
+    """R rows of N packed steps."""
 
     words: Array  # [R, N, W] uint32
     own: tuple[Array, ...]  # leaves [R, N, ...] with an array of their own
@@ -59,7 +61,7 @@ class Rows(struct.PyTreeNode):
 
 
 def init(example: PyTree, num_rows: int, num_envs: int) -> Rows:
-    """Rows of zeros, for steps like `example`, leaves [...]."""
+    """Return rows [R, N] of zeros, for steps like `example`, leaves [...]."""
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, example))
     fields: list[Field] = []
     for leaf in leaves:
@@ -75,7 +77,7 @@ def init(example: PyTree, num_rows: int, num_envs: int) -> Rows:
 
 
 def shapes(rows: Rows, num_rows: int, num_envs: int) -> list[tuple[str, Array, tuple[int, ...]]]:
-    """Each array with its name and the shape that it must have."""
+    """List each array with its name and the shape that it must have."""
     width = rows.layout.num_words + rows.layout.num_bytes // 4
     own = [field for field in rows.layout.fields if field.kind == "own"]
     return [("words", rows.words, (num_rows, num_envs, width))] + [
@@ -84,13 +86,13 @@ def shapes(rows: Rows, num_rows: int, num_envs: int) -> list[tuple[str, Array, t
 
 
 def example(rows: Rows) -> PyTree:
-    """The shapes [...] and dtypes of one step."""
+    """Shapes [...] and dtypes of one step."""
     structure, fields = rows.layout
     return jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(field.shape, field.dtype) for field in fields])
 
 
 def write(rows: Rows, slots: Array, steps: PyTree) -> Rows:
-    """The rows with steps [T, N, ...] in `slots` [T] int32, all different."""
+    """Return the rows with steps [T, N, ...] written to `slots` [T] int32, all different."""
 
     def written(leaf: Array, new: Array) -> Array:
         if slots.shape[0] == 1:
@@ -102,30 +104,30 @@ def write(rows: Rows, slots: Array, steps: PyTree) -> Rows:
 
 
 def at(rows: Rows, slot: Array, env: Array) -> PyTree:
-    """The steps at places [...], leaves [..., ...]."""
+    """Return the steps at slots and environments [...] int32, leaves [..., ...]."""
     return unpack(jax.tree.map(lambda leaf: leaf.at[slot, env].get(mode="promise_in_bounds"), rows))
 
 
 def pack(layout: Layout, steps: PyTree) -> Rows:
-    """Steps, leaves [..., *shape], as rows of the same leading axes."""
-    units: dict[str, list[Array]] = {"words": [], "bytes": [], "own": []}
+    """Pack steps, leaves [..., *shape], into rows of the same leading axes."""
+    units: dict[Kind, list[Array]] = {"words": [], "bytes": [], "own": []}
     leading: tuple[int, ...] = ()
     for field, leaf in zip(layout.fields, jax.tree.leaves(steps), strict=True):
         leaf = jnp.asarray(leaf)
         leading = leaf.shape[: leaf.ndim - len(field.shape)]
         units[field.kind].append(leaf if field.kind == "own" else _units(leaf, field).reshape(*leading, -1))
-    filling = layout.num_bytes - sum(x.shape[-1] for x in units["bytes"])
-    few = jnp.concatenate([*units["bytes"], jnp.zeros((*leading, filling), jnp.uint8)], -1)
-    few = jax.lax.bitcast_convert_type(few.reshape(*leading, layout.num_bytes // 4, 4), jnp.uint32)
-    return Rows(jnp.concatenate([*units["words"], few], -1), tuple(units["own"]), layout)
+    padding = layout.num_bytes - sum(x.shape[-1] for x in units["bytes"])
+    single_bytes = jnp.concatenate([*units["bytes"], jnp.zeros((*leading, padding), jnp.uint8)], -1)
+    single_bytes = single_bytes.reshape(*leading, layout.num_bytes // 4, 4)
+    last_words = jax.lax.bitcast_convert_type(single_bytes, jnp.uint32)
+    return Rows(jnp.concatenate([*units["words"], last_words], -1), tuple(units["own"]), layout)
 
 
 def unpack(rows: Rows) -> PyTree:
-    """The steps of rows with any leading axes, leaves [..., *shape]."""
+    """Unpack rows of any leading axes into steps, leaves [..., *shape]."""
     layout, leading = rows.layout, rows.words.shape[:-1]
-    few = jax.lax.bitcast_convert_type(rows.words[..., layout.num_words :], jnp.uint8)
-    few = few.reshape(*leading, layout.num_bytes)
-    units = {"words": rows.words, "bytes": few}
+    single_bytes = jax.lax.bitcast_convert_type(rows.words[..., layout.num_words :], jnp.uint8)
+    units = {"words": rows.words, "bytes": single_bytes.reshape(*leading, layout.num_bytes)}
 
     def leaf(field: Field) -> Array:
         if field.kind == "own":
@@ -135,7 +137,7 @@ def unpack(rows: Rows) -> PyTree:
     return jax.tree.unflatten(layout.structure, [leaf(field) for field in layout.fields])
 
 
-def _kind(leaf: Array) -> Literal["words", "bytes", "own"]:
+def _kind(leaf: Array) -> Kind:
     dtype = leaf.dtype
     if jnp.issubdtype(dtype, jnp.integer):
         bits = jnp.iinfo(dtype).bits
@@ -143,7 +145,7 @@ def _kind(leaf: Array) -> Literal["words", "bytes", "own"]:
         bits = jnp.finfo(dtype).bits
     else:
         bits = 8 if dtype == jnp.bool_ else 0
-    if bits == 0 or bits % 8 or not 0 < _num_bytes(leaf.shape, dtype) <= WIDE:
+    if bits == 0 or bits % 8 or not 0 < _num_bytes(leaf.shape, dtype) <= MAX_PACKED_BYTES:
         return "own"
     return "words" if bits >= 32 else "bytes"
 
@@ -153,14 +155,14 @@ def _num_bytes(shape: tuple[int, ...], dtype: Any) -> int:
 
 
 def _units(leaf: Array, field: Field) -> Array:
-    """leaf [..., *shape] -> [..., *shape] or [..., *shape, units of a number], the same bits."""
+    """Split numbers into words or bytes of the same bits: [..., *shape] -> [..., *shape] or [..., *shape, U]."""
     if field.dtype == jnp.bool_:
         return leaf.astype(jnp.uint8)
     return jax.lax.bitcast_convert_type(leaf, jnp.uint32 if field.kind == "words" else jnp.uint8)
 
 
 def _leaf(units: Array, field: Field) -> Array:
-    """units [..., n] -> leaf [..., *shape], the same bits."""
-    many = np.dtype(field.dtype).itemsize // units.dtype.itemsize
-    units = units.reshape(*units.shape[:-1], *field.shape, *((many,) if many > 1 else ()))
+    """Join words or bytes [..., n] into a leaf [..., *shape] of the same bits."""
+    per_number = np.dtype(field.dtype).itemsize // units.dtype.itemsize
+    units = units.reshape(*units.shape[:-1], *field.shape, *((per_number,) if per_number > 1 else ()))
     return units != 0 if field.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(units, field.dtype)

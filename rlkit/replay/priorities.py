@@ -1,10 +1,10 @@
-"""Priorities over the places of a ring, in a tree: which places can be drawn, how likely, and with what weight.
+"""Priorities of the items of a ring, in a segment tree (Schaul et al. 2016).
 
-The mass of a place is (|p| + eps)^alpha, and a place is drawn with P = mass / total (Schaul et al. 2016, eq. 1). One
-that must not be drawn has mass 0. The leaves are the places, slot * N + env; the tree keeps the sum and the minimum of
-all masses, and the maximum of those that `update` wrote. The mass of a new item is that maximum, so that it will soon
-be seen. What an item was given when it was new does not count for it, or a first guess would hand itself on for ever;
-and an outlier is forgotten when its place is overwritten.
+An item of priority p has the mass (|p| + eps)^alpha and is drawn with P = mass / total (eq. 1). Where no item can be
+drawn the mass is 0. The leaves of the tree are the flat indices, slot * N + env, of the items' first steps. The tree
+keeps the sum and the minimum of all masses, and the maximum of those that `update` wrote: a new item gets that maximum,
+so that it is likely to be drawn soon. A mass that was only assigned to a new item is left out of the maximum, otherwise
+the first guess would be passed on from item to item; an outlier leaves it when its item is overwritten.
 """
 
 import math
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit.replay import segment_tree
-from rlkit.replay import storage as rings
+from rlkit.replay import segment_tree, storage
 from rlkit.replay.segment_tree import SegmentTree
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
@@ -22,15 +21,19 @@ from rlkit.types import Array, ConfigError, Key
 
 
 class Priorities(struct.PyTreeNode):
-    """The priorities of R * N places."""
+    """Masses of the items of a ring."""
 
-    mass: SegmentTree  # over [R * N] float32; only what was measured counts for its maximum
+    mass: SegmentTree  # over [R * N] float32; its maximum is over measured masses only
     start: Array  # [] float32, the mass of a new item while nothing has been measured
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How priorities become masses and weights. Raises ConfigError where a setting is out of range."""
+    """Exponents and constants that make masses and weights of priorities.
+
+    Raises:
+      ConfigError: a setting is out of range.
+    """
 
     alpha: float
     beta: float
@@ -49,77 +52,87 @@ class Settings:
 
 
 def init(capacity: int, settings: Settings) -> Priorities:
-    """Priorities of `capacity` places, none of which can be drawn."""
+    """Return priorities of `capacity` steps, at none of which an item can be drawn."""
     return Priorities(
         mass=segment_tree.init(capacity),
         start=jnp.float32((settings.start_priority + settings.eps) ** settings.alpha),
     )
 
 
-def forget(priorities: Priorities, slots: Array, num_envs: int) -> Priorities:
-    """The places of the rows in slots [T] int32, which were overwritten, cannot be drawn; a slot R is skipped."""
-    nothing = jnp.zeros((slots.shape[0] * num_envs,))
-    return priorities.replace(mass=_write_rows(priorities.mass, slots, nothing))
+def remove_rows(priorities: Priorities, slots: Array, num_envs: int) -> Priorities:
+    """Remove the items that start in the rows in slots [T] int32; a slot R is skipped."""
+    zeros = jnp.zeros((slots.shape[0] * num_envs,))
+    return priorities.replace(mass=_write_rows(priorities.mass, slots, zeros))
 
 
-def renew(priorities: Priorities, slots: Array, num_envs: int) -> Priorities:
-    """All places of the rows in slots [T] int32 are new items; a slot R is skipped."""
-    new = jnp.broadcast_to(_new(priorities), (slots.shape[0] * num_envs,))
+def insert_rows(priorities: Priorities, slots: Array, num_envs: int) -> Priorities:
+    """Insert new items that start at all steps of the rows in slots [T] int32; a slot R is skipped."""
+    new = jnp.broadcast_to(_new_mass(priorities), (slots.shape[0] * num_envs,))
     return priorities.replace(mass=_write_rows(priorities.mass, slots, new, in_maximum=False))
 
 
-def renew_places(priorities: Priorities, place: Array) -> Priorities:
-    """The places [B] int32 are new items; those of the capacity and above are skipped."""
-    new = jnp.broadcast_to(_new(priorities), place.shape)
-    return priorities.replace(mass=segment_tree.write(priorities.mass, place, new, in_maximum=False))
+def insert(priorities: Priorities, index: Array) -> Priorities:
+    """Insert new items at the flat indices [B] int32; those of the capacity and above are skipped."""
+    new = jnp.broadcast_to(_new_mass(priorities), index.shape)
+    return priorities.replace(mass=segment_tree.write(priorities.mass, index, new, in_maximum=False))
 
 
-def _new(priorities: Priorities) -> Array:
-    """[] float32, the mass of a new item."""
+def _new_mass(priorities: Priorities) -> Array:
+    """Mass of a new item, [] float32."""
     largest = segment_tree.maximum(priorities.mass)
     return jnp.where(largest > 0, largest, priorities.start)
 
 
 def _write_rows(mass: SegmentTree, slots: Array, value: Array, *, in_maximum: bool = True) -> SegmentTree:
-    """The tree with values [T * N] at the places of the rows in slots [T]; one row is a run of leaves."""
+    """Write values [T * N] at all steps of the rows in slots [T]; one row is a run of leaves."""
     num_envs = value.shape[0] // slots.shape[0]
     if slots.shape[0] == 1:
         return segment_tree.write_run(mass, slots[0] * num_envs, value, in_maximum=in_maximum)
-    return segment_tree.write(mass, rings.places(slots, num_envs), value, in_maximum=in_maximum)
+    index = storage.flat_indices(slots, num_envs).reshape(-1)
+    return segment_tree.write(mass, index, value, in_maximum=in_maximum)
 
 
 def draw(priorities: Priorities, key: Key, batch_size: int, num_envs: int) -> Place:
-    """Places [B] in proportion to their masses, one of each of B equal strata of the total."""
-    leaf, mass = segment_tree.sample_with_values(priorities.mass, key, batch_size)
-    return Place(leaf // num_envs, leaf % num_envs, mass)
+    """Draw B places in proportion to their masses, one from each of B equal strata of the total."""
+    index, mass = segment_tree.sample_with_values(priorities.mass, key, batch_size)
+    return Place(index // num_envs, index % num_envs, mass)
 
 
 def weights(priorities: Priorities, place: Place, beta: Array) -> Array:
-    """[B] float32 in [0, 1], (size * P)^-beta over the largest that any item has now (Schaul et al. 2016, section 3.4).
+    """Importance weights (size * P)^-beta, divided by the largest of all items (Schaul et al. 2016, section 3.4).
 
-    That is (mass / least mass)^-beta: size and total cancel.
+    They are (mass / least mass)^-beta, as size and total cancel.
+
+    Returns:
+      [B] float32 in [0, 1]; 0 where the mass is 0.
     """
     least = segment_tree.minimum(priorities.mass)
     return jnp.where(place.mass > 0, (jnp.maximum(place.mass, least) / least) ** -beta, 0.0)
 
 
 def update(priorities: Priorities, ring: Ring, index: Handle, priority: Array, settings: Settings) -> Priorities:
-    """The priorities after |priority| [B] was measured of the items that `index` was given with.
+    """Set the priorities of sampled items to measured values.
 
-    Nothing changes where an item has been overwritten since, and where its priority is not finite. Of several
-    priorities of one item the largest stays.
+    An item that has been overwritten since, or whose priority is not finite, is skipped. Of several priorities of one
+    item the largest counts.
+
+    Args:
+      priorities: of the items of `ring`.
+      ring: the rows.
+      index: the handle of a sample, [B].
+      priority: [B] float, of which the absolute value counts, such as TD errors.
+      settings: alpha and eps.
 
     Raises:
-      ValueError: `priority` has not the shape of the handle, [B].
+      ValueError: `priority` does not have the shape of the handle.
     """
     if jnp.shape(priority) != jnp.shape(index.row):
         raise ValueError(
             f"priority has shape {jnp.shape(priority)}, expected {jnp.shape(index.row)}, one for each item of a sample"
         )
-    slot, stored = rings.slot_of(ring, index.row)
-    capacity = ring.capacity
-    written = stored & jnp.isfinite(priority)
-    leaf = jnp.where(written, jnp.where(stored, slot, 0) * ring.num_envs + index.env, capacity)
-    size = jnp.abs(jnp.where(written, priority, 0)).astype(jnp.float32)
+    slot, stored = storage.slot_of_row(ring, index.row)
+    is_written = stored & jnp.isfinite(priority)
+    leaf = jnp.where(is_written, jnp.where(stored, slot, 0) * ring.num_envs + index.env, ring.capacity)
+    size = jnp.abs(jnp.where(is_written, priority, 0)).astype(jnp.float32)
     mass = (size + settings.eps) ** settings.alpha
     return priorities.replace(mass=segment_tree.write(priorities.mass, leaf, mass))

@@ -1,26 +1,112 @@
-"""The storage of every buffer: a ring of rows, each one step of all environments."""
+"""Ring storage of the buffers: R rows, each one step of N environments, of which the newest overwrite the oldest.
+
+A row has two numbers. Its absolute row counts all rows ever added, modulo 2^32. Its slot, in [0, R), is its index in
+the arrays, which is used again R rows later; the absolute row tells the two uses apart. A step is addressed by slot and
+environment, or by one flat index, slot * N + env.
+"""
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit.ops._integers import uint32
-from rlkit.replay import cursor, final_observations, packing
-from rlkit.replay.cursor import Cursor
-from rlkit.replay.final_observations import Finals
+from rlkit.ops._integers import add_mod, sub_mod, uint32
+from rlkit.replay import final_observations, packing, validation
+from rlkit.replay.final_observations import FinalObservations
 from rlkit.replay.packing import Rows
-from rlkit.types import Array, ConfigError, Transition
+from rlkit.types import Array, Transition
+
+
+class Cursor(struct.PyTreeNode):
+    """Position of the next row of a ring, and the number of rows stored.
+
+    Absolute row and slot are counted apart, so that R need not divide 2^32.
+
+    Attributes:
+      counts: [3] uint32, (head, slot, rows); one array, as every argument of a compiled call costs time.
+      num_rows: R, static, below 2^31.
+    """
+
+    counts: Array  # [3]
+    num_rows: int = struct.field(pytree_node=False)
+
+    @property
+    def head(self) -> Array:
+        """Absolute row of the next row, [] uint32, modulo 2^32."""
+        return self.counts[0]
+
+    @property
+    def slot(self) -> Array:
+        """Slot of the next row, [] uint32."""
+        return self.counts[1]
+
+    @property
+    def rows(self) -> Array:
+        """Number of stored rows, [] uint32."""
+        return self.counts[2]
+
+    def with_counts(self, **counts: Array | int) -> "Cursor":
+        """Return the cursor with some of `head`, `slot` and `rows` replaced."""
+        merged = {"head": self.head, "slot": self.slot, "rows": self.rows} | counts
+        return self.replace(counts=jnp.stack([uint32(merged[name]) for name in ("head", "slot", "rows")]))
+
+
+def empty_cursor(num_rows: int) -> Cursor:
+    """Return the cursor of an empty ring of R rows."""
+    return Cursor(jnp.zeros((3,), jnp.uint32), num_rows)
+
+
+def advance(cursor: Cursor, count: int) -> Cursor:
+    """Return the cursor after `count` more rows, R at most."""
+    return cursor.with_counts(
+        head=cursor.head + jnp.uint32(count),
+        slot=add_mod(cursor.slot, uint32(count), cursor.num_rows),
+        rows=jnp.minimum(cursor.rows + jnp.uint32(count), jnp.uint32(cursor.num_rows)),
+    )
+
+
+def next_slots(cursor: Cursor, count: int) -> Array:
+    """Slots of the next `count` rows, R at most: [count] uint32."""
+    return add_mod(cursor.slot, jnp.arange(count, dtype=jnp.uint32), cursor.num_rows)
+
+
+def slot_before_head(cursor: Cursor, distance: Array) -> Array:
+    """Slot of the row that is `distance` [...] uint32 rows before the head: 1 for the newest row, R at most."""
+    return sub_mod(cursor.slot, distance, cursor.num_rows)
+
+
+def distance_to_head(cursor: Cursor, slot: Array) -> Array:
+    """Distance of the row in `slot` [...] uint32 from the head, in rows: 1 for the newest row, R at most."""
+    distance = sub_mod(cursor.slot, slot, cursor.num_rows)
+    return jnp.where(distance == 0, jnp.uint32(cursor.num_rows), distance)
+
+
+def slot_after(slot: Array, count: Array | int, num_rows: int) -> Array:
+    """Slot `count` [...] rows after `slot` [...], both int32, 0 <= count <= R: [...] int32."""
+    beyond_end = slot - (num_rows - count)  # slot + count may not fit in int32
+    return jnp.where(beyond_end < 0, beyond_end + num_rows, beyond_end)
+
+
+def flat_index(slot: Array, env: Array, num_envs: int) -> Array:
+    """Flat index slot * N + env, [...] int32, of slots and environments [...] uint32; R * N is below 2^31."""
+    return (slot * jnp.uint32(num_envs) + env).astype(jnp.int32)
+
+
+def flat_indices(slots: Array, num_envs: int) -> Array:
+    """Flat indices of all steps of the rows in `slots` [T], [T, N] int32. Those of slot R are R * N or more."""
+    return flat_index(uint32(slots)[:, None], jnp.arange(num_envs, dtype=jnp.uint32)[None], num_envs)
+
+
+def slot_and_env(index: Array, num_envs: int) -> tuple[Array, Array]:
+    """Slot and environment, [...] uint32 each, of flat indices [...]."""
+    return jnp.divmod(uint32(index), jnp.uint32(num_envs))
 
 
 class Ring(struct.PyTreeNode):
-    """The last R steps of N environments.
+    """The last R steps of N environments."""
 
-    A place is a pair (slot, env). A slot is used again R rows later; a row's absolute number tells the two apart.
-    """
-
-    stored: Rows  # steps; next_obs is () where observations are stored once
-    cursor: Cursor  # where the next row goes, and how many are stored
-    finals: Finals | tuple  # what next_obs is made of where observations are stored once, else ()
+    stored: Rows  # packed steps; their next_obs is () where observations are stored once
+    cursor: Cursor  # position of the next row and number of stored rows
+    final_obs: FinalObservations | tuple  # final observations where observations are stored once, otherwise ()
 
     @property
     def steps(self) -> Transition:
@@ -29,86 +115,85 @@ class Ring(struct.PyTreeNode):
 
     @property
     def slot(self) -> Array:
-        """[] int32, where the next row goes."""
+        """Slot of the next row, [] int32."""
         return self.cursor.slot.astype(jnp.int32)
 
     @property
     def count(self) -> Array:
-        """[] int32, how many rows are stored."""
+        """Number of stored rows, [] int32."""
         return self.cursor.rows.astype(jnp.int32)
 
     @property
-    def row(self) -> Array:
-        """[] uint32, the absolute number of the next row, modulo 2^32."""
+    def head(self) -> Array:
+        """Absolute row of the next row, [] uint32, modulo 2^32."""
         return self.cursor.head
 
     @property
     def num_rows(self) -> int:
+        """R, the rows of the ring."""
         return self.cursor.num_rows
 
     @property
     def num_envs(self) -> int:
+        """N, the environments of a row."""
         return self.stored.words.shape[-2]
 
     @property
     def capacity(self) -> int:
+        """R * N, the steps of the ring."""
         return self.num_rows * self.num_envs
 
 
-def init(example: Transition, num_envs: int, capacity: int, window: int, max_finals: int | None) -> Ring:
-    """An empty ring of `capacity` steps, of which windows of `window` rows are drawn.
+def init(example: Transition, num_envs: int, capacity: int, window: int, final_obs_capacity: int | None) -> Ring:
+    """Return an empty ring of `capacity` steps of `num_envs` environments.
 
     Args:
       example: one step, leaves [...].
-      max_finals: how many final observations of truncated episodes to keep beside observations that are stored once;
-        None to store next_obs as it is.
+      num_envs: N.
+      capacity: R * N.
+      window: rows of the windows that are drawn, at most R.
+      final_obs_capacity: number of final observations of truncated episodes to keep beside observations that are
+        stored once; None to store every next_obs.
 
     Raises:
-      ConfigError: the capacity does not divide by `num_envs`, or holds fewer than `window` rows.
+      ConfigError: the capacity is not a multiple of `num_envs`, or is below `window` rows.
     """
-    if num_envs < 1:
-        raise ConfigError(f"num_envs={num_envs} must be at least 1")
-    if capacity % num_envs:
-        near = max(capacity // num_envs, 1) * num_envs
-        raise ConfigError(f"capacity={capacity} must be a multiple of num_envs = {num_envs}; try {near}")
+    purpose = f"windows of {window} steps of each of {num_envs} environments"
+    validation.check_capacity(capacity, num_envs, min_rows=window, purpose=purpose)
     num_rows = capacity // num_envs
-    if num_rows < window:
-        raise ConfigError(
-            f"capacity={capacity} must be at least {window * num_envs}, to hold {window} steps of each of {num_envs} "
-            f"environments; try {window * num_envs} or more"
-        )
     example = jax.tree.map(jnp.asarray, example)
-    kept = example if max_finals is None else example._replace(next_obs=())
+    if final_obs_capacity is None:
+        return Ring(packing.init(example, num_rows, num_envs), empty_cursor(num_rows), ())
     return Ring(
-        stored=packing.init(kept, num_rows, num_envs),
-        cursor=cursor.init(num_rows),
-        finals=() if max_finals is None else final_observations.init(example.obs, num_rows, num_envs, max_finals),
+        stored=packing.init(example._replace(next_obs=()), num_rows, num_envs),
+        cursor=empty_cursor(num_rows),
+        final_obs=final_observations.init(example.obs, num_rows, num_envs, final_obs_capacity),
     )
 
 
 def add(ring: Ring, rollout: Transition) -> Ring:
-    """The ring after a rollout [T, N, ...], 1 <= T <= R, written over the oldest rows, also across the ring's end.
+    """Return the ring after a rollout [T, N, ...], 1 <= T <= R, which overwrites the oldest rows.
 
     Raises:
-      ValueError: the rollout has another structure, other shapes or dtypes than the example of `init`, or T > R.
+      ValueError: structure, shapes or dtypes of the rollout differ from those of the example given to `init`, or T > R.
     """
-    length = _length(ring, rollout)
-    slots = next_slots(ring, length)
-    once = isinstance(ring.finals, Finals)
-    kept = rollout._replace(next_obs=()) if once else rollout
+    length = _checked_length(ring, rollout)
+    slots = next_slots(ring.cursor, length).astype(jnp.int32)
+    ring = ring.replace(cursor=advance(ring.cursor, length))
+    if not isinstance(ring.final_obs, FinalObservations):
+        return ring.replace(stored=packing.write(ring.stored, slots, rollout))
     return ring.replace(
-        stored=packing.write(ring.stored, slots, kept),
-        cursor=cursor.advance(ring.cursor, length),
-        finals=final_observations.add(ring.finals, slots, rollout) if isinstance(ring.finals, Finals) else (),
+        stored=packing.write(ring.stored, slots, rollout._replace(next_obs=())),
+        final_obs=final_observations.add(ring.final_obs, slots, rollout),
     )
 
 
-def _length(ring: Ring, rollout: Transition) -> int:
-    """T of a rollout that fits the ring."""
-    once = isinstance(ring.finals, Finals)
+def _checked_length(ring: Ring, rollout: Transition) -> int:
+    """Return T of a rollout [T, N, ...]. Raises ValueError unless it fits the ring."""
     step = packing.example(ring.stored)
-    known = step._replace(next_obs=step.obs) if once else step
-    expected, given = jax.tree.structure(known), jax.tree.structure(rollout)
+    if isinstance(ring.final_obs, FinalObservations):
+        step = step._replace(next_obs=step.obs)
+    expected, given = jax.tree.structure(step), jax.tree.structure(rollout)
     if expected != given:
         raise ValueError(f"rollout has the structure {given}, expected {expected}, that of init's example")
     shape = jnp.shape(rollout.reward)
@@ -117,59 +202,56 @@ def _length(ring: Ring, rollout: Transition) -> int:
             f"reward has shape {shape}, expected [T, {ring.num_envs}] with 1 <= T <= {ring.num_rows}; add a longer "
             "rollout in pieces, or raise the capacity"
         )
-    leaves, _ = jax.tree_util.tree_flatten_with_path(known)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(step)
     for (path, leaf), x in zip(leaves, jax.tree.leaves(rollout), strict=True):
-        fitting = (shape[0], ring.num_envs, *leaf.shape)
-        if jnp.shape(x) != fitting or jnp.asarray(x).dtype != leaf.dtype:
+        leaf_shape = (shape[0], ring.num_envs, *leaf.shape)
+        if jnp.shape(x) != leaf_shape or jnp.asarray(x).dtype != leaf.dtype:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise ValueError(
-                f"{name} is {jnp.asarray(x).dtype} of shape {jnp.shape(x)}, expected {leaf.dtype} of shape {fitting}, "
-                "by init's example"
+                f"{name} is {jnp.asarray(x).dtype} of shape {jnp.shape(x)}, expected {leaf.dtype} of shape "
+                f"{leaf_shape}, by init's example"
             )
     return shape[0]
 
 
-def next_slots(ring: Ring, length: int) -> Array:
-    """[T] int32, the slots that the next T rows take."""
-    return cursor.next_slots(ring.cursor, length).astype(jnp.int32)
+def slot_of_row(ring: Ring, row: Array) -> tuple[Array, Array]:
+    """Slots of absolute rows, and which of these rows are still stored.
 
+    Args:
+      ring: of R rows.
+      row: [...] uint32, absolute rows.
 
-def places(slots: Array, num_envs: int) -> Array:
-    """[T * N] int32, slot * N + env of the rows in slots [T]; of a slot R, which is none, the capacity or more."""
-    return (slots[:, None] * num_envs + jnp.arange(num_envs, dtype=jnp.int32)[None]).reshape(-1)
-
-
-def advance(slot: Array, by: Array | int, num_rows: int) -> Array:
-    """The slot `by` rows on, 0 <= by <= R, in int32 also where slot + by is not."""
-    ahead = slot - (num_rows - by)
-    return jnp.where(ahead < 0, ahead + num_rows, ahead)
-
-
-def slot_of(ring: Ring, row: Array) -> tuple[Array, Array]:
-    """The slots of absolute rows [...] uint32, and which rows are still stored; the slot of one that is not is R."""
-    age = ring.row - row
-    stored = (age >= jnp.uint32(1)) & (age <= ring.cursor.rows)
-    slot = cursor.slot_of(ring.cursor, jnp.where(stored, age, jnp.uint32(1))).astype(jnp.int32)
+    Returns:
+      [...] int32, the slot, R for a row that is not stored; and [...] bool, True where the row is stored.
+    """
+    distance = ring.head - row
+    stored = (distance >= jnp.uint32(1)) & (distance <= ring.cursor.rows)
+    slot = slot_before_head(ring.cursor, jnp.where(stored, distance, jnp.uint32(1))).astype(jnp.int32)
     return jnp.where(stored, slot, ring.num_rows), stored
 
 
-def row_of(ring: Ring, slot: Array) -> Array:
-    """[...] uint32, the absolute numbers of the rows in slots [...] int32."""
-    return ring.row - cursor.back_of(ring.cursor, uint32(slot))
+def row_of_slot(ring: Ring, slot: Array) -> Array:
+    """Absolute rows, [...] uint32, of the rows in slots [...] int32."""
+    return ring.head - distance_to_head(ring.cursor, uint32(slot))
 
 
 def steps_at(ring: Ring, slot: Array, env: Array) -> Transition:
-    """The steps at places [...], leaves [..., ...]."""
+    """Return the steps at slots and environments [...] int32, leaves [..., ...]."""
     step = packing.at(ring.stored, slot, env)
-    if not isinstance(ring.finals, Finals):
+    if not isinstance(ring.final_obs, FinalObservations):
         return step
-    following = advance(slot, 1, ring.num_rows)
-    newest, after = following == ring.slot, packing.at(ring.stored, following, env).obs
-    return step._replace(next_obs=final_observations.next_obs(ring.finals, step, slot, env, newest, after))
+    following = slot_after(slot, 1, ring.num_rows)
+    is_newest, following_obs = following == ring.slot, packing.at(ring.stored, following, env).obs
+    return step._replace(
+        next_obs=final_observations.next_obs(ring.final_obs, step, slot, env, is_newest, following_obs)
+    )
 
 
-def known(ring: Ring, slot: Array, env: Array) -> Array:
-    """[...] bool: False at places of truncated steps whose next_obs is no longer stored."""
-    if not isinstance(ring.finals, Finals):
+def has_next_obs(ring: Ring, slot: Array, env: Array) -> Array:
+    """Mark the steps at [...] whose next_obs is stored: [...] bool.
+
+    It is False at truncated steps whose final observation has been overwritten.
+    """
+    if not isinstance(ring.final_obs, FinalObservations):
         return jnp.ones(slot.shape, bool)
-    return final_observations.known(ring.finals, packing.at(ring.stored, slot, env), slot, env)
+    return final_observations.has_next_obs(ring.final_obs, packing.at(ring.stored, slot, env), slot, env)

@@ -1,4 +1,4 @@
-"""What every buffer checks before anything is traced."""
+"""Checks of a buffer's settings, made before anything is traced."""
 
 from jax.core import Tracer
 
@@ -7,30 +7,67 @@ from rlkit.types import Array, ConfigError
 _MAX_CAPACITY = 2**31 - 1
 
 
-def settings(*, store_obs_once: bool, max_finals: int | None, capacity: int, **sizes: int) -> int | None:
-    """How many final observations to keep beside observations stored once, None where next_obs is stored.
+def check_sizes(*, capacity: int, **sizes: int) -> None:
+    """Check that the sizes of a buffer are integers of at least 1, and the capacity below 2^31.
 
     Raises:
-      ConfigError: a setting is out of range.
+      ConfigError: a size is out of range; the message names it.
     """
     for name, value in {"capacity": capacity, **sizes}.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name}={value!r} must be an integer of at least 1")
     if capacity > _MAX_CAPACITY:
         raise ConfigError(
-            f"capacity={capacity} must be below 2^31, so that places are int32; use several buffers, one a device"
+            f"capacity={capacity} must be below 2^31, so that indices are int32; use several buffers, one a device"
         )
+
+
+def check_capacity(
+    capacity: int, num_envs: int, *, min_rows: int = 1, purpose: str = "one step of each environment", divisor: str = ""
+) -> None:
+    """Check that a buffer of `capacity` steps consists of whole rows of N steps, and of at least `min_rows` of them.
+
+    Args:
+      capacity: steps of all environments together.
+      num_envs: N, the environments (or streams of a dataset) that are stored side by side.
+      min_rows: rows that the buffer must hold.
+      purpose: the reason for `min_rows`, as it follows "for" in the message.
+      divisor: the name of N in the message, `num_envs = N` by default.
+
+    Raises:
+      ConfigError: the capacity is not a multiple of N, or below min_rows * N; the message gives the nearest that fit.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs} must be at least 1")
+    least = min_rows * num_envs
+    if capacity % num_envs:
+        below = capacity // num_envs * num_envs
+        nearest = sorted({max(below, least), max(below + num_envs, least)})
+        remedy = " or ".join(str(value) for value in nearest if value <= _MAX_CAPACITY)
+        raise ConfigError(
+            f"capacity={capacity} must be a multiple of {divisor or f'num_envs = {num_envs}'}; try {remedy}"
+        )
+    if capacity < least:
+        raise ConfigError(f"capacity={capacity} must be at least {least}, for {purpose}; try {least}")
+
+
+def final_obs_capacity(*, store_obs_once: bool, max_final_obs: int | None, capacity: int) -> int | None:
+    """Return the number of final observations to keep: None where every next_obs is stored.
+
+    Raises:
+      ConfigError: `max_final_obs` is out of range, or given where every next_obs is stored.
+    """
     if not store_obs_once:
-        if max_finals is not None:
-            raise ConfigError(f"max_finals={max_finals} is for store_obs_once=True; set that, or leave it out")
+        if max_final_obs is not None:
+            raise ConfigError(f"max_final_obs={max_final_obs} is for store_obs_once=True; set that, or leave it out")
         return None
-    finals = min(capacity, max(1024, capacity // 16)) if max_finals is None else max_finals
-    if not 1 <= finals <= capacity:
-        raise ConfigError(f"max_finals={max_finals} must lie in [1, capacity = {capacity}]")
-    return finals
+    number = min(capacity, max(1024, capacity // 16)) if max_final_obs is None else max_final_obs
+    if not 1 <= number <= capacity:
+        raise ConfigError(f"max_final_obs={max_final_obs} must lie in [1, capacity = {capacity}]")
+    return number
 
 
-def not_empty(size: Array) -> None:
-    """Raise ValueError where it is known, outside of jit, that nothing can be drawn."""
+def check_not_empty(size: Array) -> None:
+    """Raise ValueError outside of jit where no item can be drawn; inside, the size is not known."""
     if not isinstance(size, Tracer) and size == 0:
         raise ValueError("the buffer has nothing to draw yet: its size is 0; add more rows first")

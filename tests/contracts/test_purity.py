@@ -76,7 +76,7 @@ DIAG = of(DiagNormal, floats(4, 2), positive(4, 2))
 TANH = of(partial(TanhNormal, low=-2.0, high=3.0), floats(4, 2), positive(4, 2))
 RUNNING = of(lambda x: statistics.running_update(statistics.running_init({"x": jnp.zeros(2)}), {"x": x}), floats(6, 2))
 SLICES = of(partial(slice_index.build, slice_len=2, num_rows=6), bools(5, 2))
-EPISODES = of(partial(slice_index.build, slice_len=2, num_rows=6, law="episode"), bools(5, 2))
+EPISODES = of(partial(slice_index.build, slice_len=2, num_rows=6, sampling="episode"), bools(5, 2))
 TREE = of(partial(segment_tree.build, fanout=2), positive(150))
 DISCOUNT = of(lambda going: jnp.where(going, 0.9, 0.0), bools(*B))
 
@@ -103,7 +103,7 @@ TABLE: dict[str, tuple] = {
     "slice_index.init": (lambda x: slice_index.init(*x.shape, 2), floats(4, 2)),
     "slice_index.build": (partial(slice_index.build, slice_len=2, strict=False), bools(5, 2)),
     "slice_index.add": (slice_index.add, SLICES, bools(3, 2)),
-    "slice_index.births": (slice_index.births, SLICES, bools(3, 2)),
+    "slice_index.completed_slices": (slice_index.completed_slices, SLICES, bools(3, 2)),
     "slice_index.size": (slice_index.size, SLICES),
     "slice_index.num_episodes": (slice_index.num_episodes, EPISODES),
     "slice_index.sample": (partial(slice_index.sample, num_slices=7), EPISODES, fresh_key),

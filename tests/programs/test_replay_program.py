@@ -1,4 +1,4 @@
-"""What the buffers compile to: nothing in a loop touches a whole buffer, and donation leaves it where it is."""
+"""Compiled programs of the buffers: nothing in a loop touches a whole buffer, and a donated one is not copied."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ BUFFERS = {
     "uniform windows, obs once": replay.uniform(CAPACITY, 256, length=3, store_obs_once=True),
     "prioritized": replay.prioritized(CAPACITY, 256),
     "slices": replay.slices(CAPACITY, 256, 4),
-    "slices by episode": replay.slices(CAPACITY, 256, 4, law="episode"),
+    "slices by episode": replay.slices(CAPACITY, 256, 4, sampling="episode"),
     "padded slices": replay.slices(CAPACITY, 256, 4, strict=False),
     "prioritized slices": replay.slices(CAPACITY, 256, 4, prioritized=True),
 }
@@ -27,8 +27,8 @@ BUFFERS = {
 def cycles(buffer, state, keys):
     """Add, sample and update, over and over.
 
-    The new priorities do not depend on what was drawn, which is all returned: so nothing but the buffer tells XLA that
-    the update writes after the sample was read.
+    The new priorities do not depend on the samples, and the samples are returned: so only the buffer's own code orders
+    the writes of the update after the reads of the sample.
     """
 
     def cycle(state, key):
@@ -52,17 +52,17 @@ def test_nothing_in_the_loop_touches_a_whole_buffer(name, batch):
     assert large_operations(program.as_text(), CAPACITY // 4) == []  # a quarter: level arrays of trees count, too
     memory = program.memory_analysis()
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    assert memory.alias_size_in_bytes >= held  # donated: the state is changed where it lies
+    assert memory.alias_size_in_bytes >= held  # donated: the state is changed in place
     assert memory.temp_size_in_bytes < 2**20 < held
 
 
 @pytest.mark.parametrize("name", BUFFERS)
-def test_a_donated_buffer_stays_where_it_is(name):
+def test_a_donated_buffer_keeps_its_memory_address(name):
     buffer = BUFFERS[name]
     state = buffer.init(ONE, 8)
-    place = state.ring.stored.words.unsafe_buffer_pointer()
+    address = state.ring.stored.words.unsafe_buffer_pointer()
     state = jax.jit(buffer.add, donate_argnums=0)(state, steps(2, 8))
-    assert state.ring.stored.words.unsafe_buffer_pointer() == place
+    assert state.ring.stored.words.unsafe_buffer_pointer() == address
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_donated_buffer_stays_where_it_is(name):
     ],
     ids=["select", "sort", "reduce", "copy", "cond under vmap"],
 )
-def test_the_check_sees_what_touches_a_whole_buffer(touch):
+def test_the_check_fails_for_operations_on_a_whole_buffer(touch):
     loop = jax.vmap(lambda x: jax.lax.scan(lambda x, _: (jax.tree.leaves(touch(x))[0], 0), x, None, length=3)[0])
     copy = jax.vmap(touch)
     shape = jax.ShapeDtypeStruct((2, CAPACITY), jnp.float32)

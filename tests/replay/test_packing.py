@@ -1,4 +1,4 @@
-"""What a ring stores of a step is what it was given, bit for bit, wherever it lies."""
+"""rlkit.replay.packing: steps are read back bit for bit, from shared words and from arrays of their own."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def bits(x):
 
 
 def steps(random, *leading):
-    """Leaves of every dtype and shape, of random bytes, so that NaNs of every kind are among them."""
+    """Steps with leaves of every dtype and shape, of random bytes, which include NaNs of every kind."""
 
     def leaf(dtype, shape):
         dtype = jnp.dtype(dtype)
@@ -31,7 +31,7 @@ def steps(random, *leading):
     }
 
 
-def test_what_is_written_is_read_back_bit_for_bit():
+def test_written_steps_are_read_back_bit_for_bit():
     random = np.random.default_rng(0)
     stored = packing.init(steps(random), 7, 2)
     first, second = steps(random, 3, 2), steps(random, 1, 2)
@@ -40,9 +40,9 @@ def test_what_is_written_is_read_back_bit_for_bit():
     read = jax.device_get(jax.jit(packing.at)(stored, jnp.array([[0, 4], [1, 6]]), jnp.array([[1, 0], [0, 1]])))
     first, second = jax.device_get((first, second))
     for name, leaf in read.items():
-        where = [[first[name][1, 1], second[name][0, 0]], [first[name][2, 0], first[name][0, 1]]]
+        expected = [[first[name][1, 1], second[name][0, 0]], [first[name][2, 0], first[name][0, 1]]]
         assert leaf.dtype == first[name].dtype
-        assert [[bits(x) for x in row] for row in leaf] == [[bits(x) for x in row] for row in where], name
+        assert [[bits(x) for x in row] for row in leaf] == [[bits(x) for x in row] for row in expected], name
     for name, leaf in jax.jit(packing.unpack)(stored).items():
         assert bits(np.asarray(leaf)[[6, 0, 1]]) == bits(first[name])
         assert not any(bits(np.asarray(leaf)[5]))

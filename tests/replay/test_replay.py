@@ -1,35 +1,16 @@
-"""Every buffer against a plain model, and what has gone wrong in the buffers of others."""
+"""Replay buffers: agreement with a plain model, and cases that are known to go wrong in other libraries."""
 
-from collections import Counter
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replay_model import FEW, KINDS, ONE, PRIORITIZED, B, Harness, Model, N, R, Start, Stream, example, steps
-from scipy.stats import chi2
+from compiled_buffers import fill, prioritized, slices, uniform, with_counts
+from replay_model import FEW, KINDS, ONE, PRIORITIZED, B, Harness, N, R, Stream, example, steps
 
 from rlkit import replay
-from rlkit.replay import packing, segment_tree
-from rlkit.types import ConfigError
-
-
-def compiled(make):
-    """The buffers that `make` makes, with compiled functions: one by one, their operations take seconds to compile."""
-
-    def made(*args, **kwargs):
-        buffer = make(*args, **kwargs)
-        return buffer._replace(**{name: jax.jit(getattr(buffer, name)) for name in ("add", "sample", "update", "size")})
-
-    return made
-
-
-uniform, prioritized, slices = map(compiled, (replay.uniform, replay.prioritized, replay.slices))
-
-
-def fill(buffer, num_steps: int, num_envs: int = 1):
-    return jax.jit(buffer.add)(buffer.init(ONE, num_envs), steps(num_steps, num_envs))
+from rlkit.replay import segment_tree
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,147 +27,6 @@ def test_agrees_with_the_model(kind):
             harness.update(sample, starts, priority)
         if i % 6 == 0:
             replay.check(harness.state)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_everything_that_may_be_drawn_is_drawn(kind):
-    harness = Harness(*KINDS[kind])
-    for num_steps in (R, 1, 3):
-        harness.add(num_steps)
-        drawn = {start for i in range(12) for start in harness.sample(jax.random.key(i))[1]}
-        assert drawn == set(harness.model.drawable())
-
-
-def flags_changed(state):
-    """The second row's episode ends are forgotten, or one is made up where there was none."""
-    steps = state.ring.steps
-    changed = packing.pack(state.ring.stored.layout, steps._replace(terminated=steps.terminated.at[1].set(True)))
-    return state.replace(ring=state.ring.replace(stored=changed))
-
-
-def with_counts(state, **counts):
-    return state.replace(ring=state.ring.replace(cursor=state.ring.cursor.at(**counts)))
-
-
-def with_words(state, words):
-    return state.replace(ring=state.ring.replace(stored=state.ring.stored.replace(words=words)))
-
-
-def with_mass(state, place, mass):
-    tree = segment_tree.write(state.priorities.mass, jnp.array([place]), jnp.array([mass]))
-    return state.replace(priorities=state.priorities.replace(mass=tree))
-
-
-BROKEN = {  # a kind, what breaks it, and what is said of that
-    "count": ("uniform", lambda s: with_counts(s, rows=R + 1), "ring.count=9"),
-    "slot": ("prioritized", lambda s: with_counts(s, slot=jnp.uint32(2**32 - 1)), "ring.slot=-1"),
-    "beta": ("prioritized", lambda s: s.replace(beta=jnp.float32(jnp.nan)), "beta=nan"),
-    "words": (
-        "uniform",
-        lambda s: with_words(s, s.ring.stored.words[1:]),
-        rf"ring.stored.words is \[{R - 1}, {N}, .*not \[{R}, {N}, ",
-    ),
-    "head": ("slices", lambda s: with_counts(s, head=s.ring.row + 1), "and the ring at"),
-    "flags": ("slices", flags_changed, "the index counts .* slices, and the stored flags allow"),
-    "flags of a pair": ("slices by episode", flags_changed, "and the stored flags"),
-    "ended": ("padded slices", flags_changed, "index.ended differs"),
-    "mass": ("prioritized slices", None, "has mass 5 and could be drawn"),
-    "mass at the head": ("prioritized slices across ends", None, "has mass 5 and could be drawn"),
-    "finals": (
-        "uniform, obs once",
-        lambda s: s.replace(ring=s.ring.replace(finals=s.ring.finals.replace(count=s.ring.finals.count * 0))),
-        "finals.number of a truncated step",
-    ),
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_check_finds_what_is_broken(broken):
-    kind, change, message = BROKEN[broken]
-    harness = Harness(*KINDS[kind])
-    for num_steps in (R, 3, 1, 1):
-        harness.add(num_steps)
-    replay.check(harness.state)
-    if change is None:
-        legal = {row % R * N + env for row, env in harness.model.starts()}
-        place = min(set(range(R * N)) - legal)
-        change = lambda state: with_mass(state, place, 5.0)  # noqa: E731
-    with pytest.raises(ValueError, match=message):
-        replay.check(change(harness.state))
-
-
-def probabilities(kind: str, model: Model) -> dict[Start, float]:
-    """Of each start that may be drawn, by the law of this kind of buffer."""
-    places = model.drawable()
-    shares = dict.fromkeys(places, 1.0)
-    if "prioritized" in kind:
-        shares = {start: model.mass[start] for start in places}
-    elif "episode" in kind:
-        episode: dict[Start, Start] = {}  # of each start, the first start in the same episode
-        for row, env in sorted(places):
-            episode[row, env] = episode.get((row - 1, env), (row, env))
-        sizes = Counter(episode.values())
-        shares = {start: 1.0 / sizes[episode[start]] for start in places}
-    return {start: share / sum(shares.values()) for start, share in shares.items()}
-
-
-def p_value(counts: np.ndarray, model: Model, expected: dict[Start, float]) -> float:
-    """Of Pearson's chi-square test that counts [R, N] of drawn slots have these probabilities."""
-    law = np.zeros((R, N))
-    for (row, env), share in expected.items():
-        law[row % R, env] = share
-    drawn = counts.sum()
-    assert drawn * law[law > 0].min() > 5
-    if counts[law == 0].any():
-        return 0.0
-    return float(chi2.sf(((counts - drawn * law)[law > 0] ** 2 / (drawn * law[law > 0])).sum(), (law > 0).sum() - 1))
-
-
-def histogram(harness: Harness, num_samples: int) -> np.ndarray:
-    """[R, N], how often each slot was drawn."""
-
-    @jax.jit
-    def run(state):
-        def one(counts, key):
-            sample = harness.buffer.sample(state, key)
-            drawn = sample.mask.reshape(B, -1)[:, 0].astype(jnp.int32)
-            return counts.at[(sample.index.row % R).astype(jnp.int32), sample.index.env].add(drawn), None
-
-        keys = jax.random.split(jax.random.key(3), num_samples)
-        return jax.lax.scan(one, jnp.zeros((R, N), jnp.int32), keys)[0]
-
-    return np.asarray(run(harness.state))
-
-
-def filled(kind: str) -> Harness:
-    """A buffer that has gone round twice, with measured priorities and steps that came after them."""
-    harness = Harness(*KINDS[kind])
-    for i, num_steps in enumerate((R, R, 5)):
-        harness.add(num_steps)
-        sample, starts = harness.sample(jax.random.key(i))
-        priority = np.random.default_rng(i).uniform(0.05, 3.0, size=B).astype(np.float32)
-        if starts:
-            harness.update(sample, starts, priority)
-    harness.add(2)
-    return harness
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_draws_follow_the_law(kind):
-    """A family-wise alpha of 1e-6."""
-    harness = filled(kind)
-    expected = probabilities(kind, harness.model)
-    assert p_value(histogram(harness, 2000), harness.model, expected) > 1e-6 / len(KINDS)
-
-
-@pytest.mark.parametrize(
-    ("kind", "taken_for"),
-    [("slices", "slices by episode"), ("slices by episode", "slices"), ("prioritized", "uniform")],
-)
-def test_draws_by_another_law_are_seen(kind, taken_for):
-    harness = filled(kind)
-    wrong = probabilities(taken_for, harness.model)
-    assert p_value(histogram(harness, 2000), harness.model, wrong) < 1e-6 / len(KINDS)
 
 
 @pytest.mark.parametrize("kind", FEW)
@@ -223,8 +63,8 @@ def test_jit_vmap_scan_and_a_loop_agree(kind):
         np.testing.assert_allclose(np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=1e-6)
 
 
-def test_numbers_survive_many_rows():
-    """Absolute rows are counted modulo 2^32: nothing happens where they wrap, nor at 2^31."""
+def test_absolute_rows_may_wrap():
+    """Draws and updates stay correct where absolute rows pass 2^31, and where they wrap at 2^32."""
     for kind in ("uniform windows", "prioritized"):
         buffer, _ = KINDS[kind]
         add, sample = jax.jit(buffer.add), jax.jit(buffer.sample)
@@ -241,7 +81,7 @@ def test_numbers_survive_many_rows():
                 assert segment_tree.maximum(state.priorities.mass) > 0
 
 
-def test_a_ring_whose_chunks_do_not_divide_it_gets_full():
+def test_a_ring_fills_up_with_chunks_that_do_not_divide_it():
     buffer = uniform(10, 1000)
     add = jax.jit(buffer.add)
     state = buffer.init(ONE, 1)
@@ -282,7 +122,7 @@ def test_the_power_is_applied_once():
     np.testing.assert_allclose(segment_tree.values(state.priorities.mass)[:2], [2.2974, 2.2974], rtol=1e-4)
 
 
-def test_weights_are_of_what_is_in_the_buffer():
+def test_weights_are_of_the_items_in_the_buffer():
     """Priorities 1, 2, 4, 8 of six places: (N P)^-beta over its maximum; and again without the least of them."""
     buffer = prioritized(6, 256, alpha=0.6, beta=0.4, eps=0.0)
     state = fill(buffer, 4)
@@ -329,8 +169,8 @@ def test_an_evicted_outlier_is_forgotten():
     np.testing.assert_allclose(segment_tree.values(state.priorities.mass)[0], 2.7**0.6, rtol=1e-6)
 
 
-def test_new_items_follow_what_was_measured_lately():
-    """As many adds as draws, all TD errors 1e-4: the first guess of 1 must not hand itself on for ever."""
+def test_new_items_follow_recent_measurements():
+    """As many adds as draws, all TD errors 1e-4: the initial guess of 1 must not be passed on for ever."""
     buffer = prioritized(2**12, 256, eps=0.0, start_priority=1.0)
 
     def round_of(state, key):
@@ -357,8 +197,8 @@ def test_a_late_update_changes_nothing(kind):
 
 
 @pytest.mark.parametrize("make", [partial(prioritized, length=4), partial(slices, slice_len=4, prioritized=True)])
-def test_an_update_with_what_could_not_be_drawn_changes_nothing(make):
-    """A loop that adds, samples and updates from its first row on; nothing can be drawn from two rows, one an end."""
+def test_an_update_of_an_invalid_sample_changes_nothing(make):
+    """Two rows, one of them terminal, hold no window of four: a sample has no valid item."""
     buffer = make(32, 4)
     ended = steps(2, terminated=jnp.array([[False], [True]]))
     state = buffer.add(buffer.init(ONE, 1), ended)
@@ -372,7 +212,7 @@ def test_an_update_with_what_could_not_be_drawn_changes_nothing(make):
 
 
 def test_windows_never_cross_the_write_head():
-    """One env, a step counter as obs: along each window it rises by one, at every head position for three laps."""
+    """A step counter as obs rises by one along each window, at every position of the head, three times round."""
     for buffer in (uniform(16, 512, length=4), slices(16, 512, 4), prioritized(16, 512, length=4)):
         add, sample = jax.jit(buffer.add), jax.jit(buffer.sample)
         state = buffer.init(ONE, 1)
@@ -384,7 +224,7 @@ def test_windows_never_cross_the_write_head():
                 assert (jnp.diff(obs, axis=1) == 1).all()
 
 
-def test_a_cut_is_truncated_and_never_terminated():
+def test_the_end_of_a_slice_is_truncated_and_never_terminated():
     """A slice that ends while its episode goes on bootstraps; the flags of the episode's own end stay as they are."""
     ended = jnp.zeros((8, 1), bool).at[5].set(True)
     buffer = slices(8, 256, 3)
@@ -396,47 +236,3 @@ def test_a_cut_is_truncated_and_never_terminated():
     np.testing.assert_array_equal(sample.item.truncated[:, 2], rows != 3)
     assert not sample.item.truncated[:, :2].any()
     assert sample.mask.all()
-
-
-ERRORS = {
-    "capacity=0 must be an integer of at least 1": lambda: replay.uniform(0, 4),
-    "capacity=2147483648 must be below 2\\^31": lambda: replay.uniform(2**31, 4),
-    "batch_size=0 must be an integer": lambda: replay.prioritized(8, 0),
-    "length=0 must be an integer": lambda: replay.uniform(8, 4, length=0),
-    "capacity=10 must be a multiple of num_envs = 4; try 8": lambda: replay.uniform(10, 4).init(ONE, 4),
-    "capacity=8 must be at least 12": lambda: replay.uniform(8, 4, length=3).init(ONE, 4),
-    "alpha=-1 must be finite": lambda: replay.prioritized(8, 4, alpha=-1),
-    "beta=nan must be finite": lambda: replay.prioritized(8, 4, beta=float("nan")),
-    "eps=-1 must be finite": lambda: replay.prioritized(8, 4, eps=-1),
-    "start_priority=0 must be finite and above 0": lambda: replay.prioritized(8, 4, start_priority=0),
-    "max_finals=3 is for store_obs_once": lambda: replay.uniform(8, 4, max_finals=3),
-    "max_finals=9 must lie in": lambda: replay.uniform(8, 4, store_obs_once=True, max_finals=9),
-    "num_slices=0 must be an integer": lambda: replay.slices(8, 0, 4),
-    "slice_len=0 must be an integer": lambda: replay.slices(8, 4, 0),
-    "law='steps' must be": lambda: replay.slices(8, 4, 2, law="steps"),
-    "law='episode'": lambda: replay.slices(8, 4, 2, law="episode", prioritized=True),
-    "strict=False": lambda: replay.slices(8, 4, 2, strict=False, cross_episodes=True),
-    "obs is float32 of shape": lambda: replay.uniform(8, 4).add(
-        replay.uniform(8, 4).init(ONE, 1), steps(2, obs=jnp.zeros((2, 1, 1)))
-    ),
-    "action is int32 of shape": lambda: replay.uniform(8, 4).add(
-        replay.uniform(8, 4).init(ONE, 1), steps(2, action=jnp.zeros((2, 1), jnp.int32))
-    ),
-    "rollout has the structure": lambda: replay.uniform(8, 4).add(
-        replay.uniform(8, 4).init(ONE, 1), steps(2, extras=(jnp.zeros((2, 1)),))
-    ),
-    "priority has shape": lambda: prioritized(8, 4).update(
-        fill(prioritized(8, 4), 8),
-        prioritized(8, 4).sample(fill(prioritized(8, 4), 8), jax.random.key(0)).index,
-        jnp.zeros((4, 1)),
-    ),
-}
-
-
-@pytest.mark.parametrize("message", ERRORS)
-def test_mistakes_are_named_in_one_line(message):
-    with pytest.raises(ValueError, match=message) as caught:
-        ERRORS[message]()
-    assert "\n" not in str(caught.value)
-    if "shape" not in message and "structure" not in message:
-        assert isinstance(caught.value, ConfigError)

@@ -1,4 +1,4 @@
-"""Random operations on buffers and on their models; hypothesis looks for the shortest sequence that differs."""
+"""Random operations on buffers and on their models; hypothesis finds the shortest sequence that differs."""
 
 from copy import deepcopy
 

@@ -62,12 +62,12 @@ class Machine(RuleBasedStateMachine):
         if not self.values.any():
             return
         masses = np.float32(shares) * np.float32(segment_tree.total(self.tree))
-        found = np.asarray(find(self.tree, masses))
+        leaf = np.asarray(find(self.tree, masses))
         ends = np.cumsum(self.values, dtype=np.float64)
         slack = 1e-5 * ends[-1]
-        assert np.all(self.values[found] > 0)
-        assert np.all(ends[found] - self.values[found] <= masses + slack)
-        assert np.all(ends[found] >= masses - slack)
+        assert np.all(self.values[leaf] > 0)
+        assert np.all(ends[leaf] - self.values[leaf] <= masses + slack)
+        assert np.all(ends[leaf] >= masses - slack)
 
     @invariant()
     def everything_agrees(self):

@@ -1,4 +1,4 @@
-"""A slow, plain model of every replay buffer, and rollouts whose every step can be told from every other."""
+"""A slow, plain model of every replay buffer, and rollouts in which no two steps are equal."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -25,31 +25,31 @@ ONE = jax.tree.map(lambda x: x[0, 0], steps(1))
 
 
 class Stream:
-    """Endless steps of N environments with random episode ends; obs["id"] is (env, observations of it before)."""
+    """Endless steps of N environments with random episode ends; obs["id"] is (env, its observations before)."""
 
     def __init__(self, num_envs: int, seed: int, *, end: float = 0.25):
         self.random = np.random.default_rng(seed)
         self.end = end
-        self.seen = np.zeros((num_envs,), np.int32)
+        self.counts = np.zeros((num_envs,), np.int32)
 
     def rollout(self, num_steps: int) -> Transition:
-        """[T, N, ...] arrays of NumPy. The final observation of an episode has an id of its own."""
+        """[T, N, ...] arrays of NumPy. Final observations have ids of their own."""
         return jax.tree.map(lambda *rows: np.stack(rows), *(self._row() for _ in range(num_steps)))
 
     def _row(self) -> Transition:
-        num_envs = self.seen.size
+        num_envs = self.counts.size
         terminated, truncated = self.random.random((2, num_envs)) < self.end / 2
         obs = self._obs()
-        self.seen = self.seen + 1
+        self.counts = self.counts + 1
         next_obs = self._obs()
-        self.seen = self.seen + (terminated | truncated)
+        self.counts = self.counts + (terminated | truncated)
         action = self.random.integers(5, size=num_envs, dtype=np.int32)
         reward = self.random.normal(size=num_envs).astype(np.float32)
         return Transition(obs, action, reward, terminated, truncated, next_obs)  # type: ignore[arg-type]
 
     def _obs(self) -> dict[str, np.ndarray]:
-        pixels = np.repeat(self.seen[:, None] % 256, 3, axis=1).astype(np.uint8)
-        return {"id": np.stack([np.arange(self.seen.size, dtype=np.int32), self.seen], axis=1), "pixels": pixels}
+        pixels = np.repeat(self.counts[:, None] % 256, 3, axis=1).astype(np.uint8)
+        return {"id": np.stack([np.arange(self.counts.size, dtype=np.int32), self.counts], axis=1), "pixels": pixels}
 
 
 def example() -> Transition:
@@ -59,16 +59,16 @@ def example() -> Transition:
 
 @dataclass
 class Model:
-    """Everything that was ever added, in a list, and what may be drawn of it, by looking."""
+    """All rows ever added, in a list; the items that may be drawn are found by a search through it."""
 
     num_rows: int
     num_envs: int
     window: int = 1
-    rule: Literal["window", "strict", "padded", "across"] = "window"
+    kind: Literal["window", "strict", "padded", "across"] = "window"
     alpha: float = 0.6
     eps: float = 1e-6
     start_priority: float = 1.0
-    max_finals: int | None = None  # of observations stored once
+    max_final_obs: int | None = None  # of observations stored once
     rows: list[Transition] = field(default_factory=list)
     mass: dict[Start, float] = field(default_factory=dict)
     measured: dict[Start, float] = field(default_factory=dict)
@@ -99,41 +99,41 @@ class Model:
         return bool(self.rows[row].terminated[env] | self.rows[row].truncated[env])
 
     def starts(self) -> list[Start]:
-        """Every place where an item may start, whether or not its final observations are still known."""
+        """All places where an item may start, also those whose final observations are no longer stored."""
         places = [(row, env) for row in range(self.tail, len(self.rows)) for env in range(self.num_envs)]
-        if self.rule == "padded":
+        if self.kind == "padded":
             return places
         full = [(row, env) for row, env in places if row + self.window <= len(self.rows)]
-        if self.rule != "strict":
+        if self.kind != "strict":
             return full
         return [(row, env) for row, env in full if not any(self.done(row + k, env) for k in range(self.window - 1))]
 
-    def known(self, row: int, env: int) -> bool:
-        """Whether next_obs of a step is stored: not where its side ring has gone on."""
-        if self.max_finals is None or not self._cut(row, env):
+    def has_next_obs(self, row: int, env: int) -> bool:
+        """Tell if next_obs of a step is stored: not if its final observation has been overwritten."""
+        if self.max_final_obs is None or not self._needs_final_obs(row, env):
             return True
-        cuts = [(r, e) for r in range(len(self.rows)) for e in range(self.num_envs) if self._cut(r, e)]
-        size = 1 << (self.max_finals - 1).bit_length()
-        return (row, env) in cuts[-size:]
+        truncated = [(r, e) for r in range(len(self.rows)) for e in range(self.num_envs) if self._needs_final_obs(r, e)]
+        size = 1 << (self.max_final_obs - 1).bit_length()
+        return (row, env) in truncated[-size:]
 
-    def _cut(self, row: int, env: int) -> bool:
+    def _needs_final_obs(self, row: int, env: int) -> bool:
         return bool(self.rows[row].truncated[env] & ~self.rows[row].terminated[env])
 
     def drawable(self) -> list[Start]:
-        needed = self.window if self.rule == "strict" else 1
-        return [(r, e) for r, e in self.starts() if all(self.known(r + k, e) for k in range(needed))]
+        needed = self.window if self.kind == "strict" else 1
+        return [(r, e) for r, e in self.starts() if all(self.has_next_obs(r + k, e) for k in range(needed))]
 
     def mask(self, row: int, env: int) -> np.ndarray:
-        """[L] bool, which rows of the window that starts here are real."""
+        """Mark the real rows of the window that starts here, [L] bool."""
         mask = []
         for k in range(self.window):
             stored = row + k < len(self.rows)
-            same = self.rule == "across" or not any(self.done(row + j, env) for j in range(k) if stored)
-            mask.append(stored and same and self.known(row + k, env))
+            same = self.kind == "across" or not any(self.done(row + j, env) for j in range(k) if stored)
+            mask.append(stored and same and self.has_next_obs(row + k, env))
         return np.array(mask)
 
     def item(self, row: int, env: int) -> Transition:
-        """The step at a place, leaves [...]."""
+        """Return the step at a row and environment, leaves [...]."""
         return jax.tree.map(lambda x: x[env], self.rows[row])
 
     def weight(self, start: Start, beta: float) -> float:
@@ -143,7 +143,7 @@ class Model:
 
 
 class Harness:
-    """A buffer and its model, side by side: each operation is done on both, and each sample is checked."""
+    """A buffer and its model: each operation is done on both, and each sample is checked."""
 
     def __init__(self, buffer: Buffer, model: Model, beta: float = 0.4, seed: int = 0):
         self.buffer, self.model, self.beta = buffer, model, beta
@@ -155,7 +155,7 @@ class Harness:
         )
 
     def restart(self, seed: int) -> None:
-        """Both empty again; nothing is compiled again."""
+        """Empty both; nothing is compiled again."""
         self.stream = Stream(self.model.num_envs, seed)
         self.state = self.buffer.init(example(), self.model.num_envs)
         self.model = replace(self.model, rows=[], mass={}, measured={})
@@ -167,7 +167,7 @@ class Harness:
         assert int(self.buffer.size(self.state)) == len(self.model.starts())
 
     def sample(self, key: Key) -> tuple[Sample, list[Start]]:
-        """A checked sample, and where its items start."""
+        """Draw and check a sample; return it with the starts of its items."""
         sample = jax.device_get(self.sample_jit(self.state, key))
         drawable = set(self.model.drawable())
         if not drawable:
@@ -197,7 +197,7 @@ class Harness:
             self._check_step(jax.tree.map(lambda x, k=k: x[k], item), step, start)
 
     def _check_step(self, got: Transition, expected: Transition, start: Start) -> None:
-        if self.model.max_finals is not None and expected.terminated:
+        if self.model.max_final_obs is not None and expected.terminated:
             got = got._replace(next_obs=expected.next_obs)  # undefined where observations are stored once
         for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
             assert (x.dtype, x.shape) == (y.dtype, y.shape)
@@ -210,7 +210,7 @@ class Harness:
             self.check_masses()
 
     def check_masses(self) -> None:
-        """The masses of all places, in the tree and in the model."""
+        """Compare the masses of all places in the tree and in the model."""
         model, tree = self.model, self.state.priorities.mass
         expected = np.zeros((model.num_rows, model.num_envs))
         measured = np.zeros_like(expected)
@@ -225,25 +225,25 @@ class Harness:
 
 R, N, B = 8, 2, 64
 
-KINDS = {  # what is drawn, and what a model says may be drawn
+KINDS = {  # a buffer and its model
     "uniform": (replay.uniform(R * N, B), Model(R, N)),
     "uniform windows": (replay.uniform(R * N, B, length=3), Model(R, N, 3)),
-    "uniform, obs once": (replay.uniform(R * N, B, store_obs_once=True), Model(R, N, max_finals=16)),
-    "uniform windows, obs once, few finals": (
-        replay.uniform(R * N, B, length=3, store_obs_once=True, max_finals=2),
-        Model(R, N, 3, max_finals=2),
+    "uniform, obs once": (replay.uniform(R * N, B, store_obs_once=True), Model(R, N, max_final_obs=16)),
+    "uniform windows, obs once, few final obs": (
+        replay.uniform(R * N, B, length=3, store_obs_once=True, max_final_obs=2),
+        Model(R, N, 3, max_final_obs=2),
     ),
     "prioritized": (replay.prioritized(R * N, B), Model(R, N)),
     "prioritized windows": (replay.prioritized(R * N, B, length=3), Model(R, N, 3)),
     "prioritized windows, obs once": (
         replay.prioritized(R * N, B, length=3, store_obs_once=True),
-        Model(R, N, 3, max_finals=16),
+        Model(R, N, 3, max_final_obs=16),
     ),
     "slices": (replay.slices(R * N, B, 3), Model(R, N, 3, "strict")),
-    "slices by episode": (replay.slices(R * N, B, 3, law="episode"), Model(R, N, 3, "strict")),
-    "slices, obs once, few finals": (
-        replay.slices(R * N, B, 3, store_obs_once=True, max_finals=2),
-        Model(R, N, 3, "strict", max_finals=2),
+    "slices by episode": (replay.slices(R * N, B, 3, sampling="episode"), Model(R, N, 3, "strict")),
+    "slices, obs once, few final obs": (
+        replay.slices(R * N, B, 3, store_obs_once=True, max_final_obs=2),
+        Model(R, N, 3, "strict", max_final_obs=2),
     ),
     "padded slices": (replay.slices(R * N, B, 3, strict=False), Model(R, N, 3, "padded")),
     "slices across ends": (replay.slices(R * N, B, 3, cross_episodes=True), Model(R, N, 3, "across")),
@@ -259,7 +259,7 @@ KINDS = {  # what is drawn, and what a model says may be drawn
 }
 PRIORITIZED = [name for name in KINDS if "prioritized" in name]
 FEW = [
-    "uniform windows, obs once, few finals",
+    "uniform windows, obs once, few final obs",
     "prioritized windows, obs once",
     "slices by episode",
     "prioritized slices",

@@ -1,18 +1,18 @@
-"""Where the legal slices of a replay ring are, kept up to date as steps arrive, at a cost that ignores the capacity.
+"""Index of the slices of a replay ring, updated as steps arrive, at a cost that does not grow with the capacity.
 
-The ring holds R rows of N environments; row t of all that ever came (an absolute row) lies in slot t mod R. A slice is
-L consecutive rows of one environment, all of them stored, and
+The ring holds R rows of N environments. A slice is L consecutive stored rows of one environment, and
 
-- by default all of one episode. An unfinished episode can be used up to its newest step;
-- with `cross_episodes` episodes do not matter;
-- with `strict=False` every stored step begins a slice, whose mask says where the episode, or what is stored, ends.
+- by default all of one episode; unfinished episodes have slices up to their newest step;
+- with `cross_episodes` of any episodes;
+- with `strict=False` every stored step starts a slice, whose mask ends with the episode or with the newest row.
 
-A slice is born when its last row arrives (with `strict=False`, its first) and dies when its first row is overwritten,
-so slices die in the order of their births. Those of one episode wait in a queue; the others need none. There are two
-laws: "slice" draws uniformly from all slices; "episode" draws uniformly from the episodes that hold a slice, as far as
-they are stored, then from the slices of that one. It keeps a queue of episodes instead, in the order of their ends.
+A slice is completed when its last row arrives (with `strict=False`, its first), and removed when its first row is
+overwritten, so slices are removed in order of completion. Slices of one episode are kept in a queue; the others need
+none. With sampling "slice" all slices have the same probability. With sampling "episode" an episode is drawn uniformly
+from those that hold a slice, as far as they are stored, and then one of its slices: the index then keeps a queue of
+episodes instead, in order of their ends.
 
-Inside a scan, `add` comes before `sample`: XLA copies the queue in the other order.
+Inside a scan, call `add` before `sample`: the other order copies the queue.
 """
 
 import jax
@@ -21,12 +21,13 @@ import jax.numpy as jnp
 from rlkit.ops._arrays import check_bools
 from rlkit.ops._integers import uint32, uniform_below
 from rlkit.ops.permutation import permute
-from rlkit.replay import cursor
-from rlkit.replay.slice_index import row_queue, sampling, update
-from rlkit.replay.slice_index.invariants import LAWS as LAWS
+from rlkit.replay import storage
+from rlkit.replay.slice_index import row_queue, update
+from rlkit.replay.slice_index.invariants import SAMPLING as SAMPLING
 from rlkit.replay.slice_index.invariants import check as check
 from rlkit.replay.slice_index.invariants import check_settings
-from rlkit.replay.slice_index.state import Births, SliceIndex, Slices
+from rlkit.replay.slice_index.sampling import draw_by_episode, has_unfinished_slice, mask_of, start_of
+from rlkit.replay.slice_index.state import CompletedSlices, SliceIndex, Slices
 from rlkit.types import Array, Key
 
 
@@ -37,39 +38,39 @@ def init(
     *,
     strict: bool = True,
     cross_episodes: bool = False,
-    law: str = "slice",
+    sampling: str = "slice",
 ) -> SliceIndex:
-    """The index of an empty ring [R, N].
+    """Return the index of an empty ring [R, N].
 
-    It takes 4 bytes a step and 4 a row; under "episode" 8 / L a step and 8 a row. With `strict=False` it takes 1 byte a
-    step; under "episode" 9 a step and 4 a row. With `cross_episodes` it takes nothing.
+    It takes 4 bytes a step and 4 a row; with sampling "episode" 8 / L a step and 8 a row. With `strict=False` it takes
+    1 byte a step; with sampling "episode" 9 a step and 4 a row. With `cross_episodes` it takes nothing.
 
     Args:
       num_rows, num_envs: R and N; R * N < 2^31.
       slice_len: L, 1 <= L <= R.
-      strict: whether a slice must have L steps; otherwise its mask says which it has.
-      cross_episodes: whether a slice may run on into the next episode of its environment.
-      law: "slice" or "episode", what is drawn uniformly.
+      strict: True for slices of exactly L steps; False for slices whose mask marks the real steps.
+      cross_episodes: True for slices that run on into the next episode of their environment.
+      sampling: "slice" or "episode", the items that are drawn uniformly.
 
     Raises:
-      ValueError: a size out of range, or a law that is unknown or has no meaning here.
+      ValueError: a size is out of range, or `sampling` is unknown or has no meaning with `cross_episodes`.
     """
-    check_settings(num_rows, num_envs, slice_len, cross_episodes, law)
-    by_episode = law == "episode"
+    check_settings(num_rows, num_envs, slice_len, cross_episodes, sampling)
+    by_episode = sampling == "episode"
     queued = strict and not cross_episodes
-    starts = (num_rows - slice_len + 1) * num_envs
-    episodes = num_rows // (slice_len if strict else 1) * num_envs
+    max_slices = (num_rows - slice_len + 1) * num_envs
+    max_episodes = num_rows // (slice_len if strict else 1) * num_envs
     return SliceIndex(
-        ring=cursor.init(num_rows),
+        ring=storage.empty_cursor(num_rows),
         age=jnp.zeros(num_envs, jnp.uint32) if queued or by_episode else None,
-        starts=row_queue.init(starts, num_rows, () if by_episode else jnp.int32) if queued else None,
-        episodes=row_queue.init(episodes, num_rows, (jnp.int32, jnp.uint32)) if by_episode else None,
+        starts=row_queue.init(max_slices, num_rows, () if by_episode else jnp.int32) if queued else None,
+        episodes=row_queue.init(max_episodes, num_rows, (jnp.int32, jnp.uint32)) if by_episode else None,
         ended=None if strict or cross_episodes else jnp.zeros((num_rows, num_envs), jnp.bool_),
         num_envs=num_envs,
         slice_len=slice_len,
         strict=strict,
         cross_episodes=cross_episodes,
-        law=law,
+        sampling=sampling,
     )
 
 
@@ -80,89 +81,100 @@ def build(
     num_rows: int | None = None,
     strict: bool = True,
     cross_episodes: bool = False,
-    law: str = "slice",
+    sampling: str = "slice",
 ) -> SliceIndex:
-    """The index of a data set at hand, done [T, N] bool, in one pass; `num_rows` (T by default) leaves room for more.
+    """Return the index of a whole data set in one pass: equal to what `init` and `add` give.
 
-    It equals what `init` and `add` give. It takes some 25 bytes a step beside the index while it runs: `add` a very
-    large data set in parts instead. The other arguments are those of `init`. Raises ValueError as `init` and `add` do.
+    While it runs it takes some 25 bytes a step beside the index: `add` a very large data set in parts instead.
+
+    Args:
+      done: [T, N] bool, terminated | truncated.
+      num_rows: R, T by default; more leaves room for steps to come.
+      slice_len, strict, cross_episodes, sampling: see `init`.
+
+    Raises:
+      ValueError: as `init` and `add`.
     """
     num_steps, num_envs = done.shape
     num_rows = num_steps if num_rows is None else num_rows
-    return add(init(num_rows, num_envs, slice_len, strict=strict, cross_episodes=cross_episodes, law=law), done)
+    return add(
+        init(num_rows, num_envs, slice_len, strict=strict, cross_episodes=cross_episodes, sampling=sampling), done
+    )
 
 
 def add(state: SliceIndex, done: Array) -> SliceIndex:
-    """The index after T rows more, which overwrite the oldest where the ring is full.
+    """Return the index after T more rows, which overwrite the oldest where the ring is full.
 
     Args:
       state: of a ring [R, N].
       done: [T, N] bool, terminated | truncated, 1 <= T <= R.
 
     Raises:
-      ValueError: done is not boolean, or not of such a shape.
+      ValueError: `done` is not boolean, or not of such a shape.
     """
-    ages, born = update.arrivals(state, done)
-    slots = cursor.next_slots(state.ring, done.shape[0])
-    after = state.replace(ring=cursor.advance(state.ring, done.shape[0]))
-    # Slices that begin in the oldest row were born with this one: what was born, or ended, before it is dead. Until
-    # that row has come, nothing was, and this is the slot of the next row, which still has the first position.
-    first = cursor.slot_of(after.ring, _starting_rows(after))
+    lengths, completed = update.completions(state, done)
+    slots = storage.next_slots(state.ring, done.shape[0])
+    after = state.replace(ring=storage.advance(state.ring, done.shape[0]))
+    # The slices of the oldest row were completed by the row in this slot, so what earlier rows completed, or ended, is
+    # to be removed. Before `span` rows are stored this is the slot of the next row, with the queue's first position.
+    first = storage.slot_before_head(after.ring, _starting_rows(after))
     if state.starts is not None:
-        begin = () if state.law == "episode" else update.steps_of(state, update.start_slots(state, slots))
-        starts = row_queue.push(state.starts, slots, born, begin)
+        by_episode = state.sampling == "episode"
+        begin = () if by_episode else storage.flat_indices(update.start_slots(state, slots), state.num_envs)
+        starts = row_queue.push(state.starts, slots, completed, begin)
         after = after.replace(starts=row_queue.drop_before(starts, first))
     if state.episodes is not None:
-        episodes = row_queue.push(state.episodes, slots, born & done, (update.steps_of(state, slots), ages))
+        ends = storage.flat_indices(slots, state.num_envs)
+        episodes = row_queue.push(state.episodes, slots, completed & done, (ends, lengths))
         after = after.replace(episodes=row_queue.drop_before(episodes, first))
-    if ages is not None:
-        after = after.replace(age=jnp.where(done[-1], jnp.uint32(0), ages[-1]))
+    if lengths is not None:
+        after = after.replace(age=jnp.where(done[-1], jnp.uint32(0), lengths[-1]))
     if state.ended is not None:
         after = after.replace(ended=state.ended.at[slots].set(done, unique_indices=True))
     return after
 
 
-def births(state: SliceIndex, done: Array) -> Births:
-    """The slices that `add(state, done)` is about to bring, without those that it also kills.
+def completed_slices(state: SliceIndex, done: Array) -> CompletedSlices:
+    """Slices that `add(state, done)` will complete, without those whose first row it overwrites again.
 
-    All slices that begin in one of the T slots from `state.ring.slot` on die with it.
+    All slices that begin in one of the T slots from `state.ring.slot` on are removed by it.
 
     Args:
       state: the index before these rows.
       done: [T, N] bool, as for `add`.
 
     Returns:
-      Births: slot [T] int32, born [T, N] bool.
+      CompletedSlices: slot [T] int32, completed [T, N] bool.
 
     Raises:
       ValueError: as `add`.
     """
-    _, born = update.arrivals(state, done)
-    slots = update.start_slots(state, cursor.next_slots(state.ring, done.shape[0]))
-    return Births(slots.astype(jnp.int32), born)
+    _, completed = update.completions(state, done)
+    slots = update.start_slots(state, storage.next_slots(state.ring, done.shape[0]))
+    return CompletedSlices(slots.astype(jnp.int32), completed)
 
 
 def size(state: SliceIndex) -> Array:
-    """How many slices can be drawn now, [] int32."""
+    """Number of slices that can be drawn now, [] int32."""
     if state.starts is not None:
         return row_queue.size(state.starts).astype(jnp.int32)
     return (_starting_rows(state) * jnp.uint32(state.num_envs)).astype(jnp.int32)
 
 
 def num_episodes(state: SliceIndex) -> Array:
-    """How many episodes hold at least one slice that can be drawn now, [] int32.
+    """Number of episodes that hold a slice that can be drawn now, [] int32.
 
     Raises:
-      ValueError: the law of the index is "slice": it does not know.
+      ValueError: the index does not keep episodes, as its sampling is "slice".
     """
     if state.episodes is None:
-        raise ValueError(f"law={state.law!r} must be 'episode' for num_episodes; give it to init")
-    unfinished = jnp.sum(sampling.is_open(state), dtype=jnp.uint32)
-    return (row_queue.size(state.episodes) + unfinished).astype(jnp.int32)
+        raise ValueError(f"sampling={state.sampling!r} must be 'episode' for num_episodes; give it to init")
+    num_unfinished = jnp.sum(has_unfinished_slice(state), dtype=jnp.uint32)
+    return (row_queue.size(state.episodes) + num_unfinished).astype(jnp.int32)
 
 
 def sample(state: SliceIndex, key: Key, num_slices: int) -> Slices:
-    """Draw slices by the law of the index, with replacement.
+    """Draw slices as the index's `sampling` prescribes, with replacement.
 
     Args:
       state: of slices of L steps.
@@ -172,19 +184,19 @@ def sample(state: SliceIndex, key: Key, num_slices: int) -> Slices:
     Returns:
       Slices: row, slot, env [B], mask [B, L]; where there is nothing to draw the mask is all False.
     """
-    if state.law == "episode":
-        slot, env = sampling.draw_by_episode(state, key, num_slices)
+    if state.sampling == "episode":
+        slot, env = draw_by_episode(state, key, num_slices)
     else:
-        slot, env = sampling.start_of(state, uniform_below(key, (num_slices,), uint32(size(state))))
+        slot, env = start_of(state, uniform_below(key, (num_slices,), uint32(size(state))))
     slices = _slices(state, slot, env)
     return slices._replace(mask=slices.mask & (size(state) > 0))
 
 
 def batch_of_pass(state: SliceIndex, key: Key, k: Array | int, num_slices: int) -> Slices:
-    """Batch k of a pass in which each slice comes once, in random order, provided that nothing is added meanwhile.
+    """Return batch k of a pass that visits each slice once, in random order, as long as nothing is added.
 
     Args:
-      state: of slices of L steps, under the law "slice".
+      state: of slices of L steps, with sampling "slice".
       key: the key of the pass, the same for all of its batches.
       k: [] int, from 0; a pass has size / B batches, rounded up.
       num_slices: B, static.
@@ -193,20 +205,20 @@ def batch_of_pass(state: SliceIndex, key: Key, k: Array | int, num_slices: int) 
       Slices: row, slot, env [B], mask [B, L]; the mask is False beyond the end of the pass.
 
     Raises:
-      ValueError: the law of the index is "episode".
+      ValueError: the sampling of the index is "episode".
     """
-    if state.law != "slice":
-        raise ValueError(f"law={state.law!r} must be 'slice' for batch_of_pass; give it to init")
+    if state.sampling != "slice":
+        raise ValueError(f"sampling={state.sampling!r} must be 'slice' for batch_of_pass; give it to init")
     total = size(state)
-    place = uint32(k) * jnp.uint32(num_slices) + jnp.arange(num_slices, dtype=jnp.uint32)
-    real = place < uint32(total)
-    item = permute(jax.random.clone(key), jnp.where(real, place, 0), jnp.maximum(total, 1))
-    slices = _slices(state, *sampling.start_of(state, uint32(item)))
-    return slices._replace(mask=slices.mask & real[:, None])
+    position = uint32(k) * jnp.uint32(num_slices) + jnp.arange(num_slices, dtype=jnp.uint32)
+    in_pass = position < uint32(total)
+    nth = permute(jax.random.clone(key), jnp.where(in_pass, position, 0), jnp.maximum(total, 1))
+    slices = _slices(state, *start_of(state, uint32(nth)))
+    return slices._replace(mask=slices.mask & in_pass[:, None])
 
 
 def at(state: SliceIndex, slot: Array, env: Array) -> Slices:
-    """The slices that begin at given steps, found elsewhere: in a tree of priorities, say.
+    """Return the slices that begin at given steps, such as steps drawn from a tree of priorities.
 
     Args:
       state: of slices of L steps.
@@ -219,34 +231,34 @@ def at(state: SliceIndex, slot: Array, env: Array) -> Slices:
 
 
 def slice_starts_from_done(done: Array, slice_len: int) -> Array:
-    """Where the slices of `slice_len` steps of one episode begin in a batch at hand, unfinished episodes included.
+    """Mark the steps of a batch at which slices of one episode begin, unfinished episodes included.
 
     Args:
       done: [T, ...] bool, terminated | truncated.
-      slice_len: at least 1, static.
+      slice_len: steps of a slice, at least 1, static.
 
     Returns:
       [T, ...] bool.
 
     Raises:
-      ValueError: done is not boolean, or slice_len < 1.
+      ValueError: `done` is not boolean, or slice_len < 1.
     """
     check_bools(done=done)
     if slice_len < 1:
         raise ValueError(f"slice_len={slice_len} must be at least 1")
-    lost = min(slice_len - 1, done.shape[0])
-    ends = update.ages_of(done, jnp.zeros(done.shape[1:], jnp.uint32)) >= slice_len
-    return jnp.concatenate([ends[lost:], jnp.zeros((lost, *done.shape[1:]), jnp.bool_)])
+    num_without = min(slice_len - 1, done.shape[0])  # steps at the end, too late for a slice to begin
+    ends = update.episode_lengths(done, jnp.zeros(done.shape[1:], jnp.uint32)) >= slice_len
+    return jnp.concatenate([ends[num_without:], jnp.zeros((num_without, *done.shape[1:]), jnp.bool_)])
 
 
 def _starting_rows(state: SliceIndex) -> Array:
-    """How many rows are old enough for a slice to begin there, [] uint32."""
+    """Number of rows that are old enough for a slice to begin there, [] uint32."""
     too_new = jnp.uint32(state.span - 1)
     return jnp.maximum(state.ring.rows, too_new) - too_new
 
 
 def _slices(state: SliceIndex, slot: Array, env: Array) -> Slices:
-    """The slices that begin there; slot, env [B] uint32."""
-    back = cursor.back_of(state.ring, slot)
-    mask = sampling.mask_of(state, slot, env, back)
-    return Slices(state.ring.head - back, slot.astype(jnp.int32), env.astype(jnp.int32), mask)
+    """Return the slices that begin at slots and environments [B] uint32."""
+    distance = storage.distance_to_head(state.ring, slot)
+    mask = mask_of(state, slot, env, distance)
+    return Slices(state.ring.head - distance, slot.astype(jnp.int32), env.astype(jnp.int32), mask)

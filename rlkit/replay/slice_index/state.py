@@ -1,36 +1,36 @@
-"""The state of a slice index, and the records that it gives out."""
+"""Records of a slice index: its state, slices that were drawn, and slices that new rows complete."""
 
 from typing import NamedTuple
 
 import flax.struct
 
-from rlkit.replay.cursor import Cursor
 from rlkit.replay.slice_index.row_queue import RowQueue
+from rlkit.replay.storage import Cursor
 from rlkit.types import Array
 
 
 class SliceIndex(flax.struct.PyTreeNode):
-    """What is known of a ring [R, N] and its slices of L steps. What the kind of slices does not need is None.
+    """Slices of L steps in a ring [R, N]. Fields that this kind of slices does not need are None.
 
     Attributes:
-      ring: the next row to arrive (head, slot: [] uint32) and how many are stored (rows: [] uint32).
-      age: [N] uint32, how many steps the unfinished episode has, R at most.
-      starts: the slices in the order of their births: where they begin. Under "episode" they are only counted.
-      episodes: the finished episodes that hold a slice, in the order of their ends: the end, and the length up to R.
-      ended: [R, N] bool, which stored steps were the last of their episode.
-      num_envs, slice_len, strict, cross_episodes, law: as given to `init`, static.
+      ring: cursor of the ring: the next row (head, slot: [] uint32) and the number of stored rows (rows: [] uint32).
+      age: [N] uint32, length so far of each environment's unfinished episode, R at most.
+      starts: first steps of the slices in order of completion; with sampling "episode" the slices are only counted.
+      episodes: last steps and lengths, R at most, of the finished episodes that hold a slice, in order of their ends.
+      ended: [R, N] bool, True at stored steps that were the last of their episode.
+      num_envs, slice_len, strict, cross_episodes, sampling: as given to `init`, static.
     """
 
     ring: Cursor
     age: Array | None  # [N]
-    starts: RowQueue | None  # of slot * N + env, [(R - L + 1) * N] int32
-    episodes: RowQueue | None  # of slot * N + env, [R // L * N] int32, and lengths, [R // L * N] uint32
+    starts: RowQueue | None  # of flat indices, [(R - L + 1) * N] int32
+    episodes: RowQueue | None  # of flat indices, [R // L * N] int32, and lengths, [R // L * N] uint32
     ended: Array | None  # [R, N]
     num_envs: int = flax.struct.field(pytree_node=False)
     slice_len: int = flax.struct.field(pytree_node=False)
     strict: bool = flax.struct.field(pytree_node=False)
     cross_episodes: bool = flax.struct.field(pytree_node=False)
-    law: str = flax.struct.field(pytree_node=False)
+    sampling: str = flax.struct.field(pytree_node=False)
 
     @property
     def num_rows(self) -> int:
@@ -39,21 +39,21 @@ class SliceIndex(flax.struct.PyTreeNode):
 
     @property
     def span(self) -> int:
-        """How many stored rows of [R, N] a slice needs: L, or 1 with `strict=False`."""
+        """Number of stored rows that a slice needs: L, or 1 with `strict=False`."""
         return self.slice_len if self.strict else 1
 
 
 class Slices(NamedTuple):
-    """Slices that were drawn: [B] starts. One is still stored while `state.ring.head - row <= state.ring.rows`."""
+    """First steps and masks of B slices. A slice is stored while `state.ring.head - row <= state.ring.rows`."""
 
     row: Array  # [B] uint32, absolute row of the first step, modulo 2^32
-    slot: Array  # [B] int32, where in the ring that row lies
+    slot: Array  # [B] int32, slot of that row
     env: Array  # [B] int32
-    mask: Array  # [B, L] bool, which steps are real
+    mask: Array  # [B, L] bool, True at real steps
 
 
-class Births(NamedTuple):
-    """The slices that [T, N] steps bring: those that end with a step, or begin with it where `strict=False`."""
+class CompletedSlices(NamedTuple):
+    """Slices that [T, N] steps complete: those that end with a step, or begin with it where `strict=False`."""
 
-    slot: Array  # [T] int32, where in the ring they begin
-    born: Array  # [T, N] bool
+    slot: Array  # [T] int32, slot of the first step of the slices that row t completes
+    completed: Array  # [T, N] bool, True where step (t, n) completes a slice
