@@ -70,14 +70,21 @@ def exact(state: Any) -> dict[str, Any]:
 
 
 def slices(
-    stored: int, capacity: int, slices: int, slice_len: int, rows: int, envs: int = 1, law: str = "slice", **counts: int
+    stored: int,
+    capacity: int,
+    slices: int,
+    slice_len: int,
+    rows: int,
+    envs: int = 1,
+    sampling: str = "slice",
+    **counts: int,
 ) -> JaxCase:
     """A buffer of slices; `rows` steps of each of `envs` environments are added at a time.
 
     `stored` and `capacity` are rounded down to a multiple of `envs`.
     """
     stored, capacity = (size // envs * envs for size in (stored, capacity))
-    buffer, rng = replay.slices(capacity, slices, slice_len, law=law), np.random.default_rng(0)
+    buffer, rng = replay.slices(capacity, slices, slice_len, sampling=sampling), np.random.default_rng(0)
     state, add = buffer.init(example(bytes_of_steps(rng, (1,))), envs), donated(buffer.add)
     for steps in slices_filling(rng, stored, envs):
         state = add(state, record(**steps))

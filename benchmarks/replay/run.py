@@ -43,9 +43,9 @@ BATCH, SLICES, SLICE_LEN, ADDED = 256, 256, 4, 256
 PER_ROUND = {"jit": 2000, "python": 500}  # cycles
 WITH_XLA = ("rlkit", "flashbax")
 LAYOUTS = {  # by name, the arguments of rlkit's buffer
-    "1 env x 256 steps": {"envs": 1, "rows": ADDED, "law": "slice"},
-    "1 env x 256 steps, by episode": {"envs": 1, "rows": ADDED, "law": "episode"},
-    "256 envs x 1 step": {"envs": ADDED, "rows": 1, "law": "slice"},
+    "1 env x 256 steps": {"envs": 1, "rows": ADDED, "sampling": "slice"},
+    "1 env x 256 steps, by episode": {"envs": 1, "rows": ADDED, "sampling": "episode"},
+    "256 envs x 1 step": {"envs": ADDED, "rows": 1, "sampling": "slice"},
 }
 FULL = {
     "capacities": [2**14, 2**17, 2**20, 2**23],

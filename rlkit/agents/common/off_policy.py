@@ -19,8 +19,9 @@ from rlkit.agents.common import exploration, normalization
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.ops.schedules import schedule
 from rlkit.ops.windows import n_step_window
+from rlkit.replay.validation import check_capacity
 from rlkit.spaces import Space
-from rlkit.types import Array, Buffer, ConfigError, Key, PyTree, Sample, Scalar, Transition
+from rlkit.types import Array, Buffer, Key, PyTree, Sample, Scalar, Transition
 
 
 class ReplayState(struct.PyTreeNode):
@@ -82,15 +83,8 @@ def init(buffer: Buffer, example: Transition, num_envs: int) -> ReplayState:
 def check(config: OffPolicyConfig, num_envs: int, num_steps: int) -> None:
     """Raise a ConfigError where a rollout of this size does not fit the buffer or the number of gradient steps."""
     config.num_gradient_steps(num_envs * num_steps)
-    if config.capacity % num_envs:
-        near = max(config.capacity // num_envs, 1) * num_envs
-        raise ConfigError(f"capacity={config.capacity} must be a multiple of num_envs = {num_envs}; try {near}")
-    least = max(num_steps, config.item_length) * num_envs
-    if config.capacity < least:
-        raise ConfigError(
-            f"capacity={config.capacity} must be at least {least}, for rollouts of {num_steps} steps, and items of "
-            f"{config.item_length}, of {num_envs} environments; try {least}"
-        )
+    purpose = f"rollouts of {num_steps} steps, and items of {config.item_length}, of {num_envs} environments"
+    check_capacity(config.capacity, num_envs, min_rows=max(num_steps, config.item_length), purpose=purpose)
 
 
 def store(static: Static, state: Any, rollout: Transition) -> Any:
