@@ -67,12 +67,12 @@ def hand_made():
     )
 
 
-def numbers(agent, batch, outputs=()):
+def numbers(module, agent, batch, outputs=()):
     """-> loss, priority and gradient of the agent, and the outputs of its two networks in float64."""
     static, state = agent.static, start(agent, space=MASKED)
     target = jax.random.normal(jax.random.key(9), (3, 4, *outputs))
     state = state.replace(target_params=target)
-    grad = jax.jit(jax.value_and_grad(partial(dqn.loss, static), has_aux=True))
+    grad = jax.jit(jax.value_and_grad(partial(module.loss, static), has_aux=True))
     (loss, (priority, _)), gradient = grad(state.params, state, batch, jax.random.key(1))
 
     def outputs_of(params, obs):
@@ -91,7 +91,7 @@ def chosen(values, batch):
 def test_the_loss_of_dqn_by_hand(hand_made, double):
     batch, rows = hand_made, np.arange(B)
     agent = dqn.make(dqn.Config(**SMALL, double=double), MASKED, Discrete(4), linear())
-    loss, priority, gradient, q, q_next, next_q = numbers(agent, batch)
+    loss, priority, gradient, q, q_next, next_q = numbers(dqn, agent, batch)
     action = chosen(q_next if double else next_q, batch)
     assert np.any(chosen(q_next, batch) != chosen(next_q, batch))  # otherwise nothing is told apart
     assert np.any(np.argmax(next_q, -1) != chosen(next_q, batch))
@@ -111,7 +111,7 @@ def test_the_loss_of_c51_by_hand(hand_made):
     batch, rows = hand_made, np.arange(B)
     config = c51.Config(**SMALL, num_atoms=5, v_min=-2.0, v_max=2.0)
     agent = c51.make(config, MASKED, Discrete(4), linear((5,)))
-    loss, priority, gradient, q, q_next, next_q = numbers(agent, batch, (5,))
+    loss, priority, gradient, q, q_next, next_q = numbers(c51, agent, batch, (5,))
     atoms = np.linspace(-2, 2, 5)
     probs = softmax(np.nan_to_num(next_q))[rows, chosen(softmax(q_next) @ atoms, batch)]
     expected, divergence = np.zeros(B), np.zeros(B)
@@ -132,7 +132,7 @@ def test_the_loss_of_c51_by_hand(hand_made):
 def test_the_loss_of_qrdqn_by_hand(hand_made):
     batch, rows = hand_made, np.arange(B)
     agent = qrdqn.make(qrdqn.Config(**SMALL, num_quantiles=3), MASKED, Discrete(4), linear((3,)))
-    loss, priority, gradient, q, q_next, next_q = numbers(agent, batch, (3,))
+    loss, priority, gradient, q, q_next, next_q = numbers(qrdqn, agent, batch, (3,))
     later = next_q[rows, chosen(q_next.mean(-1), batch)]
     expected = np.zeros(B)
     for b in range(B):
@@ -293,7 +293,7 @@ def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
         ("qrdqn", {}, Box(-jnp.inf, jnp.inf, (2,)), "agent='qrdqn' needs a Discrete .*; use ppo$"),
         ("dqn", {}, Box(0, 3, (2,), jnp.int32), "agent='dqn' needs a Discrete .*; no agent can act in it"),
         ("pqn", {}, Box(-1, 1, (2,)), "agent='pqn' needs a Discrete"),
-        ("dqn", {"torso": "conv"}, Discrete(2), "torso='conv' needs one image"),
+        ("dqn", {"torso": "conv"}, Discrete(2), "torso='conv' needs observations of one image"),
     ],
 )
 def test_spaces_that_do_not_fit(name, settings, space, words):
