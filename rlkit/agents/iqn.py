@@ -1,0 +1,276 @@
+"""Implicit quantile networks, IQN (Dabney et al. 2018b): DQN with the quantile function of the returns.
+
+The network gives the quantile z(o, a, τ) of the return at any fraction τ. A gradient step draws N fractions τ_i and N'
+fractions τ'_j uniformly for each transition of a replay buffer, and minimizes (equation 3)
+
+    E[ w Σ_i mean_j |τ_i - 1[u_ij < 0]| huber(u_ij) ],   u_ij = r + γ^n z_target(o', a*, τ'_j) - z(o, a, τ_i)
+
+where a* maximizes Q(o', a), the mean over K fractions. With `munchausen` (M-IQN, Vieillard et al. 2020) a softmax of
+the target network's Q takes the place of a*, and the log-probability of the action taken is a bonus: u_ij is
+
+    r + α clip(τ log π(a|o), l_0, 0) + γ^n Σ_a' π(a'|o') (z_target(o', a', τ'_j) - τ log π(a'|o')) - z(o, a, τ_i)
+
+with π = softmax(Q_target / τ) over the legal actions, whose temperature τ is not a fraction. With n-step returns the
+bonus is that of the first action alone, and the entropy that of the last observation alone: a replayed action's bonus
+would need the target network at every step between. The other fields are those of `dqn`.
+
+Departures from the papers: Q in targets and in greedy actions is the mean at the midpoints of K equal shares, a rule
+without noise, where IQN draws K fractions; actions that explore draw them. The features that fractions are multiplied
+with are those of the last hidden layer. The Huber loss is not divided by its threshold, which is 1 in the papers.
+"""
+
+from functools import partial
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Interval
+from flax import struct
+from pydantic import Field, PositiveInt, model_validator
+
+from rlkit.agents.common import exploration, normalization, off_policy, validation
+from rlkit.agents.common.config import EpsilonHyper, OffPolicyConfig, OffPolicyHyper, Positive, TorsoConfig, as_arrays
+from rlkit.agents.common.normalization import Normalizer, normalize_obs
+from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
+from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.q_learning import Actor, Static
+from rlkit.networks import implicit_quantiles
+from rlkit.networks.features import action_mask
+from rlkit.ops._arrays import pick
+from rlkit.ops.distributional import quantile_q_learning
+from rlkit.spaces import Discrete, Space
+from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
+
+
+class Config(OffPolicyConfig, TorsoConfig):
+    """Static settings."""
+
+    double: bool = Field(False, description="the online network selects the next action; not with munchausen")
+    dueling: bool = False
+    munchausen: bool = Field(False, description="a bonus for the log-probability of the action, and soft targets")
+    num_quantiles: PositiveInt = Field(64, description="N, fractions of a transition whose quantiles learn")
+    num_target_quantiles: PositiveInt = Field(64, description="N', fractions of a transition's target")
+    num_value_quantiles: PositiveInt = Field(32, description="K, fractions whose mean is the value of an action")
+    num_cosines: PositiveInt = Field(64, description="n, cosines in the embedding of a fraction")
+
+    @model_validator(mode="after")
+    def _one_next_policy(self) -> "Config":
+        if self.double and self.munchausen:
+            raise ValueError("double=True selects one next action, and munchausen=True averages over all; use one")
+        return self
+
+
+class Hyper(OffPolicyHyper, EpsilonHyper):
+    """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
+
+    huber_delta: Annotated[Positive, "kappa of the paper"] = 1.0
+    max_grad_norm: Positive = 10.0
+    munchausen_alpha: Annotated[Scalar, Interval(ge=0.0, le=1.0), "share of the log-probability in the bonus"] = 0.9
+    munchausen_clip: Annotated[Scalar, Interval(le=0.0), "l_0, the least scaled log-probability in the bonus"] = -1.0
+    temperature: Annotated[Positive, "of the softmax of munchausen, and the scale of its log-probabilities"] = 0.03
+
+
+class State(struct.PyTreeNode):
+    """Everything that learning carries from update to update."""
+
+    hyper: Hyper
+    params: PyTree
+    target_params: PyTree
+    opt_state: PyTree
+    normalizer: Normalizer
+    replay: ReplayState
+
+
+def quantiles(static: Static, params: PyTree, obs_stats: PyTree, obs: PyTree, fractions: Array | np.ndarray) -> Array:
+    """The quantiles [..., K, A] float32 of observations [...] at fractions [..., K], or [K] for all of them."""
+    output = static.network.apply(params, normalize_obs(static.obs_space, obs_stats, obs), fractions)
+    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+
+
+def values(static: Static, params: PyTree, obs_stats: PyTree, obs: PyTree) -> Array:
+    """The values [..., A] of observations [...], means of their quantiles at K midpoints."""
+    fractions = midpoints(static.config.num_value_quantiles)
+    return quantiles(static, params, obs_stats, obs, fractions).mean(-2)
+
+
+def midpoints(count: int) -> np.ndarray:
+    """The midpoints [count] float32 of equal shares of [0, 1]."""
+    return ((np.arange(count) + 0.5) / count).astype(np.float32)
+
+
+def soft_policy(q: Array, mask: Array | None, temperature: Scalar) -> tuple[Array, Array]:
+    """The softmax of values over a temperature, and its log-probabilities times the temperature.
+
+    They are computed from the distances to the largest value, which stay exact at small temperatures (Vieillard et al.
+    2020, appendix B.1).
+
+    Args:
+      q: [..., A] float, the values.
+      mask: [..., A] bool, the legal actions; None where all are.
+      temperature: scalar > 0.
+
+    Returns:
+      [..., A] the probabilities, 0 for illegal actions, and [..., A] the scaled log-probabilities, which are to be read
+      for legal actions alone.
+    """
+    q = exploration.mask_illegal(q, mask)
+    distance = q - jnp.max(q, axis=-1, keepdims=True)
+    log_total = jax.nn.logsumexp(distance / temperature, axis=-1, keepdims=True)
+    return jax.nn.softmax(distance / temperature, axis=-1), distance - temperature * log_total
+
+
+def greedy_targets(static: Static, params: PyTree, state: State, batch: Batch, next_quantiles: Array) -> Array:
+    """The quantiles [B, N'] of the greedy next action, among `next_quantiles` [B, N', A]."""
+    selecting = params if static.config.double else state.target_params
+    q = values(static, jax.lax.stop_gradient(selecting), state.normalizer.obs, batch.next_obs)
+    action = exploration.greedy(static.action_space, q, action_mask(batch.next_obs)).astype(jnp.int32)
+    return pick(next_quantiles, jnp.broadcast_to(action[:, None], next_quantiles.shape[:-1]))
+
+
+def soft_targets(static: Static, state: State, batch: Batch, next_quantiles: Array) -> Array:
+    """The quantiles [B, N'] of the next return with its entropy, averaged over the next action of the soft policy."""
+    q = values(static, state.target_params, state.normalizer.obs, batch.next_obs)
+    probs, scaled_log = soft_policy(q, action_mask(batch.next_obs), state.hyper.temperature)
+    # A select: the quantiles of illegal actions, which nothing trains, are not read; 0 times infinity is NaN.
+    return jnp.sum(jnp.where(probs[:, None] > 0, probs[:, None] * (next_quantiles - scaled_log[:, None]), 0.0), axis=-1)
+
+
+def bonus(static: Static, state: State, batch: Batch) -> Array:
+    """Munchausen's bonus [B]: the clipped log-probability of the actions taken, by the target network."""
+    q = values(static, state.target_params, state.normalizer.obs, batch.obs)
+    _, scaled_log = soft_policy(q, action_mask(batch.obs), state.hyper.temperature)
+    return state.hyper.munchausen_alpha * jnp.clip(pick(scaled_log, batch.action), state.hyper.munchausen_clip, 0.0)
+
+
+def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
+    """The loss [] of a batch, its priorities [B], and its metrics."""
+    online_key, target_key = jax.random.split(key)
+    config, obs_stats = static.config, state.normalizer.obs
+    num_items = batch.reward.shape[0]
+    fractions = jax.random.uniform(online_key, (num_items, config.num_quantiles), jnp.float32)
+    next_fractions = jax.random.uniform(target_key, (num_items, config.num_target_quantiles), jnp.float32)
+    now = quantiles(static, params, obs_stats, batch.obs, fractions)  # [B, N, A]
+    now = pick(now, jnp.broadcast_to(batch.action[:, None], fractions.shape))  # [B, N]
+    later = quantiles(static, state.target_params, obs_stats, batch.next_obs, next_fractions)  # [B, N', A]
+    reward = batch.reward
+    if config.munchausen:
+        later = soft_targets(static, state, batch, later)
+        reward = reward + bonus(static, state, batch)
+    else:
+        later = greedy_targets(static, params, state, batch, later)
+    # The next action has been chosen, so the axis of actions has length 1. The op ends the target at terminal states.
+    only = jnp.zeros_like(batch.action, jnp.int32)
+    per_item = quantile_q_learning(
+        now[..., None],
+        fractions,
+        only,
+        reward,
+        batch.discount,
+        later[..., None],
+        later[..., None],
+        kappa=state.hyper.huber_delta,
+    )
+    total = jnp.mean(batch.weight * per_item)
+    priority = jax.lax.stop_gradient(per_item)
+    return total, (priority, {"loss": total, "q": jnp.mean(now), "priority": priority.mean()})
+
+
+def gradient_step(
+    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
+) -> tuple[State, Array, dict[str, Array]]:
+    """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
+    batch = off_policy.n_step_batch(sample, state.hyper.gamma)
+    gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
+    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+    params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
+    target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
+    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
+    return state, priority, metrics | {"grad_norm": grad_norm}
+
+
+def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
+    """The state before learning; `example` is one step without batch axes."""
+    params = static.network.init(key, example.obs, midpoints(1))
+    return State(
+        hyper=as_arrays(hyper),
+        params=params,
+        target_params=jax.tree.map(jnp.array, params),
+        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
+        replay=off_policy.init(static.buffer, example, num_envs),
+    )
+
+
+def actor(static: Static, state: State) -> Actor:
+    """Parameters and statistics for acting."""
+    return Actor(state.params, state.normalizer.obs, exploration.epsilon(state.hyper, state.replay.num_steps))
+
+
+def act(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
+    """One exploring step for one observation: the best mean of K quantiles, at random fractions, or a random action."""
+    fractions_key, explore_key = jax.random.split(key)
+    fractions = jax.random.uniform(fractions_key, (static.config.num_value_quantiles,), jnp.float32)
+    q = quantiles(static, actor.params, actor.obs_stats, obs, fractions).mean(-2)
+    action = exploration.epsilon_greedy(explore_key, static.action_space, q, action_mask(obs), actor.epsilon)
+    return memory, action, ()
+
+
+def policy(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
+    """One step for one observation: the action of the largest mean, at the midpoints. The key is not used."""
+    q = values(static, actor.params, actor.obs_stats, obs)
+    return memory, exploration.greedy(static.action_space, q, action_mask(obs)), ()
+
+
+def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
+    """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
+    state = off_policy.store(static, state, rollout)
+    state, metrics = off_policy.learn(static, gradient_step, state, key, rollout.reward.size)
+    return off_policy.update_statistics(static, state, rollout), metrics
+
+
+def supports(action_space: Space) -> bool:
+    """True for the action spaces that the agent can act in."""
+    return isinstance(action_space, Discrete)
+
+
+def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
+    """IQN for these spaces.
+
+    Args:
+      config: the static settings.
+      obs_space, action_space: an environment's spaces.
+      network: anything with `init(key, obs, fractions) -> params` and `apply(params, obs, fractions) -> quantiles
+        [..., K, A]`, as attributes or as a pair, for fractions [..., K] or [K]; None for the one that `config`
+        describes.
+
+    Raises:
+      ConfigError: the action space is not Discrete, or a setting does not fit.
+    """
+    supported, needed = supports(action_space), "a Discrete action space"
+    validation.check_action_space("iqn", action_space, supported=supported, needed=needed)
+    assert isinstance(action_space, Discrete)
+    validation.check_torso(config, obs_space)
+    if network is None:
+        described = config.model_dump(include=set(implicit_quantiles.SETTINGS))
+        network = implicit_quantiles.implicit_quantiles(obs_space=obs_space, num_actions=action_space.n, **described)
+    network = validation.as_network(network)
+    static = Static(config, obs_space, action_space, network, off_policy.buffer(config))
+    return Agent(
+        init=partial(init, static),
+        actor=partial(actor, static),
+        act=partial(act, static),
+        policy=partial(policy, static),
+        update=partial(update, static),
+        check=partial(off_policy.check, config),
+        add=partial(off_policy.add, static),
+        learn=partial(off_policy.learn, static, gradient_step),
+        static=static,
+    )
+
+
+_FEW = {"num_quantiles": 4, "num_target_quantiles": 3, "num_value_quantiles": 5, "num_cosines": 8}
+EXAMPLES = (  # (environment, settings) that the contract tests run
+    ("Probe-ObservationAction", _FEW | {"double": True, "replay": "prioritized", "normalize_obs": True}),
+    ("Probe-MaskedAction", _FEW | {"munchausen": True, "dueling": True, "n_step": 3, "store_obs_once": True}),
+)
