@@ -1,4 +1,7 @@
-"""Value-based agents for discrete actions (DQN, C51, QR-DQN, IQN): static arguments, network outputs, exploration."""
+"""Value-based agents for discrete actions: static arguments, outputs of a Q-network, parameters for acting.
+
+DQN, C51 and QR-DQN use all of it; agents with a network of another interface use `Static`, `Actor` and `actor`.
+"""
 
 from typing import Any, NamedTuple
 
@@ -65,5 +68,6 @@ def apply(static: Any, params: PyTree, obs_stats: PyTree, obs: PyTree, key: Key 
 
 def actor(static: Static, state: Any) -> Actor:
     """Parameters and statistics for acting; a noisy network explores by its noise alone."""
-    epsilon = jnp.zeros(()) if static.config.noisy else exploration.epsilon(state.hyper, state.replay.num_steps)
+    noisy = getattr(static.config, "noisy", False)
+    epsilon = jnp.zeros(()) if noisy else exploration.epsilon(state.hyper, state.replay.num_steps)
     return Actor(state.params, state.normalizer.obs, epsilon)
