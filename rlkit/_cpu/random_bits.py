@@ -4,42 +4,65 @@ JAX rolls the rounds of threefry into a loop, and XLA's CPU backend makes of eac
 that fuses with nothing (benchmarks/ppo/NOTES.md).
 """
 
+import functools
 import math
-from functools import partial
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.random import define_prng_impl
 from jax.typing import ArrayLike
 
-from rlkit._cpu.primitives import once, ones
+from rlkit._cpu.primitives import once
+from rlkit._cpu.switch import enabled
 from rlkit.types import Array, PyTree
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_DEFAULT = "threefry2x32"  # JAX's name of its default generator
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-def straight(tree: PyTree) -> PyTree:
-    """`tree` with all keys [...] of JAX's default generator as keys [...] of the same bits in straight-line code.
+def straight_line_keys(fn: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Return `fn`, with all that it draws from keys in its arguments in straight-line code, and the same bits.
 
-    Splits, folds and draws give what they give of the keys as they were. Keys of other generators stay.
+    Keys of JAX's default generator anywhere in the arguments become keys of this one, and where there were any, those
+    in the results become JAX's again. Keys of other generators stay.
     """
-    return _converted(tree, "threefry2x32", _STRAIGHT) if jax.threefry_partitionable.value else tree
+
+    @functools.wraps(fn)
+    def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        (args, kwargs), converted = _to_straight((args, kwargs))
+        result = fn(*args, **kwargs)
+        return _to_default(result) if converted else result
+
+    return wrapped
 
 
-def plain(tree: PyTree) -> PyTree:
-    """What `straight` has been taken of: the keys [...] that callers and files know."""
-    return _converted(tree, _STRAIGHT, "threefry2x32")
+def _to_straight(tree: PyTree) -> tuple[PyTree, bool]:
+    """`tree` with keys of this generator, and True if there were any to convert."""
+    partitionable = getattr(getattr(jax, "threefry_partitionable", None), "value", False)  # else the bits are others
+    if _STRAIGHT is None or not partitionable or not enabled():
+        return tree, False
+    leaves, structure = jax.tree.flatten(tree)
+    new = [_convert(leaf, _DEFAULT, _STRAIGHT) for leaf in leaves]
+    return jax.tree.unflatten(structure, new), any(a is not b for a, b in zip(leaves, new, strict=True))
 
 
-def _converted(tree: PyTree, before, after) -> PyTree:
-    def convert(x):
-        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key) or jax.random.key_impl(x) != before:
-            return x
-        return jax.random.wrap_key_data(jax.random.key_data(x), impl=after)
+def _to_default(tree: PyTree) -> PyTree:
+    """`tree` with keys of JAX's generator: those that callers and files have."""
+    return jax.tree.map(lambda leaf: _convert(leaf, _STRAIGHT, _DEFAULT), tree)
 
-    return jax.tree.map(convert, tree)
+
+def _convert(leaf, before, after):
+    """`leaf`, or if it is an array of keys of the generator `before`, the same keys of `after`."""
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    if not is_key or jax.random.key_impl(leaf) != before:
+        return leaf
+    return jax.random.wrap_key_data(jax.random.key_data(leaf), impl=after)
 
 
 def _hash(key: Array, count: Array) -> tuple[Array, Array]:
@@ -54,7 +77,7 @@ def _hash(key: Array, count: Array) -> tuple[Array, Array]:
     return x, y
 
 
-@partial(jax.jit, static_argnums=2)
+@functools.partial(jax.jit, static_argnums=2)
 def _four_rounds(x: Array, y: Array, rotations: tuple[int, ...]) -> tuple[Array, Array]:
     """In `lax`, and traced once for several blocks: jnp's functions were two fifths of the time to lower a program."""
     for rotation in rotations:
@@ -67,13 +90,11 @@ def _four_rounds(x: Array, y: Array, rotations: tuple[int, ...]) -> tuple[Array,
 def _pairs(key: Array, count: Array) -> Array:
     """Both words of each counter of `count` [...]: [..., 2].
 
-    The rounds stand there once for both words, in a kernel half as long as that of two stacked arrays.
+    The rounds are in the program once for both words: half as long a kernel as that of two stacked arrays.
     """
     shape = (*count.shape, 2)
     x, y = _hash(key, lax.broadcast_in_dim(count, shape, tuple(range(count.ndim))))
-    # Less than a one that XLA does not recognize, as it would take what no key has a part in for a kernel of its own.
-    second = lax.broadcast(ones(lax.index_in_dim(key, 0, keepdims=False)), shape)
-    return lax.select(lax.lt(lax.broadcasted_iota(jnp.uint32, shape, count.ndim), second), x, y)
+    return lax.select(lax.eq(lax.broadcasted_iota(jnp.uint32, shape, count.ndim), np.uint32(0)), x, y)
 
 
 def _counters(shape: tuple[int, ...]) -> Array:
@@ -82,7 +103,7 @@ def _counters(shape: tuple[int, ...]) -> Array:
 
 
 def _seed(seed: Array) -> Array:
-    raise NotImplementedError("keys of this generator are made by rlkit._cpu.random_bits.straight")
+    raise NotImplementedError("keys of this generator come from rlkit._cpu.straight_line_keys; use jax.random.key")
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
@@ -100,6 +121,17 @@ def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     return once(x ^ y).astype(f"uint{bit_width}").reshape(shape)
 
 
-_STRAIGHT = define_prng_impl(
-    key_shape=(2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in, name="straight", tag="str"
-)
+def _define():
+    """The generator, or None where JAX lacks the API that defines one."""
+    try:
+        from jax.extend.random import define_prng_impl
+
+        return define_prng_impl(
+            key_shape=(2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in, name="straight",
+            tag="str",
+        )  # fmt: skip
+    except (ImportError, AttributeError, TypeError):
+        return None
+
+
+_STRAIGHT = _define()

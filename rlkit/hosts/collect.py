@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit._cpu.random_bits import straight
+from rlkit import _cpu
 from rlkit.hosts.pool import Step
 from rlkit.hosts.processes import Interrupted
 from rlkit.networks.recurrent import where_rows
@@ -175,12 +175,13 @@ class Collector:
                     raise NotFinite(f"{name} of environment {env}, {value},")
 
 
+@_cpu.straight_line_keys
 def _act(
     agent: Agent, actor: PyTree, memory: PyTree, ended: Array, obs: PyTree, key: Key, number: Array
 ) -> tuple[PyTree, PyTree, PyTree]:
     """Act in N environments; return memory, actions and extras [N, ...]. `number` [] counts the calls with this key."""
     num_envs = ended.shape[0]
-    keys = jax.random.split(jax.random.fold_in(straight(key), number), num_envs)
+    keys = jax.random.split(jax.random.fold_in(key, number), num_envs)
     memory = where_rows(ended, memories(agent, num_envs), memory)
     return jax.vmap(agent.act, (None, 0, 0, 0))(actor, memory, obs, keys)
 

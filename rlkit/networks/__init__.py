@@ -1,4 +1,4 @@
-"""Networks: flax modules and the initializers they need, as `Network` pairs of functions."""
+"""Networks: flax modules and their initializers, as `Network` pairs of functions."""
 
 from rlkit.networks.actor_critic import ActorCritic
 from rlkit.networks.initializers import orthogonal

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from rlkit.networks import encoder
 from rlkit.networks.cells import CELLS, GRU, LSTM
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import Make
-from rlkit.networks.initializers import together, weight
+from rlkit.networks.encoder import MakeEncoder
+from rlkit.networks.initializers import stacked_init
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
@@ -22,7 +22,7 @@ SETTINGS = (
     "memory_size",
     "log_std_init",
     "gsde",
-)  # the fields that an agent's Config has under the same names
+)  # fields of the same names in an agent's Config
 
 
 class ActorCritic(nn.Module):
@@ -35,7 +35,7 @@ class ActorCritic(nn.Module):
     Heads and recurrent cells compute in float32, torsos in their own `compute_dtype`.
     """
 
-    make_encoder: Make
+    make_encoder: MakeEncoder
     width: int  # of the encoder's features
     policy_size: int  # logits, or dimensions of a real-valued action
     real_valued: bool
@@ -53,7 +53,8 @@ class ActorCritic(nn.Module):
         if self.real_valued:
             width = self.width if self.recurrent == "none" else self.memory_size
             shape = (width, self.policy_size) if self.gsde else (self.policy_size,)
-            self.log_std = weight(self, "log_std", nn.initializers.constant(self.log_std_init), shape)
+            start = nn.initializers.constant(self.log_std_init)
+            self.log_std = self.param("log_std", start, shape, jnp.float32)
 
     def __call__(self, obs: PyTree, memory: PyTree = ()):
         hidden = self.encode(obs)
@@ -63,17 +64,17 @@ class ActorCritic(nn.Module):
         return *self.decode(hidden), memory
 
     def encode(self, obs: PyTree) -> dict[str, Array]:
-        """What each torso makes of the observations, projected for the cell where there is one."""
+        """Features of the observations by the name of the torso, projected for the recurrent cell if there is one."""
         hidden = {name: torso(obs) for name, torso in self.torsos.items()}
         return {name: self.cells[name].project(h) if self.cells else h for name, h in hidden.items()}
 
     def advance(self, memory: PyTree, hidden: dict[str, Array]) -> tuple[PyTree, dict[str, Array]]:
-        """One step of the recurrent cells."""
-        both = {name: cell.advance(memory[name], hidden[name]) for name, cell in self.cells.items()}
-        return {name: after for name, (after, _) in both.items()}, {name: out for name, (_, out) in both.items()}
+        """Return the next memory and the features after one step of the recurrent cells."""
+        steps = {name: cell.advance(memory[name], hidden[name]) for name, cell in self.cells.items()}
+        return {name: memory for name, (memory, _) in steps.items()}, {name: out for name, (_, out) in steps.items()}
 
     def decode(self, hidden: dict[str, Array]) -> tuple[PyTree, Array]:
-        """The policy and the value."""
+        """Return the policy and the value of the features."""
         names = self._names()
         hidden_policy, value = hidden[names[0]], self.value(hidden[names[-1]])[..., 0]
         out = self.policy(hidden_policy)
@@ -92,15 +93,15 @@ class ActorCritic(nn.Module):
 
 
 def actor_critic(*, obs_space: Space, **settings: Any) -> Network:
-    """An `ActorCritic` as a `Network`; its memory holds one cell state for each torso.
+    """Return an `ActorCritic` as a `Network`; its memory holds one cell state for each torso.
 
     Args:
       obs_space: of the observations.
-      settings: the fields of `Encoder`, and those of `ActorCritic` but for the encoder and its width.
+      settings: the fields of `Encoder`, and those of `ActorCritic` except the encoder and its width.
     """
-    make_encoder, others = encoder.described(obs_space, settings)
+    make_encoder, others = encoder.split_settings(obs_space, settings)
     module = ActorCritic(make_encoder, sum(settings["hidden_sizes"][-1:]), **others)
-    init = together(module.init)
+    init = stacked_init(module)
     if module.recurrent == "none":
         return Network(init, module.apply)
     start = CELLS[module.recurrent].start(module.memory_size)

@@ -1,4 +1,4 @@
-"""Recurrent cells in two parts: what needs only the input, for all times at once, and what needs the memory."""
+"""Recurrent cells in two parts: a projection of the input, for all times at once, and a step of the memory."""
 
 import flax.linen as nn
 import jax
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.networks.dense import Dense
-from rlkit.networks.initializers import orthogonal, weight
+from rlkit.networks.initializers import orthogonal_param
 from rlkit.types import Array, PyTree
 
 
@@ -17,20 +17,20 @@ class GRU(nn.Module):
 
     def setup(self):
         self.inputs = Dense(3 * self.size, 3**0.5)  # the scale of one orthogonal matrix for each gate
-        self.kernel = weight(self, "kernel", orthogonal(count=3), (self.size, 3 * self.size))
-        self.bias = weight(self, "bias", nn.initializers.zeros, (self.size,))
+        self.kernel = orthogonal_param(self, "kernel", (self.size, 3 * self.size), count=3)
+        self.bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
 
     @staticmethod
     def start(size: int) -> PyTree:
-        """The memory at the start of an episode."""
+        """Return the memory at the start of an episode, zeros."""
         return np.zeros((size,), np.float32)
 
     def project(self, x: Array) -> Array:
-        """Features [..., D] -> what the gates take of them [..., 3 size]."""
+        """Project features [..., D] to the inputs of the gates [..., 3 size]."""
         return self.inputs(x)
 
     def advance(self, memory: Array, x: Array) -> tuple[Array, Array]:
-        """One step from `memory` with a projected input: the next memory, and the features [..., size]."""
+        """Return the next memory and the features [..., size], after one step from `memory` with a projected input."""
         reset, update, candidate = jnp.split(x, 3, axis=-1)
         h_reset, h_update, h_candidate = jnp.split(memory @ self.kernel, 3, axis=-1)
         reset, update = jax.nn.sigmoid(reset + h_reset), jax.nn.sigmoid(update + h_update)
@@ -41,7 +41,7 @@ class GRU(nn.Module):
 
 
 class LSTM(nn.Module):
-    """Long short-term memory (Hochreiter and Schmidhuber 1997; Gers et al. 2000), forgetting little at the start.
+    """Long short-term memory (Hochreiter and Schmidhuber 1997; Gers et al. 2000), with a forget bias of 1.
 
     Its memory is (cell, h), both [..., size].
     """
@@ -50,19 +50,19 @@ class LSTM(nn.Module):
 
     def setup(self):
         self.inputs = Dense(4 * self.size, 4**0.5)  # the scale of one orthogonal matrix for each gate
-        self.kernel = weight(self, "kernel", orthogonal(count=4), (self.size, 4 * self.size))
+        self.kernel = orthogonal_param(self, "kernel", (self.size, 4 * self.size), count=4)
 
     @staticmethod
     def start(size: int) -> PyTree:
-        """The memory at the start of an episode."""
+        """Return the memory at the start of an episode, zeros."""
         return np.zeros((size,), np.float32), np.zeros((size,), np.float32)
 
     def project(self, x: Array) -> Array:
-        """Features [..., D] -> what the gates take of them [..., 4 size]."""
+        """Project features [..., D] to the inputs of the gates [..., 4 size]."""
         return self.inputs(x)
 
     def advance(self, memory: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
-        """One step from `memory` with a projected input: the next memory, and the features [..., size]."""
+        """Return the next memory and the features [..., size], after one step from `memory` with a projected input."""
         cell, h = memory
         write, forget, candidate, read = jnp.split(x + h @ self.kernel, 4, axis=-1)
         # The forget gate's bias of 1 lets a memory last from the first update on (Jozefowicz et al. 2015).

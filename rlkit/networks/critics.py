@@ -1,4 +1,4 @@
-"""Networks of continuous control: a policy whose spread depends on the observation, and critics of actions."""
+"""Networks of continuous control: a policy whose spread depends on the observation, and Q-functions."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from rlkit.networks import encoder
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import Make
-from rlkit.networks.initializers import together, weight
+from rlkit.networks.encoder import MakeEncoder
+from rlkit.networks.initializers import stacked_init
 from rlkit.spaces import Box, Space
 from rlkit.types import Array, Network, PyTree
 
@@ -18,14 +18,14 @@ LOG_STD = (-20.0, 2.0)  # of a policy; beyond them densities overflow
 
 
 class PolicyNetwork(nn.Module):
-    """What a distribution of raw actions is made of, from an observation.
+    """Parameters of a distribution of raw actions, from an observation, by the kind of `spread`.
 
-    Only the first of them, [..., size], where `spread` is "none". Where it is "observation" or "constant", `(loc,
-    log_std)`, both [..., size], the latter the same for all observations where "constant"; where it is "features",
-    `(loc, log_std [F, size], features [..., F])`, for state-dependent exploration.
+    "none": loc [..., size] alone. "observation": `(loc, log_std)`, both [..., size]. "constant": the same, log_std
+    being equal for all observations. "features": `(loc, log_std [F, size], features [..., F])`, for state-dependent
+    exploration.
     """
 
-    make_encoder: Make
+    make_encoder: MakeEncoder
     size: int
     spread: str
     log_std_init: float
@@ -38,10 +38,10 @@ class PolicyNetwork(nn.Module):
             return loc
         if self.spread == "features":
             start = nn.initializers.constant(self.log_std_init)
-            log_std = weight(self, "log_std", start, (hidden.shape[-1], self.size))
+            log_std = self.param("log_std", start, (hidden.shape[-1], self.size), jnp.float32)
             return loc, jnp.clip(log_std, *LOG_STD), jax.lax.stop_gradient(hidden)
         if self.spread == "constant":
-            log_std = weight(self, "log_std", nn.initializers.constant(self.log_std_init), (self.size,))
+            log_std = self.param("log_std", nn.initializers.constant(self.log_std_init), (self.size,), jnp.float32)
             log_std = jnp.broadcast_to(log_std.reshape((1,) * (loc.ndim - 1) + (-1,)), loc.shape)
         else:
             log_std = Dense(self.size, 0.01, name="log_std")(hidden) + self.log_std_init
@@ -49,13 +49,12 @@ class PolicyNetwork(nn.Module):
 
 
 class Critics(nn.Module):
-    """Several estimates, by networks of their own, of what an action is worth.
+    """K estimates of the value of an action (or of an observation), each by a network of its own.
 
-    [K, ...] where actions are an input (or nothing but the observation is); [K, ..., size] for the `size` actions of a
-    discrete space, all rated by one pass.
+    Returns [K, ...], or with `size` the values of all actions of a discrete space, [K, ..., size].
     """
 
-    make_encoder: Make
+    make_encoder: MakeEncoder
     count: int
     size: int | None
 
@@ -69,21 +68,21 @@ class Critics(nn.Module):
 
 
 def policy_network(*, obs_space: Space, **settings: Any) -> Network:
-    """A `PolicyNetwork` as a `Network`; `settings` are its fields and those of `Encoder`."""
-    make_encoder, others = encoder.described(obs_space, settings)
+    """Return a `PolicyNetwork` as a `Network`; `settings` are its fields and those of `Encoder`."""
+    make_encoder, others = encoder.split_settings(obs_space, settings)
     module = PolicyNetwork(make_encoder, **others)
-    return Network(together(module.init), module.apply)
+    return Network(stacked_init(module), module.apply)
 
 
 def critics(*, obs_space: Space, **settings: Any) -> Network:
-    """`Critics` as a `Network`, whose functions take the action after the observation."""
-    make_encoder, others = encoder.described(obs_space, settings)
+    """Return `Critics` as a `Network`, whose functions take the action after the observation."""
+    make_encoder, others = encoder.split_settings(obs_space, settings)
     module = Critics(make_encoder, **others)
-    return Network(together(module.init), module.apply)
+    return Network(stacked_init(module), module.apply)
 
 
 def unit_action(space: Box, action: Array) -> Array:
-    """Actions [..., *space.shape] of a bounded box as critics take them: [..., D] float32 in [-1, 1]."""
+    """Scale actions [..., *space.shape] of a bounded box to [..., D] float32 in [-1, 1], the input of critics."""
     batch = action.shape[: action.ndim - len(space.shape)]
     low, high = (
         np.asarray(bound, np.float32).reshape((1,) * len(batch) + space.shape) for bound in (space.low, space.high)

@@ -1,4 +1,4 @@
-"""From an observation of any space to features: the torso that a config describes."""
+"""Encoders: an observation of any space to features, by the torso that a config describes."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,10 +19,9 @@ SETTINGS = (
     "activation",
     "layer_norm",
     "compute_dtype",
-)  # the fields of Encoder that an agent's Config has under the same names
+)  # fields of Encoder that have the same names in an agent's Config
 
-
-Make = Callable[[], "Encoder"]  # a network's torsos are made where they are used
+MakeEncoder = Callable[[], "Encoder"]  # a flax module makes its submodules where it uses them
 
 
 class Encoder(nn.Module):
@@ -41,7 +40,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, obs: PyTree, beside: Array | None = None) -> Array:
-        """`beside` [..., D] is joined to the observation, or to the last image layer's features: an action, say."""
+        """Return the features; `beside` [..., D], an action say, is joined to the observation or to image features."""
         image = self.torso == "conv" or (self.torso == "auto" and image_shape(self.obs_space) is not None)
         dtype = jnp.dtype(self.compute_dtype)
         x = features(self.obs_space, obs, image=image).astype(dtype)
@@ -55,7 +54,8 @@ class Encoder(nn.Module):
         return x.astype(jnp.float32)
 
 
-def described(obs_space: Space, settings: Mapping[str, Any]) -> tuple[Make, dict[str, Any]]:
-    """The torsos that `settings` describe, and the settings that are for others."""
-    own = {name: value for name, value in settings.items() if name in SETTINGS}
-    return partial(Encoder, obs_space, **own), {n: value for n, value in settings.items() if n not in SETTINGS}
+def split_settings(obs_space: Space, settings: Mapping[str, Any]) -> tuple[MakeEncoder, dict[str, Any]]:
+    """Return a function that makes the encoder of `settings`, and the settings that are not the encoder's."""
+    of_encoder = {name: value for name, value in settings.items() if name in SETTINGS}
+    others = {name: value for name, value in settings.items() if name not in SETTINGS}
+    return partial(Encoder, obs_space, **of_encoder), others

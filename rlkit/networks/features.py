@@ -1,4 +1,4 @@
-"""From an observation of any space to the floating-point array that a torso takes."""
+"""Observations of any space as one floating-point array, the input of a torso."""
 
 import jax
 import jax.numpy as jnp
@@ -10,26 +10,26 @@ from rlkit.types import Array, PyTree
 
 
 def action_mask(obs: PyTree) -> Array | None:
-    """The legal actions [..., A] (bool) that an observation carries, or None."""
+    """Return the legal actions [..., A] bool of an observation, or None if it has no mask."""
     return obs[ACTION_MASK].astype(bool) if isinstance(obs, dict) and ACTION_MASK in obs else None
 
 
 def image_shape(space: Space) -> tuple[int, ...] | None:
-    """[H, W, C] where the observation, beside an action mask, is one image; else None."""
+    """Return (H, W, C) if the observation, apart from an action mask, is one image, else None."""
     spaces = [s for name, s in space.spaces.items() if name != ACTION_MASK] if isinstance(space, Dict) else [space]
     (first, *others) = spaces or [space]
     return first.shape if not others and isinstance(first, Box) and len(first.shape) == 3 else None
 
 
 def features(space: Space, obs: PyTree, *, image: bool = False) -> Array:
-    """The observation as one float array, without its action mask.
+    """Return the observation as one float array, without its action mask.
 
     Discrete and MultiDiscrete parts become one-hot, bytes are divided by 255, everything is flattened and joined.
 
     Args:
       space: the observation's space.
       obs: a pytree of that space, with any leading axes [...].
-      image: whether to keep the shape [H, W, C] of an observation that is one image.
+      image: True keeps the shape [H, W, C] of an observation that is one image.
 
     Returns:
       [..., D] float32, or [..., H, W, C].
@@ -58,13 +58,13 @@ def _parts(space: Space, obs: PyTree) -> list[tuple[Array, int]]:
 
 
 def real_valued(space: Space, obs: PyTree) -> list[Array]:
-    """The leaves of `obs` that hold real numbers (float boxes, never the action mask): what a normalizer may touch."""
+    """Return the leaves of `obs` to normalize: those of float boxes, never the action mask."""
     leaves = jax.tree.leaves(obs)
     return [x for x, real in zip(leaves, _real_flags(space), strict=True) if real]
 
 
 def replace_real_valued(space: Space, obs: PyTree, values: list[Array]) -> PyTree:
-    """`obs` with the leaves of `real_valued` replaced by `values`."""
+    """Return `obs` with the leaves of `real_valued` replaced by `values`."""
     leaves, treedef = jax.tree.flatten(obs)
     new = iter(values)
     return treedef.unflatten([next(new) if real else x for x, real in zip(leaves, _real_flags(space), strict=True)])

@@ -1,49 +1,48 @@
-"""Weight initializers that may be vmapped over seeds, and the drawing of all weights of a network at once."""
+"""Orthogonal weights that may be vmapped over seeds, and the drawing of all those of a network at once."""
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rlkit.types import Array, Key, PyTree
 
+_STACK = "orthogonal"  # a random stream that only `stacked_init` opens, and the collection of the matrices to draw
 _SMALL = 256  # matrices up to this long and wide are padded to one shape, so that they share a loop
-_MOST_STEPS = 100  # of Newton-Schulz; a square normal matrix of 64 rows takes about 20, its smallest singular value
+_MAX_STEPS = 100  # of Newton-Schulz; a square normal matrix of 64 rows takes about 20, its smallest singular value
+_PRECISION = jax.lax.Precision.HIGHEST  # with fewer digits, the iteration would not reach its tolerance
 
 
-class _Weights(NamedTuple):
-    """What an initializer is to draw: orthogonal matrices side by side."""
+class _Matrices(struct.PyTreeNode):
+    """Orthogonal matrices side by side, of norm `scale` a column (or row), all static."""
 
-    scale: float
-    count: int
-    shape: tuple[int, ...]  # [..., fan_in, fan_out]; leading axes count as fan-in
+    scale: float = struct.field(pytree_node=False)
+    count: int = struct.field(pytree_node=False)
+    shape: tuple[int, ...] = struct.field(pytree_node=False)  # [..., fan_in, fan_out]; leading axes count as fan-in
 
     @property
     def rows(self) -> int:
+        """Rows of each matrix."""
         return math.prod(self.shape[:-1])
 
     @property
     def columns(self) -> int:
-        """Of each matrix."""
+        """Columns of each matrix."""
         return self.shape[-1] // self.count
 
 
-# Where `together` collects, instead of drawing, what the initializers of one network want: a placeholder for each.
-_wanted: ContextVar[list[tuple[Array, _Weights]] | None] = ContextVar("_wanted", default=None)
-
-
 def orthogonal(scale: float = 1.0, count: int = 1) -> Callable[..., Array]:
-    """Matrices with orthonormal columns (or rows, whichever are fewer) times `scale` (Saxe et al. 2014).
+    """Return an initializer of matrices with orthonormal columns (or rows, whichever are fewer) times `scale`.
 
-    Uniform over all such matrices: the orthogonal factor of a normal matrix.
+    Uniform over all such matrices: the orthogonal factor of a normal matrix (Saxe et al. 2014).
 
     Args:
       scale: the norm of each column (or row).
@@ -54,61 +53,46 @@ def orthogonal(scale: float = 1.0, count: int = 1) -> Callable[..., Array]:
     """
 
     def init(key: Key, shape: tuple[int, ...], dtype=jnp.float32, out_sharding=None) -> Array:
-        weights, wanted = _Weights(scale, count, tuple(shape)), _wanted.get()
-        if wanted is None:
-            return _draw(key, (weights,))[0].astype(dtype)
-        placeholder = jnp.zeros(shape, dtype)
-        wanted.append((placeholder, weights))
-        return placeholder
+        return _draw(key, (_Matrices(scale, count, tuple(shape)),))[0].astype(dtype)
 
     return init
 
 
-def together(init: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """The same `init(key, ...) -> params`, a flax module's for example, with all `orthogonal` weights drawn at once.
+def orthogonal_param(module: nn.Module, name: str, shape: tuple[int, ...], scale: float = 1.0, count: int = 1) -> Array:
+    """Declare the parameter `name` of `module`, float32 of `shape`, initialized by `orthogonal(scale, count)`.
+
+    Under `stacked_init` it is 0 for the time being.
+    """
+    if not (module.is_initializing() and module.has_rng(_STACK)):
+        return module.param(name, orthogonal(scale, count), shape, jnp.float32)
+    module.put_variable(_STACK, name, _Matrices(scale, count, shape))
+    return module.param(name, nn.initializers.zeros, shape, jnp.float32)
+
+
+def stacked_init(module: nn.Module) -> Callable[..., PyTree]:
+    """Return `module.init`, (key, ...) -> params, but with every `orthogonal_param` drawn in one stack.
 
     One draw and one loop for all layers compile in a fraction of the time that one of each for every layer takes.
+    Layers inside of a lifted transformation (`nn.vmap`, `nn.scan`) draw their own.
     """
 
-    def init_together(key: Key, *args, **kwargs) -> PyTree:
-        # What else is drawn is drawn from keys that flax folds out of this one.
-        with _collecting() as wanted:
-            params = init(jax.random.clone(key), *args, **kwargs)
-        places = {id(placeholder): i for i, (placeholder, _) in enumerate(wanted)}
-        leaves, treedef = jax.tree.flatten(params)
-        if not wanted or sum(id(leaf) in places for leaf in leaves) < len(wanted):
-            return init(key, *args, **kwargs)  # a lifted transformation has changed the placeholders
-        drawn = _draw(key, tuple(weights for _, weights in wanted))
-        return treedef.unflatten([drawn[places[id(x)]].astype(x.dtype) if id(x) in places else x for x in leaves])
+    def init(key: Key, *args, **kwargs) -> PyTree:
+        # All other weights are drawn from keys that flax folds out of this one.
+        streams = {name: jax.random.clone(key) for name in ("params", _STACK)}
+        variables: dict[str, Any] = dict(module.init(streams, *args, **kwargs))
+        matrices = flatten_dict(variables.pop(_STACK, {}))
+        if not matrices:
+            return variables
+        drawn = dict(zip(matrices, _draw(key, tuple(matrices.values())), strict=True))
+        return variables | {"params": unflatten_dict(flatten_dict(variables["params"]) | drawn)}
 
-    return init_together
-
-
-def weight(module: nn.Module, name: str, init: Callable[..., Array], shape: tuple[int, ...]) -> Array:
-    """The weight of `module` that is called `name`, float32, as `module.param` has it.
-
-    That traces the initializer at every call, to compare shapes.
-    """
-    found: Any = None if module.is_initializing() else module.get_variable("params", name)
-    if getattr(found, "shape", None) == shape:
-        return found
-    return module.param(name, init, shape, jnp.float32)  # is drawn, unboxed, or refused by name
-
-
-@contextmanager
-def _collecting() -> Iterator[list[tuple[Array, _Weights]]]:
-    wanted: list[tuple[Array, _Weights]] = []
-    token = _wanted.set(wanted)
-    try:
-        yield wanted
-    finally:
-        _wanted.reset(token)
+    return init
 
 
 @partial(jax.jit, static_argnums=1)
-def _draw(key: Key, wanted: tuple[_Weights, ...]) -> list[Array]:
+def _draw(key: Key, weights: tuple[_Matrices, ...]) -> list[Array]:
     """Float32 weights. Small matrices share one stack, and so do larger ones of the same size."""
-    sizes = [(w.rows, w.columns) for w in wanted for _ in range(w.count)]
+    sizes = [(w.rows, w.columns) for w in weights for _ in range(w.count)]
     largest = np.max([size for size in sizes if max(size) <= _SMALL], axis=0, initial=0)
     stacks: dict[tuple[int, ...], list[int]] = defaultdict(list)  # padded size -> places in `sizes`
     for place, size in enumerate(sizes):
@@ -123,7 +107,7 @@ def _draw(key: Key, wanted: tuple[_Weights, ...]) -> list[Array]:
             matrices[place] = factor[:rows, :columns]
     in_order = iter(matrices)
     return [
-        w.scale * jnp.concatenate([next(in_order) for _ in range(w.count)], axis=1).reshape(w.shape) for w in wanted
+        w.scale * jnp.concatenate([next(in_order) for _ in range(w.count)], axis=1).reshape(w.shape) for w in weights
     ]
 
 
@@ -131,22 +115,23 @@ def _orthogonal_factors(normal: Array, sizes: np.ndarray) -> Array:
     """The factors U = X (X'X)^-1/2 of the upper left corners of matrices [L, R, C], of sizes [L, 2], and 0 elsewhere.
 
     Newton-Schulz steps X <- 3/2 X - 1/2 X X'X take all singular values in (0, sqrt(3)) to 1 (Higham 2008, section 8.3).
-    A loop of products is little to compile, and plain XLA: the QR of LAPACK, which others use here, can hang a CPU
-    program that holds several batched ones.
+    It is a loop of products and nothing else: several batched QR decompositions in one program, the usual way, can hang
+    on a CPU.
     """
     rows, columns = (jax.lax.broadcasted_iota(jnp.int32, normal.shape, axis) for axis in (1, 2))
     x = jnp.where((rows < sizes[:, :1, None]) & (columns < sizes[:, 1:, None]), normal, 0.0)
     x = x / jnp.sqrt(jnp.sum(jnp.square(x), axis=(1, 2), keepdims=True))
     count = float(sizes.min(axis=1).sum())  # of singular values
+    product = partial(jnp.matmul, precision=_PRECISION)
 
     def unfinished(carry):
         _, missing, steps = carry
-        return (missing > 1e-3 + 1e-6 * count) & (steps < _MOST_STEPS)
+        return (missing > 1e-3 + 1e-6 * count) & (steps < _MAX_STEPS)
 
     def improve(carry):
         x, _, steps = carry
         missing = count - jnp.sum(jnp.square(x))  # the sum of 1 - s^2, whose terms a step all but squares
-        cube = (x @ x.mT) @ x if x.shape[1] <= x.shape[2] else x @ (x.mT @ x)
+        cube = product(product(x, x.mT), x) if x.shape[1] <= x.shape[2] else product(x, product(x.mT, x))
         return 1.5 * x - 0.5 * cube, missing, steps + 1
 
     return jax.lax.while_loop(unfinished, improve, (x, jnp.float32(jnp.inf), 0))[0]

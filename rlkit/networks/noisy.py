@@ -1,4 +1,4 @@
-"""Dense layers with learned noise, which explore by what they have not made sure of."""
+"""Dense layers with noise of a learned scale, for exploration (Fortunato et al. 2018)."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.networks.dense import Dense
-from rlkit.networks.initializers import weight
 from rlkit.types import Array, Key
 
 STREAM = "noise"  # the name of the random stream: module.apply(params, obs, rngs={STREAM: key})
@@ -29,15 +28,15 @@ class NoisyDense(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         spread = nn.initializers.constant(self.sigma / max(x.shape[-1], 1) ** 0.5)
-        kernel_sigma = weight(self, "kernel_sigma", spread, (x.shape[-1], self.size))
-        bias_sigma = weight(self, "bias_sigma", spread, (self.size,))
+        kernel_sigma = self.param("kernel_sigma", spread, (x.shape[-1], self.size), jnp.float32)
+        bias_sigma = self.param("bias_sigma", spread, (self.size,), jnp.float32)
         y = Dense(self.size, self.scale, self.dtype)(x)
         if not self.has_rng(STREAM):
             return y
         in_key, out_key = jax.random.split(self.make_rng(STREAM))
         before, after = factor(in_key, x.shape[-1]), factor(out_key, self.size)
         leading = (1,) * (x.ndim - 1)
-        # The noise of the weights is an outer product, so it can be put on the inputs and the outputs instead.
+        # The noise of the weights is an outer product: its factors multiply the inputs and the outputs.
         noise = (x * before.reshape(*leading, -1).astype(x.dtype)) @ kernel_sigma.astype(self.dtype)
         noise = (noise + bias_sigma.reshape(*leading, -1).astype(self.dtype)) * after.reshape(*leading, -1).astype(
             y.dtype
@@ -46,6 +45,6 @@ class NoisyDense(nn.Module):
 
 
 def factor(key: Key, size: int) -> Array:
-    """[size] float32, sign(ε) sqrt(|ε|) of standard normal ε."""
+    """Return sign(ε) sqrt(|ε|), [size] float32, of standard normal ε."""
     noise = jax.random.normal(key, (size,))
     return jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))

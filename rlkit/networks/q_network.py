@@ -1,4 +1,4 @@
-"""Networks that rate every action of a discrete space: plain or dueling, noisy, distributional, recurrent."""
+"""Networks of the values of all actions of a discrete space: plain or dueling, noisy, distributional, recurrent."""
 
 from functools import partial
 from typing import Any
@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from rlkit.networks import encoder
 from rlkit.networks.cells import CELLS
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import Make
-from rlkit.networks.initializers import together
+from rlkit.networks.encoder import MakeEncoder
+from rlkit.networks.initializers import stacked_init
 from rlkit.networks.noisy import STREAM, NoisyDense
 from rlkit.spaces import Space
 from rlkit.types import Array, Key, Network, PyTree
 
-SETTINGS = (*encoder.SETTINGS, "dueling", "noisy")  # the fields that an agent's Config has under the same names
+SETTINGS = (*encoder.SETTINGS, "dueling", "noisy")  # fields of the same names in an agent's Config
 
 
 class QNetwork(nn.Module):
@@ -25,9 +25,9 @@ class QNetwork(nn.Module):
     eq. 9). Where `recurrent` names a cell, the call takes a memory and returns the next one too.
     """
 
-    make_encoder: Make
+    make_encoder: MakeEncoder
     num_actions: int
-    outputs: int | None  # numbers for each action; None for one, without an axis of its own
+    outputs: int | None  # numbers for each action; None for one number without an axis
     dueling: bool
     noisy: bool
     recurrent: str = "none"  # "none", "gru" or "lstm"
@@ -50,16 +50,16 @@ class QNetwork(nn.Module):
         return self.decode(hidden), memory
 
     def encode(self, obs: PyTree) -> Array:
-        """What the torso makes of the observations, projected for the cell where there is one."""
+        """Return the features of the observations, projected for the recurrent cell if there is one."""
         hidden = self.encoder(obs)
         return hidden if self.recurrent == "none" else self.cell.project(hidden)
 
     def advance(self, memory: PyTree, hidden: Array) -> tuple[PyTree, Array]:
-        """One step of the recurrent cell."""
+        """Return the next memory and the features after one step of the recurrent cell."""
         return self.cell.advance(memory, hidden)
 
     def decode(self, hidden: Array) -> Array:
-        """The numbers of each action."""
+        """Return the numbers of each action from the features."""
         shape = (self.num_actions, self.outputs or 1)
         out = self.advantage(hidden).reshape(*hidden.shape[:-1], *shape)
         if self.dueling:
@@ -68,15 +68,15 @@ class QNetwork(nn.Module):
 
 
 def q_network(*, obs_space: Space, **settings: Any) -> Network:
-    """A `QNetwork` as a `Network`; a noisy one's apply takes a key last, None for none.
+    """Return a `QNetwork` as a `Network`; if it is noisy, `apply` takes a key last, or None for no noise.
 
     Args:
       obs_space: of the observations.
-      settings: the fields of `Encoder`, and those of `QNetwork` but for the encoder.
+      settings: the fields of `Encoder`, and those of `QNetwork` except the encoder.
     """
-    make_encoder, others = encoder.described(obs_space, settings)
+    make_encoder, others = encoder.split_settings(obs_space, settings)
     module = QNetwork(make_encoder, **others)
-    init = together(module.init)
+    init = stacked_init(module)
     apply = partial(_noisy, module) if module.noisy else module.apply
     if module.recurrent == "none":
         return Network(init, apply)

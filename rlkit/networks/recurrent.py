@@ -1,4 +1,4 @@
-"""Recurrent networks along time, with their memory put back where an episode starts."""
+"""Recurrent networks along time, their memory reset where an episode starts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,14 +16,14 @@ def unroll(
     inputs: PyTree,
     start: Array,
 ) -> tuple[PyTree, PyTree]:
-    """Scan `step` along time.
+    """Scan `step` along time, with the memory reset where an episode starts.
 
     Args:
       step: (memory, input), leaves [B, ...] -> (next memory, output).
       start_memory: the memory at the start of an episode, for one stream.
-      memory: [B, ...] before the first row; it is taken as it is, also where an episode starts there.
+      memory: [B, ...] before the first row; not reset, even if an episode starts there.
       inputs: [T, B, ...].
-      start: [T, B] bool, whether an episode starts at this row.
+      start: [T, B] bool, True where an episode starts at this row.
 
     Returns:
       The outputs [T, B, ...], and the memory before each row [T, B, ...].
@@ -32,40 +32,40 @@ def unroll(
     def row(memory, inputs):
         x, start = inputs
         memory = where_rows(start, start_memory, memory)
-        after, output = step(memory, x)
-        return after, (output, memory)
+        next_memory, output = step(memory, x)
+        return next_memory, (output, memory)
 
     start = start.at[0].set(False)
     return jax.lax.scan(row, memory, (inputs, start))[1]
 
 
 def along(network: Network, params: PyTree, obs: PyTree, start: Array, memory: PyTree) -> tuple[PyTree, PyTree]:
-    """A recurrent network along time, only the part of it that needs the memory step by step.
+    """Apply a recurrent network along time; only the part that needs the memory runs step by step.
 
     Args:
-      network, params: one with a memory, and its parameters.
+      network, params: a network with a memory, and its parameters.
       obs: [T, B, ...].
-      start: [T, B] bool, whether an episode starts at this row.
+      start: [T, B] bool, True where an episode starts at this row.
       memory: [B, ...] before the first row; see `unroll`.
 
     Returns:
-      What `apply` returns but for the memory, [T, B, ...] (a tuple where that is several things), and the memory before
-      each row.
+      The results of `apply` except the memory, [T, B, ...] (a tuple if there are several), and the memory before each
+      row.
     """
     if network.parts is None:
 
         def step(memory: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
-            *output, after = network.apply(params, obs, memory)
-            return after, output[0] if len(output) == 1 else tuple(output)
+            *output, next_memory = network.apply(params, obs, memory)
+            return next_memory, output[0] if len(output) == 1 else tuple(output)
 
         return unroll(step, network.memory, memory, obs, start)
     encode, advance, decode = (partial(part, params) for part in network.parts)
-    hidden, before = unroll(advance, network.memory, memory, encode(obs), start)
-    return decode(hidden), before
+    hidden, memories = unroll(advance, network.memory, memory, encode(obs), start)
+    return decode(hidden), memories
 
 
 def where_rows(rows: Array, x: PyTree, y: PyTree) -> PyTree:
-    """`x` (leaves [...], the same for all rows, or [B, ...]) in the rows [B] (bool) that are true, else `y`."""
+    """Return `x` (leaves [...], equal for all rows, or [B, ...]) where `rows` [B] bool is true, and `y` elsewhere."""
 
     def choose(a, b):
         condition = rows.reshape(rows.shape + (1,) * (b.ndim - rows.ndim))

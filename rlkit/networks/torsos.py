@@ -1,4 +1,4 @@
-"""Torsos: from an observation to features."""
+"""Torsos: dense and convolutional layers from an observation to features."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,8 +40,8 @@ class MLP(nn.Module):
 class Conv(nn.Module):
     """Convolutions, flattened, then dense layers: [..., H, W, C] -> [..., hidden_sizes[-1]].
 
-    One 3x3 layer of `channels[i]` filters each, without padding; images of 32 pixels and more are halved in size by
-    every layer but the last, smaller ones (MinAtar's are 10 x 10) lose two pixels a layer.
+    Layer i has `channels[i]` filters of 3x3 pixels, without padding. Images of 32 pixels and more are halved in size by
+    every layer but the last; smaller ones (MinAtar's are 10 x 10) lose two pixels a layer.
     """
 
     channels: tuple[int, ...]
@@ -63,10 +63,10 @@ class Conv(nn.Module):
 
 
 def _patches(x: Array, stride: int) -> Array:
-    """The 3x3 patches that lie wholly inside images: [B, H, W, C] -> [B, H', W', 9 C].
+    """Return the 3x3 patches that lie wholly inside images: [B, H, W, C] -> [B, H', W', 9 C].
 
-    A convolution is a product of patches with a matrix. XLA's CPU backend takes 16 times as long over the gradient of
-    its own convolution (benchmarks/ppo/NOTES.md).
+    Their product with a matrix is a convolution. On a CPU, the gradient of a product takes a sixteenth of the time of
+    that of a convolution (benchmarks/ppo/NOTES.md).
     """
     rows, columns = (size - 2 for size in x.shape[1:3])
     shifted = [x[:, i : i + rows : stride, j : j + columns : stride] for i in range(3) for j in range(3)]

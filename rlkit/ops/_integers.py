@@ -3,37 +3,36 @@
 import jax
 import jax.numpy as jnp
 
-from rlkit._cpu.primitives import hold
-from rlkit._cpu.random_bits import straight
+from rlkit import _cpu
 from rlkit.types import Array, Key
 
 
 def uint32(x: Array | int) -> Array:
-    """x as uint32, whatever integer or bool it is."""
+    """Return x, of any integer or bool dtype, as uint32."""
     return jnp.asarray(x, jnp.uint32)
 
 
 def add_mod(a: Array, b: Array, n: int) -> Array:
-    """(a + b) mod n for uint32 a in [0, n) and b in [0, n], n < 2^32, though a + b may not fit."""
+    """Return (a + b) mod n for uint32 a in [0, n) and b in [0, n], n < 2^32, also where a + b does not fit 32 bits."""
     rest = jnp.uint32(n) - b
     return jnp.where(a >= rest, a - rest, a + b)
 
 
 def sub_mod(a: Array, b: Array, n: int) -> Array:
-    """(a - b) mod n for uint32 a in [0, n) and b in [0, n], n < 2^32."""
+    """Return (a - b) mod n for uint32 a in [0, n) and b in [0, n], n < 2^32."""
     return jnp.where(a >= b, a - b, a + (jnp.uint32(n) - b))
 
 
 def uniform_below(key: Key, shape: tuple[int, ...], n: Array) -> Array:
-    """Integers uniform on [0, n), [*shape] uint32, for n uint32 of shape [] or [*shape]; 0 where n is 0.
+    """Draw integers uniform on [0, n), [*shape] uint32, for n uint32 of shape [] or [*shape]; 0 where n is 0.
 
     The integer part of n times a fraction of 64 random bits, so that no probability is off by more than n / 2^64 of
     itself. (jax.random.randint reduces 32 bits modulo n where n > 2^16: off by 1 in 12 at n = 3.5e8.)
     """
-    high, low = jax.random.bits(straight(key), (2, *shape), jnp.uint32)
+    high, low = jax.random.bits(key, (2, *shape), jnp.uint32)
     n = jnp.broadcast_to(n, shape)
     carry = _mul_high(low, n)
-    return hold(_mul_high(high, n) + uint32((high * n + carry) < carry))  # plus what the low words carry
+    return _cpu.materialize(_mul_high(high, n) + uint32((high * n + carry) < carry))  # plus what the low words carry
 
 
 def _mul_high(a: Array, b: Array) -> Array:

@@ -9,22 +9,22 @@ from rlkit.types import PyTree
 
 
 def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int | None) -> PyTree:
-    """Apply `fn` to `batch` in chunks of axis 0: its temporary memory depends on the chunk, not on the batch.
+    """Apply `fn` to `batch` in chunks of axis 0, in temporary memory that depends on the chunk and not on the batch.
 
     The result is that of `fn(batch)` for every `fn` that treats its rows independently. Each chunk is a slice of the
-    batch where it lies; nothing is padded or copied. Where the rows do not divide, the last chunk ends at the batch's
-    end and so repeats some rows of the one before it.
+    batch in place; nothing is padded or copied. If `chunk_size` does not divide the rows, the last chunk ends at the
+    end of the batch and repeats some rows of the chunk before it.
 
     Args:
-      fn: takes a batch whose leaves are [chunk_size, ...] and returns one whose leaves are [chunk_size, ...].
+      fn: function of a batch with leaves [chunk_size, ...], which returns leaves [chunk_size, ...].
       batch: a pytree of arrays [B, ...].
-      chunk_size: rows at once; None (or B and more) for the whole batch in one call.
+      chunk_size: rows of a chunk; None (or B and more) for the whole batch in one call.
 
     Returns:
       A pytree of arrays [B, ...].
 
     Raises:
-      ValueError: where the leaves of `batch` differ in their number of rows, or `chunk_size` is below 1.
+      ValueError: the leaves of `batch` differ in their number of rows, or `chunk_size` is below 1.
     """
     sizes = {leaf.shape[:1] for leaf in jax.tree.leaves(batch)}
     if len(sizes) != 1 or sizes == {()}:
@@ -44,8 +44,8 @@ def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int |
     def chunk_at(start):
         return fn(jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, chunk_size), batch))
 
-    # The chunks overlap, so that stacking them (lax.map) would need a copy to put the rows together: write each where
-    # it belongs instead.
+    # The chunks overlap, so that stacking them (lax.map) would need a copy to join the rows: write each in its place
+    # instead.
     def write(out, start):
         return jax.tree.map(
             lambda o, x: jax.lax.dynamic_update_slice_in_dim(o, x, start, 0), out, chunk_at(start)
@@ -57,10 +57,10 @@ def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int |
 
 
 def num_chunks(rows: int, chunk_size: int | None) -> int:
-    """Into how many equal chunks to cut the rows of a batch [B, ...]: the fewest of at most `chunk_size` rows.
+    """Return the number of equal chunks of the rows of a batch [B, ...]: the fewest of at most `chunk_size` rows.
 
-    Returns 1 where `chunk_size` is None or not below `rows`, and where only chunks of less than an eighth of
-    `chunk_size` would divide the rows.
+    It is 1 if `chunk_size` is None or not below `rows`, and if only chunks of less than an eighth of `chunk_size` would
+    divide the rows.
     """
     if chunk_size is None or chunk_size >= rows:
         return 1

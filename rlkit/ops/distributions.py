@@ -1,4 +1,4 @@
-"""Probability distributions over actions, as pytrees: they pass through jit, vmap and scan like arrays.
+"""Probability distributions over actions, as pytrees, which pass through jit, vmap and scan like arrays.
 
 Each has `sample(key)`, `mode()`, `log_prob(x)`, `entropy()` and `kl(other)`. Batch axes come first and are free; the
 last axis holds the categories or the action's dimensions, and results have the batch shape. Parameters below float32
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from rlkit._cpu import softmax
+from rlkit import _cpu
 from rlkit.ops._arrays import as_floats, check_shape
 from rlkit.types import Array, Key
 
@@ -30,14 +30,14 @@ class Categorical(flax.struct.PyTreeNode):
 
     @classmethod
     def masked(cls, logits: ArrayLike, mask: ArrayLike) -> "Categorical":
-        """A categorical over the legal actions only.
+        """Return a categorical over the legal actions only.
 
-        An illegal action has probability 0 and is never drawn; entropy, KL and all gradients stay finite, as its logit
-        is the most negative finite number rather than -inf. A row without any legal action is uniform.
+        An illegal action has probability 0 and is never sampled; entropy, KL and all gradients stay finite, as its
+        logit is the most negative finite number rather than -inf. A row without any legal action is uniform.
 
         Args:
-          logits: [..., A] float; entries of illegal actions are not read and get no gradient.
-          mask: [..., A] bool, true where the action is legal.
+          logits: [..., A] float; entries of illegal actions are ignored and have no gradient.
+          mask: [..., A] bool, True where the action is legal.
 
         Raises:
           ValueError: the shapes differ.
@@ -61,17 +61,17 @@ class Categorical(flax.struct.PyTreeNode):
         return jax.random.categorical(key, as_floats(self.logits)[0], axis=-1).astype(jnp.int32)
 
     def mode(self) -> Array:
-        """[...] int32, the most probable action, the first where there are several."""
+        """[...] int32, the most probable action, the first of several."""
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, action: ArrayLike) -> Array:
         """action: [...] int -> [...] float, NaN where it is out of range. Raises ValueError on another shape."""
         check_shape("action", action, jnp.shape(self.logits)[:-1])
-        return softmax.log_prob(as_floats(self.logits)[0], jnp.asarray(action))
+        return _cpu.softmax_log_prob(as_floats(self.logits)[0], jnp.asarray(action))
 
     def entropy(self) -> Array:
         """[...] float, in nats, -Σ p log p."""
-        return softmax.entropy(as_floats(self.logits)[0])
+        return _cpu.softmax_entropy(as_floats(self.logits)[0])
 
     def kl(self, other: "Categorical") -> Array:
         """[...] float, KL(self || other) in nats. Raises ValueError if the shapes differ."""
@@ -93,7 +93,7 @@ class MultiDiscrete(flax.struct.PyTreeNode):
 
     @classmethod
     def masked(cls, logits: ArrayLike, nvec: tuple[int, ...], mask: ArrayLike) -> "MultiDiscrete":
-        """The same over legal actions only: mask is [..., sum(nvec)] bool. See `Categorical.masked`."""
+        """Return the same over legal actions only: mask is [..., sum(nvec)] bool. See `Categorical.masked`."""
         return cls(Categorical.masked(logits, mask).logits, nvec)
 
     @property
@@ -177,9 +177,9 @@ class DiagNormal(flax.struct.PyTreeNode):
 class TanhNormal(flax.struct.PyTreeNode):
     """A diagonal normal squashed into a box: action = low + (high - low) (tanh(u) + 1) / 2, u ~ Normal(loc, scale).
 
-    The squashing rounds to the bound from about |u| = 9 in float32, and there the action no longer tells u. Store u
-    from `sample_pre_tanh` and use `log_prob_pre_tanh`, which is exact everywhere (Haarnoja et al. 2018, appendix C,
-    with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))).
+    The squashing rounds to the bound from about |u| = 9 in float32, and there u cannot be computed from the action.
+    Store u from `sample_pre_tanh` and use `log_prob_pre_tanh`, which is exact everywhere (Haarnoja et al. 2018,
+    appendix C, with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))).
 
     Attributes:
       loc: [..., D] float, the mean of u.
@@ -205,8 +205,8 @@ class TanhNormal(flax.struct.PyTreeNode):
         check_shape("u", u, jnp.shape(self.loc))
         u, low, high = as_floats(u, self.low, self.high)
         action = low + (high - low) * (0.5 * jnp.tanh(u) + 0.5)
-        # Selects take off the last bit that rounding may add beyond a bound. The gradient of a clip asks whether its
-        # result equals its argument, and where a compiler computes that twice, differently rounded, it is lost.
+        # Selects remove the last bit by which rounding may exceed a bound. The gradient of a clip compares its result
+        # with its argument, and is lost if a compiler computes the argument twice with different rounding.
         return jnp.where(action < low, low, jnp.where(action > high, high, action))
 
     def _log_slope(self, u: Array) -> Array:
@@ -215,7 +215,7 @@ class TanhNormal(flax.struct.PyTreeNode):
         return 2.0 * (math.log(2.0) - u - jax.nn.softplus(-2.0 * u)) + jnp.log((high - low) / 2.0)
 
     def sample_pre_tanh(self, key: Key) -> Array:
-        """[..., D] float, a draw of u; `squash` makes the action of it."""
+        """[..., D] float, a sample of u; `squash(u)` is the action."""
         return self.normal.sample(key)
 
     def sample(self, key: Key) -> Array:
@@ -235,12 +235,12 @@ class TanhNormal(flax.struct.PyTreeNode):
     def log_prob(self, action: ArrayLike) -> Array:
         """action: [..., D] float in [low, high] -> [...] float, summed over D.
 
-        At a bound, which only rounding reaches, the action is taken to lie an eighth of an epsilon inside it: finite,
-        but not exact (see `log_prob_pre_tanh`). Raises ValueError if the shape is not that of loc.
+        An action at a bound, which only rounding reaches, counts as an eighth of an epsilon inside it: the result is
+        finite, but not exact (see `log_prob_pre_tanh`). Raises ValueError if the shape is not that of loc.
         """
         check_shape("action", action, jnp.shape(self.loc))
         action, low, high = as_floats(action, self.low, self.high)
-        # atanh by the distances to both bounds, each of which keeps its digits close to its bound.
+        # atanh by the distances to both bounds, each of which is exact close to its bound.
         tiny = jnp.finfo(action.dtype).eps / 8
         below, above = (action - low) / (high - low), (high - action) / (high - low)
         u = 0.5 * (jnp.log(jnp.maximum(below, tiny)) - jnp.log(jnp.maximum(above, tiny)))
@@ -267,14 +267,14 @@ class TanhNormal(flax.struct.PyTreeNode):
 
 
 def _sum(terms) -> Array:
-    """The sum of at least one array: Python's sum would start from an int."""
+    """Return the sum of at least one array; Python's sum would start from an int."""
     return functools.reduce(jnp.add, terms)
 
 
 def _broadcast_to_loc(distribution, *names: str) -> None:
     """Give parameters with fewer axes the shape of loc, so that all leaves leave a vmap with the same batch axes.
 
-    JAX also builds these classes around things that are no parameters (axes, shapes, placeholders): those stay.
+    JAX also builds these classes around other things than parameters (axes, shapes, placeholders): those stay.
     """
     loc = distribution.loc
     if not isinstance(loc, jax.Array | np.ndarray):
@@ -294,6 +294,6 @@ def _broadcast_to_loc(distribution, *names: str) -> None:
 
 @functools.cache
 def _gauss_hermite(n: int = 32) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights, both [n], for expectations under the standard normal."""
+    """Return nodes and weights, both [n], for expectations under the standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n)
     return nodes, weights / weights.sum()

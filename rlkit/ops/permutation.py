@@ -3,28 +3,27 @@
 import jax
 import jax.numpy as jnp
 
-from rlkit._cpu.primitives import ones
+from rlkit import _cpu
 from rlkit.types import Array, Key
 
 _SMALL = 256  # up to here a sort of random bits: so few elements do not mix in a Feistel network
 _ROUNDS = 8
-_WIDTH = 64
 
 
 def permute(key: Key, index: Array, n: int | Array) -> Array:
-    """Where a random permutation of 0 ... n - 1, chosen by `key`, sends each `index`.
+    """Return the images of each `index` under a random permutation of 0 ... n - 1, chosen by `key`.
 
     Each element is computed by itself, so that any part of the permutation costs only its own size: a Feistel network
-    (Luby and Rackoff 1988) on a table that holds n, walked until it falls below n (Black and Rogaway 2002). Up to
-    n = 256 a sort of random bits takes its place.
+    (Luby and Rackoff 1988) on a table of at least n elements, repeated until the result is below n (Black and Rogaway
+    2002). Up to n = 256 it is a sort of random bits instead.
 
     Args:
       key: a key.
       index: [...] integers in [0, n).
-      n: how many elements, 1 <= n <= 2^31; a Python integer, or a traced scalar [].
+      n: number of elements, 1 <= n <= 2^31; a Python integer, or a traced scalar [].
 
     Returns:
-      [...] int32 in [0, n); over all of 0 ... n - 1 each comes once.
+      [...] int32 in [0, n); over all of 0 ... n - 1, each value occurs once.
     """
     index = jnp.asarray(index)
     if isinstance(n, int):
@@ -36,12 +35,12 @@ def permute(key: Key, index: Array, n: int | Array) -> Array:
 
 
 def permutations(key: Key, count: int, n: int) -> Array:
-    """Random permutations of 0 ... n - 1, independent of each other: those of `permute`, from one key.
+    """Draw independent random permutations of 0 ... n - 1, by the method of `permute`, from one key.
 
     Args:
       key: a key.
-      count: C, how many.
-      n: how many elements, 1 <= n <= 2^31.
+      count: C, number of permutations.
+      n: number of elements, 1 <= n <= 2^31.
 
     Returns:
       [C, n] int32.
@@ -58,34 +57,32 @@ def _check(n: int) -> None:
 
 
 def _sort(key: Key, n: int | Array, size: int, batch: tuple[int, ...] = ()) -> Array:
-    """The permutations [*batch, size] that sort random words, the places from n on kept last."""
+    """Return the permutations [*batch, size] that sort random words, the places from n on kept last."""
     places = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), (*batch, size))
-    words = jax.random.bits(key, (2, *batch, size), jnp.uint32)  # two words each: a tie of both is a matter of 2^-64
+    words = jax.random.bits(key, (2, *batch, size), jnp.uint32)  # two words each: both tie with probability 2^-64
     last = (places >= n).astype(jnp.uint32)
     *_, order = jax.lax.sort((last, words[0], words[1], places), num_keys=3)
     return order
 
 
 def _words(key: Key, batch: tuple[int, ...] = ()) -> Array:
-    """What a Feistel network is keyed with, [*batch, K] uint32: one word a round, and one more."""
+    """Draw the keys of Feistel networks, [*batch, K] uint32: one word a round, and one more."""
     return jax.random.bits(key, (*batch, _ROUNDS + 1), jnp.uint32)
 
 
 def _walk(words: Array, index: Array, n: int | Array) -> Array:
-    """The Feistel permutations of a domain barely larger than n, repeated on whatever lies at n or above.
+    """Apply Feistel permutations of a domain barely larger than n, again and again to what is at n or above.
 
-    One for each row of `words` [*batch, K], all at the same `index`: [*batch, *index.shape].
+    There is one for each row of `words` [*batch, K]; all get the same `index`. Returns [*batch, *index.shape].
     """
-    # Rows times columns exceed n by less than sqrt(n), and often by nothing: then no element needs a second turn.
+    # Rows times columns exceed n by less than sqrt(n), and often by nothing: then one application is enough.
     exact = isinstance(n, int) and n % (1 << (n - 1).bit_length() // 2) == 0
     n, one = jnp.asarray(n, jnp.uint32), jnp.uint32(1)
     low_bits = (jnp.uint32(32) - jax.lax.clz(n - one)) // jnp.uint32(2)
     columns = one << low_bits
     rows = (n + (columns - one)) >> low_bits
-    # XLA's CPU code runs four to ten times faster per element where the size divides by the vector width.
-    flat = jnp.pad(index.reshape(-1).astype(jnp.uint32), (0, -index.size % _WIDTH))
-    # Times one, as XLA computes and keeps by itself what no key has a part in.
-    x = jnp.broadcast_to(flat, (*words.shape[:-1], flat.size)) * ones(words[..., :1])
+    flat = jnp.pad(index.reshape(-1).astype(jnp.uint32), (0, _cpu.padded_size(index.size) - index.size))
+    x = jnp.broadcast_to(flat, (*words.shape[:-1], flat.size))
 
     def walk(x: Array, outside: Array) -> tuple[Array, Array]:
         x = jnp.where(outside, _feistel(words, x, rows, low_bits), x)
@@ -93,7 +90,7 @@ def _walk(words: Array, index: Array, n: int | Array) -> Array:
 
     if exact:
         x = _feistel(words, x, rows, low_bits)
-    else:  # all are outside before the first turn, so that the network is compiled once
+    else:  # all count as outside at first, so that the network is compiled once
         everywhere = jnp.ones(x.shape, bool)
         x, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), lambda carry: walk(*carry), (x, everywhere))
     # Rounds are even permutations of most tables; an exchange of two elements, or none, makes both parities as likely.
@@ -102,9 +99,9 @@ def _walk(words: Array, index: Array, n: int | Array) -> Array:
 
 
 def _feistel(words: Array, x: Array, rows: Array, low_bits: Array) -> Array:
-    """A bijection on the table of `rows` rows and 2^low_bits columns: row and column take turns in moving the other.
+    """Return a bijection on the table of `rows` rows and 2^low_bits columns: row and column shift each other in turn.
 
-    The word by which a row moves is scaled to [0, rows), rows <= 2^16, by the high half of a product: no division.
+    The word by which a row is shifted is scaled to [0, rows), rows <= 2^16, by the high half of a product: no division.
     """
     columns_mask = (jnp.uint32(1) << low_bits) - jnp.uint32(1)
     row, column = x >> low_bits, x & columns_mask
@@ -122,7 +119,7 @@ def _two_rounds(row: Array, column: Array, words: Array, rows: Array, columns_ma
 
 
 def _mix(x: Array) -> Array:
-    """A word whose every bit depends on every bit of x (the finalizer of MurmurHash3)."""
+    """Return a word whose every bit depends on every bit of x (the finalizer of MurmurHash3)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit import _cpu
 from rlkit.ops._integers import uniform_below
 from rlkit.replay import storage
 from rlkit.replay.storage import Ring
@@ -53,6 +54,7 @@ def draw_uniformly(ring: Ring, key: Key, batch_size: int, window: int) -> Place:
     return Place(storage.slot_after(oldest, nth // ring.num_envs, ring.num_rows), nth % ring.num_envs)
 
 
+@_cpu.straight_line_keys
 def draw_with_next_obs(ring: Ring, draw: Callable[[Key], Place], key: Key, rows_needed: int) -> tuple[Place, Array]:
     """Draw B places, and draw again those where one of the first rows lacks its final observation.
 

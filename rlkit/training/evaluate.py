@@ -1,24 +1,25 @@
-"""How good a policy is: whole episodes, the same number from each environment."""
+"""Evaluation of a policy over whole episodes, the same number from each environment."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from rlkit._cpu.random_bits import straight
+from rlkit import _cpu
 from rlkit.networks.recurrent import where_rows
 from rlkit.training.rollout import reset
 from rlkit.types import Agent, Array, Env, Key, PyTree
 
 
 class Evaluation(NamedTuple):
-    """Whole episodes of E per environment."""
+    """Returns and lengths of E whole episodes of each of N environments."""
 
     returns: Array  # [N, E] float32, undiscounted; 0 where not finished
     lengths: Array  # [N, E] int32, in steps
-    finished: Array  # [N, E] bool, false only where max_steps came first
+    finished: Array  # [N, E] bool, False only where max_steps ended the episode
 
 
+@_cpu.straight_line_keys
 def evaluate(
     agent: Agent,
     env: Env,
@@ -32,23 +33,23 @@ def evaluate(
 ) -> Evaluation:
     """Play whole episodes with `agent.policy` and frozen statistics.
 
-    Each environment plays the same number of episodes, one after the other: taking the first ones to finish would
-    favor short episodes. It ends when all have, or after `max_steps` steps of each environment.
+    Each environment plays the same number of episodes, one after the other: the first episodes to finish would be
+    short ones. The evaluation ends with the last episode, or after `max_steps` steps of each environment.
 
     Args:
       agent, env, params: as for `training.make`.
       actor: `agent.actor(state.agent)`; nothing in it changes.
-      key: a key of its own, so that an evaluation changes nothing of the training.
+      key: not the key of the training, which an evaluation does not change.
       num_envs: N.
       episodes_per_env: E.
-      max_steps: bound on the steps of each environment.
+      max_steps: limit on the steps of each environment.
 
     Returns:
-      An `Evaluation` with N * E episodes.
+      `Evaluation`, of N * E episodes.
     """
-    reset_key, run_key = jax.random.split(straight(key))
+    reset_key, run_key = jax.random.split(key)
     start = reset(agent, env, params, reset_key, num_envs)
-    nothing = Evaluation(
+    empty = Evaluation(
         jnp.zeros((num_envs, episodes_per_env), jnp.float32),
         jnp.zeros((num_envs, episodes_per_env), jnp.int32),
         jnp.zeros((num_envs, episodes_per_env), bool),
@@ -70,7 +71,7 @@ def evaluate(
         )
         done = terminated | truncated
         episode_return, length = state.episode_return + reward, state.episode_length + 1
-        # The episode that ends takes the first free place; one beyond the quota has none and is dropped.
+        # An episode is stored in the first free place of its environment, and dropped if there is none.
         place = jnp.where(done, result.finished.sum(1), episodes_per_env)
         values = Evaluation(episode_return, length, done)
         result = jax.tree.map(lambda x, value: x.at[environments, place].set(value, mode="drop"), result, values)
@@ -83,4 +84,4 @@ def evaluate(
         )
         return state, result, time + 1
 
-    return jax.lax.while_loop(unfinished, step, (start, nothing, jnp.zeros((), jnp.int32)))[1]
+    return jax.lax.while_loop(unfinished, step, (start, empty, jnp.zeros((), jnp.int32)))[1]

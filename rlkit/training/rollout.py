@@ -1,4 +1,4 @@
-"""Collecting transitions: many environments, each with its own policy memory, along time."""
+"""Rollouts: transitions of many environments along time, each with its own policy memory."""
 
 from typing import Any
 
@@ -6,32 +6,30 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit._cpu.primitives import after
+from rlkit import _cpu
 from rlkit.networks.recurrent import where_rows
 from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
 
-SMALL = 128  # bytes that one thread writes in less time than another takes to wake up
-
 
 class EnvsState(struct.PyTreeNode):
-    """Where N environments stand between two rollouts."""
+    """State of N environments between two rollouts."""
 
     env_state: PyTree  # [N, ...]
     obs: PyTree  # [N, ...]
-    memory: PyTree  # [N, ...] the policy's, as of this observation
-    episode_return: Array  # [N] float32, sum of the rewards of the episode so far
-    episode_length: Array  # [N] int32
+    memory: PyTree  # [N, ...] the policy's, before this observation
+    episode_return: Array  # [N] float32, sum of the rewards of the current episode
+    episode_length: Array  # [N] int32, steps of the current episode
 
 
 class Episodes(struct.PyTreeNode):
-    """The episodes that ended in a rollout."""
+    """Returns and lengths of the episodes that ended in a rollout."""
 
     returns: Array  # [T, N] float32, the return of the episode that ended at this step; NaN elsewhere
     lengths: Array  # [T, N] int32, its length in steps; 0 elsewhere
 
 
 def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int) -> EnvsState:
-    """N environments at the start of their first episodes; `key` is one, or one for each of them, [N]."""
+    """Start the first episodes of N environments; `key` is one key, or [N], one for each environment."""
     keys = key if key.ndim else jax.random.split(key, num_envs)
     obs, env_state = jax.vmap(env.reset, (0, None))(keys, params)
     return EnvsState(
@@ -44,7 +42,7 @@ def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int) -> EnvsS
 
 
 def memories(agent: Agent, num_envs: int) -> PyTree:
-    """The policy's memory at the start of an episode of each environment, leaves [N, ...]."""
+    """Return the policy's memory at the start of an episode of each environment, leaves [N, ...]."""
     if agent.memories is not None:
         return agent.memories(num_envs)
     return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), agent.memory)
@@ -56,8 +54,10 @@ def rollout(
     """Let a fixed actor explore for `num_steps` in each of N environments.
 
     Args:
-      agent, env, params, actor, state: as in `training.make`, and `agent.actor(...)` and what `reset` gave.
-      key: one, or the keys [T, 2, N] of the actions and of the environments.
+      agent, env, params: as for `training.make`.
+      actor: `agent.actor(...)`; it does not change.
+      state: from `reset`, or from the rollout before.
+      key: one key, or [T, 2, N], those of the actions and of the environments.
       num_steps: T.
 
     Returns:
@@ -83,19 +83,9 @@ def rollout(
             episode_return=jnp.where(done, 0.0, episode_return),
             episode_length=jnp.where(done, 0, episode_length),
         )
-        return state, _in_turn((transition, episodes))
+        return state, _cpu.sequence(lambda x: x, (transition, episodes), max_bytes=128)
 
-    # All at once: faster than a few in each step. A flat split is a third of the code that one of three axes is.
+    # All keys at once, split along one axis: a smaller and faster program than a split in each step.
     keys = key if key.ndim else jax.random.split(key, num_steps * 2 * num_envs).reshape(num_steps, 2, num_envs)
     state, (transitions, episodes) = jax.lax.scan(step, state, keys)
     return state, transitions, episodes
-
-
-def _in_turn(tree: PyTree) -> PyTree:
-    """A step's record, its small leaves one after the other: see `_xla.after`."""
-    leaves, structure = jax.tree.flatten(tree)
-    last = None
-    for i, leaf in enumerate(leaves):
-        if leaf.size * leaf.dtype.itemsize <= SMALL and leaf.dtype.itemsize == 4:
-            leaves[i] = last = leaf if last is None else after(leaf, last)
-    return jax.tree.unflatten(structure, leaves)

@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit._cpu.random_bits import plain, straight
+from rlkit import _cpu
 from rlkit.spaces import zeros
 from rlkit.training.rollout import EnvsState, reset, rollout
 from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
 
 
 class TrainState(struct.PyTreeNode):
-    """Everything a run is made of; saved and restored, it goes on as if nothing had happened."""
+    """Complete state of a run: saved and restored, the run continues with the same numbers."""
 
     agent: PyTree
-    envs: EnvsState | Any  # another one where the environments are outside of JAX
+    envs: EnvsState | Any  # of another type for environments outside of JAX
     key: Key
     step: Array  # [] int32, calls of Training.step so far
 
@@ -31,18 +31,18 @@ class Training(NamedTuple):
 
 
 def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) -> Training:
-    """Join an agent and an environment into a training run.
+    """Combine an agent and an environment into a training run.
 
     Both functions are pure: `jax.jit` them, `jax.lax.scan` over `step`, `jax.vmap` `init` over keys or hyper-parameters
     and `step` over the states.
 
     Args:
       agent, env, params: as made by an agent's `make` and by `envs.make`.
-      num_envs: N, how many copies of the environment run side by side.
-      num_steps: T, how many steps each makes in one rollout.
+      num_envs: N, copies of the environment.
+      num_steps: T, steps of each copy in one rollout.
 
     Returns:
-      A `Training`. The metrics of `step` are the agent's, and of the episodes that ended in this rollout:
+      `Training`. The metrics of `step` are the agent's, and those of the episodes that ended in this rollout:
         episode_return, episode_length: [] float32, means; NaN where none ended.
         num_episodes: [] int32.
         returns, lengths: [T, N] of each episode at the step where it ended; elsewhere NaN and 0.
@@ -53,7 +53,6 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
     agent.check(num_envs, num_steps)
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
-        state = straight(state)
         next_key, update_key, rollout_keys = step_keys(state.key, num_steps, num_envs)
         envs, transitions, episodes = rollout(
             agent, env, params, agent.actor(state.agent), state.envs, rollout_keys, num_steps
@@ -68,34 +67,34 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
             "returns": episodes.returns,
             "lengths": episodes.lengths,
         }
-        return plain(TrainState(agent_state, envs, next_key, state.step + 1)), metrics
+        return TrainState(agent_state, envs, next_key, state.step + 1), metrics
 
-    return Training(partial(_init, agent, env, params, num_envs), step)
+    return _training(partial(_init, agent, env, params, num_envs), step)
 
 
 def step_keys(key: Key, num_steps: int, num_envs: int) -> tuple[Key, Key, Key]:
-    """What `Training.step` makes of a state's key: that of the next state, the update's, and a rollout's [T, 2, N].
+    """Split the key of a state into that of the next state, that of the update, and those of a rollout [T, 2, N].
 
-    One split and not two in turn: each costs the program its rounds of random bits again, wherever they are used.
+    One split instead of two, one after the other, makes the program smaller.
     """
     keys = jax.random.split(key, 2 + num_steps * 2 * num_envs)
     return keys[0], keys[1], keys[2:].reshape(num_steps, 2, num_envs)
 
 
 def offline(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) -> Training:
-    """A training run on what is in the agent's replay buffer, and on nothing else.
+    """Return a training run on the contents of the agent's replay buffer, without new transitions.
 
         state = pair.init(hyper, key)
         state = state.replace(agent=agent.add(state.agent, transitions))  # leaves [T, num_envs, ...], extras ()
 
     Args:
-      agent: one that learns from a replay buffer.
-      env, params: what its policy is for; no step of it is taken.
-      num_envs: N, how many streams of transitions are stored side by side.
-      num_steps: as which `replay_ratio` counts one call of `step`, in all streams together.
+      agent: an agent with a replay buffer.
+      env, params: the environment of the policy; no step of it is taken.
+      num_envs: N, streams of transitions in the buffer.
+      num_steps: environment steps for which one call of `step` counts in `replay_ratio`, over all streams.
 
     Returns:
-      A `Training` with the metrics of `make`; no episode ends.
+      `Training`, with the metrics of `make`; no episode ends.
 
     Raises:
       ConfigError: the agent has no replay buffer.
@@ -105,7 +104,6 @@ def offline(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: in
         raise ConfigError("this agent learns from what it collects itself, not from a dataset; use iql or td3_bc")
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
-        state = straight(state)
         update_key, next_key = jax.random.split(state.key)
         agent_state, metrics = learn(state.agent, update_key, num_steps)
         metrics |= {
@@ -115,21 +113,26 @@ def offline(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: in
             "returns": jnp.full((1, num_envs), jnp.nan),
             "lengths": jnp.zeros((1, num_envs), jnp.int32),
         }
-        return plain(TrainState(agent_state, state.envs, next_key, state.step + 1)), metrics
+        return TrainState(agent_state, state.envs, next_key, state.step + 1), metrics
 
-    return Training(partial(_init, agent, env, params, num_envs), step)
+    return _training(partial(_init, agent, env, params, num_envs), step)
+
+
+def _training(init: Callable, step: Callable) -> Training:
+    """Return the two functions as a `Training` that draws random bits in a form that is fast on a CPU."""
+    return Training(_cpu.straight_line_keys(init), _cpu.straight_line_keys(step))
 
 
 def _init(agent: Agent, env: Env, params: Any, num_envs: int, hyper: PyTree, key: Key) -> TrainState:
-    keys = jax.random.split(straight(key), 2 + num_envs)
+    keys = jax.random.split(key, 2 + num_envs)
     agent_key, run_key = keys[0], keys[1]
     envs = reset(agent, env, params, keys[2:], num_envs)
     agent_state = agent.init(hyper, agent_key, _example(env, params, envs), num_envs)
-    return plain(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)))
+    return TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32))
 
 
 def _example(env: Env, params: Any, envs: EnvsState) -> Transition:
-    """One step of one environment, without batch axes and extras, all zero: what Agent.init wants to see."""
+    """Return one step of one environment, without batch axes and extras, all zeros, for `Agent.init`."""
     obs = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), envs.obs)
     flag = jnp.zeros((), bool)
     return Transition(obs, zeros(env.action_space(params)), jnp.zeros((), jnp.float32), flag, flag, obs)

@@ -35,6 +35,7 @@ APART = {"agents": {"envs", "training"}}  # an agent sees transitions, never an 
 # Below the rim: the libraries that compute, and the parts of the standard library that touch nothing outside.
 LIBRARIES = {"jax", "jaxlib", "numpy", "flax", "optax", "chex", "pydantic", "annotated_types"}
 ADAPTERS = {
+    "rlkit/_cpu/switch.py": {"os"},  # a variable of the environment turns the tricks off
     "rlkit/envs/gymnax.py": {"gymnax"},
     "rlkit/envs/suites/brax.py": {"brax"},
     "rlkit/envs/suites/craftax.py": {"craftax"},

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rlkit import ops
-from rlkit._cpu import random_bits
+from rlkit import _cpu, ops
 from rlkit.ops import chunked, distributional, losses, permutation, returns, schedules, statistics, windows
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
 from rlkit.replay import segment_tree, slice_index
@@ -83,8 +82,6 @@ DISCOUNT = of(lambda going: jnp.where(going, 0.9, 0.0), bools(*B))
 TABLE: dict[str, tuple] = {
     "chunked.num_chunks": (lambda x: x * chunked.num_chunks(x.shape[0], 3), floats(6, 2)),
     "chunked.chunked_map": (lambda x: chunked.chunked_map(jnp.sin, x, 3), floats(7, 2)),
-    "keys.straight": (lambda key: jax.random.uniform(random_bits.straight(key), (3,)), fresh_key),
-    "keys.plain": (lambda key: jax.random.key_data(random_bits.plain(random_bits.straight(key))), fresh_key),
     "permutation.permutations": (lambda key: permutation.permutations(key, 2, 300), fresh_key),
     "permutation.permute": (lambda key, i: permutation.permute(key, i, 300), fresh_key, ints(300, 5)),
     "schedules.schedule": (partial(schedules.schedule, "cosine"), floats(4)),

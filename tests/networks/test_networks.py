@@ -12,9 +12,8 @@ import pytest
 from flax.errors import ScopeParamNotFoundError, ScopeParamShapeError
 
 from rlkit.networks import actor_critic
-from rlkit.networks.dense import affine
 from rlkit.networks.features import action_mask, features, image_shape, real_valued, replace_real_valued
-from rlkit.networks.initializers import orthogonal, together
+from rlkit.networks.initializers import orthogonal, stacked_init
 from rlkit.networks.recurrent import unroll, where_rows
 from rlkit.networks.torsos import MLP, Conv
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
@@ -115,7 +114,7 @@ def test_weights_drawn_together_have_the_structure_and_laws_of_weights_drawn_apa
 
 
 def test_weights_drawn_together_of_many_seeds_are_those_of_each():
-    init = together(MLP((8, 4)).init)
+    init = stacked_init(MLP((8, 4)))
     keys = jax.random.split(jax.random.key(1), 3)
     many = jax.vmap(init, (0, None))(keys, jnp.zeros(3))
     for i, key in enumerate(keys):
@@ -125,10 +124,23 @@ def test_weights_drawn_together_of_many_seeds_are_those_of_each():
 
 def test_weights_of_a_lifted_module_are_drawn_too():
     twice = nn.vmap(MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=None, axis_size=2)((8, 4))
-    params = together(twice.init)(jax.random.key(0), jnp.zeros(3))["params"]
+    params = stacked_init(twice)(jax.random.key(0), jnp.zeros(3))["params"]
     for layer in ("Dense_0", "Dense_1"):
         for kernel in params[layer]["kernel"]:
             assert_orthogonal(kernel, 2**0.5)
+
+
+def test_weights_of_a_module_without_orthogonal_ones_are_those_of_flax():
+    module, key, x = nn.Dense(3), jax.random.key(0), jnp.zeros(2)
+    jax.tree.map(np.testing.assert_array_equal, stacked_init(module)(key, x), module.init(key, x))
+
+
+def test_orthogonal_weights_are_made_of_products_in_full_precision():
+    with jax.default_matmul_precision("bfloat16"):
+        text = jax.jit(lambda key: orthogonal()(key, (8, 4))).lower(jax.random.key(0)).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert len(products) == 2
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
 
 
 def test_no_lapack_call_is_in_a_vmapped_initialization():
@@ -266,30 +278,3 @@ def test_patches_times_a_matrix_are_a_convolution(size, strides):
         expected = jax.lax.conv_general_dilated(expected, kernel, (stride, stride), "VALID", dimension_numbers=numbers)
         expected = jax.nn.relu(expected + weights["bias"][None, None, None])
     np.testing.assert_allclose(network.apply(params, x), expected.reshape(2, 5, -1), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("rows", "depth", "size"),  # one block and three, narrow sides and wide ones
-    [(1, 5, 3), (100, 5, 3), (384, 5, 3), (384, 3, 5), (384, 4, 1), (384, 18, 20), (384, 20, 18)],
-)
-def test_the_derivatives_of_affine_are_those_of_the_product(rows, depth, size):
-    shapes = 2 * [(rows, depth), (depth, size), (size,)]
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    x, kernel, bias, *tangents = (jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True))
-
-    def product(x, kernel, bias):
-        return x @ kernel + bias[None]
-
-    @partial(jax.jit, static_argnums=0)
-    def derivatives(function):
-        value, pull = jax.vjp(function, x, kernel, bias)
-        forward = jax.jvp(function, (x, kernel, bias), tuple(tangents))
-        hessian = jax.hessian(lambda weight: jnp.sum(jnp.sin(function(x, weight, bias))))(kernel)
-        return forward, value, pull(jnp.cos(value)), hessian
-
-    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-    expected = derivatives(product)
-    jax.tree.map(close, derivatives(affine), expected)
-    jax.tree.map(close, derivatives(jax.jit(affine)), expected)
-    value, pull = jax.vjp(affine, x, kernel, bias)  # not compiled
-    jax.tree.map(close, (value, pull(jnp.cos(value))), expected[1:3])

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from rlkit._cpu.primitives import after
+from rlkit import _cpu
 from rlkit.types import Array, PyTree, Scalar
-
-SIDE_BY_SIDE = 4
 
 
 class Optimizer(NamedTuple):
@@ -50,15 +48,6 @@ class Optimizer(NamedTuple):
         if skip is not None:
             updates = jnp.where(skip, 0.0, jnp.asarray(updates))
             moved = jax.tree.map(lambda new, old: jnp.where(skip, old, new), moved, opt_state)
-        return _add(params, unravel(jnp.asarray(updates))), moved, optax.tree.norm(flat)
-
-
-def _add(params: PyTree, updates: PyTree) -> PyTree:
-    """params + updates, a few leaves side by side and those after the first of them: see `_xla.after`."""
-    leaves, structure = jax.tree.flatten(params)
-    new: list[Array] = []
-    for i, (leaf, update) in enumerate(zip(leaves, jax.tree.leaves(updates), strict=True)):
-        if i >= SIDE_BY_SIDE:
-            update = after(update, new[(i // SIDE_BY_SIDE - 1) * SIDE_BY_SIDE])
-        new.append((leaf + update).astype(leaf.dtype))
-    return jax.tree.unflatten(structure, new)
+        updates = unravel(jnp.asarray(updates))
+        params = _cpu.sequence(lambda update, x: (x + update).astype(x.dtype), updates, params, side_by_side=4)
+        return params, moved, optax.tree.norm(flat)

@@ -21,8 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from rlkit._cpu.primitives import hold
-from rlkit._cpu.random_bits import straight
+from rlkit import _cpu
 from rlkit.ops._arrays import check_shapes
 from rlkit.replay.segment_tree import layout, traversal
 from rlkit.replay.segment_tree.invariants import check as check
@@ -108,7 +107,7 @@ def write(tree: SegmentTree, index: ArrayLike, value: ArrayLike, *, in_maximum: 
         return tree
     if leaf.size == 1:  # a write of one index would not happen in place; the same index twice gives the same tree
         value, leaf = jnp.repeat(value, 2), jnp.repeat(leaf, 2)
-    leaf = hold(_computed_after(tree, leaf))
+    leaf = _cpu.materialize(_computed_after(tree, leaf))
     leaves = layout.scatter("set", tree.leaves, leaf, jnp.zeros_like(value))
     leaves = layout.scatter(*(("max", leaves, leaf, value) if in_maximum else ("min", leaves, leaf, -value)))
     leaf = jnp.maximum(leaf, 0)  # for dropped values: recomputing the parents of leaf 0 does not change them
@@ -138,7 +137,7 @@ def write_run(tree: SegmentTree, start: ArrayLike, value: ArrayLike, *, in_maxim
         return tree
     first = _computed_after(tree, first)
     inside, first = first >= 0, jnp.maximum(first, 0)
-    before = hold(jax.lax.dynamic_slice(tree.leaves, (first,), value.shape))
+    before = _cpu.materialize(jax.lax.dynamic_slice(tree.leaves, (first,), value.shape))
     new = jnp.where(inside, value if in_maximum else -value, before)
     leaves = jax.lax.dynamic_update_slice(tree.leaves, new, (first,))
     return traversal.recompute_above_run(tree.replace(leaves=leaves), first, value.size)
@@ -221,7 +220,7 @@ def sample_with_values(tree: SegmentTree, key: Key, batch_size: int, stratified:
         raise ValueError(f"batch_size={batch_size} must be at least 1; a batch of one is the smallest")
     levels = layout.levels_of(tree)
     num_fine = sum(size > traversal.MAX_NODES_BY_MASS for size in (levels.leaves, *levels.sizes))
-    words = hold(jax.random.bits(straight(key), (1 + num_fine, batch_size), jnp.uint32))
+    words = _cpu.materialize(jax.random.bits(key, (1 + num_fine, batch_size), jnp.uint32))
     draws = (words >> 8).astype(jnp.float32) * 2.0**-24
     mass = draws[0]
     if stratified:

@@ -6,7 +6,7 @@ Levels that share an array are traversed in a loop, which keeps the compiled pro
 import jax
 import jax.numpy as jnp
 
-from rlkit._cpu.primitives import hold
+from rlkit import _cpu
 from rlkit.replay.segment_tree import layout
 from rlkit.replay.segment_tree.layout import SegmentTree
 from rlkit.types import Array
@@ -55,7 +55,7 @@ def _recompute_shared(tree: SegmentTree, leaf: Array) -> SegmentTree:
             level,
         )
         top, size = levels.starts[levels.num_sparse - 1], levels.sizes[levels.num_sparse - 1]
-        below = hold(level[top : top + len(statistics) * size]).reshape(len(statistics), -1)
+        below = _cpu.materialize(level[top : top + len(statistics) * size]).reshape(len(statistics), -1)
     else:
         below = jnp.stack([layout.from_leaves(name, tree.leaves) for name in statistics])
     above, roots = layout.fold_up(below, levels.sizes[levels.num_sparse :], tree.fanout, statistics)
@@ -127,5 +127,5 @@ def descend(tree: SegmentTree, mass: Array, draws: Array | None) -> tuple[Array,
     for (level, start), is_drawn in reversed(list(zip(arrays, drawn_anew, strict=True))):
         if is_drawn or level is not tree.nodes[-1]:
             step = down(level, start, node, mass, unused.pop() if is_drawn else None)
-            node, mass, value = map(hold, step)  # every level reads the node above it several times
+            node, mass, value = map(_cpu.materialize, step)  # every level reads the node above it several times
     return node, value  # the leaves come last, and always by themselves

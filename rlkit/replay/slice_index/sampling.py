@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-from rlkit._cpu.random_bits import straight
 from rlkit.ops._integers import add_mod, uint32, uniform_below
 from rlkit.replay import storage
 from rlkit.replay.slice_index import row_queue
@@ -29,7 +28,7 @@ def draw_by_episode(state: SliceIndex, key: Key, num_slices: int) -> tuple[Array
     """Draw an episode uniformly and one of its slices uniformly: slots and environments of B first steps, uint32."""
     assert state.episodes is not None
     assert state.age is not None
-    episode_key, slice_key = jax.random.split(straight(key))
+    episode_key, slice_key = jax.random.split(key)
     num_finished, unfinished = row_queue.size(state.episodes), has_unfinished_slice(state)
     num_episodes = num_finished + jnp.sum(unfinished, dtype=jnp.uint32)
     episode = uniform_below(episode_key, (num_slices,), num_episodes)

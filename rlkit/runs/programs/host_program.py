@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rlkit import agents, hosts
-from rlkit._cpu.random_bits import plain, straight
+from rlkit import _cpu, agents, hosts
 from rlkit.hosts import devices, registry, validation
 from rlkit.hosts.collect import Collected, Collector, NotFinite, act_shapes
 from rlkit.hosts.evaluate import play
@@ -127,7 +126,11 @@ class HostProgram:
         self.pool.restarted = 0  # the budget is for the run
 
     def _init(self, seed: Array, hyper: PyTree) -> TrainState:
-        agent_key, run_key = jax.random.split(straight(jax.random.split(jax.random.key(seed))[0]))
+        return self._init_from_key(jax.random.split(jax.random.key(seed))[0], hyper)
+
+    @_cpu.straight_line_keys
+    def _init_from_key(self, key: Key, hyper: PyTree) -> TrainState:
+        agent_key, run_key = jax.random.split(key)
         num_envs = self.streams
         obs, action = zeros(self.env.obs), zeros(self.env.action)
         reward, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
@@ -139,7 +142,7 @@ class HostProgram:
             steps = jax.tree.map(lambda x: jnp.zeros((num_envs, *x.shape), x.dtype), example)._replace(
                 extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
             )
-        return plain(TrainState(state, Held(steps, jnp.zeros((), bool)), run_key, jnp.zeros((), jnp.int32)))
+        return TrainState(state, Held(steps, jnp.zeros((), bool)), run_key, jnp.zeros((), jnp.int32))
 
     @cached_property
     def template(self) -> PyTree:
@@ -172,8 +175,9 @@ class HostProgram:
         self._keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(self.template.key).compile()
         return self._advance
 
+    @_cpu.straight_line_keys
     def _update(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
-        state, metrics = self.agent.update(join(rest, replay), rollout, straight(key))
+        state, metrics = self.agent.update(join(rest, replay), rollout, key)
         return state, metrics, self._finite(state, metrics)
 
     def _finite(self, state: PyTree, metrics: dict[str, Array]) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rlkit._cpu.random_bits import plain, straight
+from rlkit import _cpu
 from rlkit.runs import datasets
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs import offline
@@ -57,11 +57,12 @@ class OfflineHostProgram(HostProgram):
         self._compiled = compiled.lower(replay, rest, self.template.key).compile()
         return self._advance
 
+    @_cpu.straight_line_keys
     def _learn_more(self, replay: PyTree, rest: PyTree, key: Key) -> tuple[PyTree, dict[str, Array], Array, Key]:
         assert self.agent.learn is not None
-        update_key, next_key = jax.random.split(straight(key))
+        update_key, next_key = jax.random.split(key)
         state, metrics = self.agent.learn(join(rest, replay), update_key, self.config.steps_per_update)
-        return state, metrics, self._finite(state, metrics), plain(next_key)
+        return state, metrics, self._finite(state, metrics), next_key
 
     def _begin(self, state: PyTree) -> None:
         self.begun = True  # there are no episodes to begin

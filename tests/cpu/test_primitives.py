@@ -1,9 +1,6 @@
-"""What XLA is told (`_xla`): nothing changes but the order of kernels; small loops leave the other threads asleep."""
+"""Identity primitives of rlkit._cpu: no bit changes, and few small computations of a loop are ready at once."""
 
 import importlib
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +8,25 @@ import numpy as np
 import pytest
 from hlo import most_ready
 
-from rlkit import envs, training
-from rlkit._cpu.primitives import after, once, written
-from rlkit._cpu.random_bits import straight
+from rlkit import _cpu, envs, training
+from rlkit._cpu import keep_layout, materialize, sequence
+from rlkit._cpu.primitives import once
 from rlkit.agents import ppo
-from rlkit.agents.common import optimizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.ops.distributions import Categorical
 
 rollout = importlib.import_module("rlkit.training.rollout")  # the name is a function's, too
 
 SPLIT = 8  # kernels that XLA's CPU executor leaves on one thread
+
+
+def identity(x):
+    return x
+
+
+def after(x, other):
+    """x, computed after `other`."""
+    return sequence(identity, [other, x])[1]
 
 
 def bits(x):
@@ -53,49 +58,50 @@ def test_once_changes_no_bit(first):
 
 
 def test_nothing_needs_to_be_compiled():
-    key = straight(jax.random.key(0))
-    expected = jax.jit(jax.random.uniform, static_argnums=1)(key, (3,))
     with jax.disable_jit():
-        np.testing.assert_array_equal(jax.random.uniform(key, (3,)), expected)
-        np.testing.assert_array_equal(jax.grad(lambda x: after(written(x), x) @ x)(expected), 2 * expected)
+        x = jnp.array([1.0, -2.0])
+        gradient = jax.grad(lambda x: after(keep_layout(materialize(x)), x) @ x)(x)
+        np.testing.assert_array_equal(gradient, 2 * x)
 
 
-def test_each_device_draws_from_keys_of_its_own():
-    """On two devices, of keys shared out to them: nothing is sent."""
-    program = """
-import jax, jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from rlkit._cpu.random_bits import straight
-expected = jax.vmap(jax.random.uniform)(jax.random.split(jax.random.key(0), 8))
-for kind in (AxisType.Auto, AxisType.Explicit):
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(kind,))
-    keys = jax.device_put(jax.random.split(jax.random.key(0), 8), NamedSharding(mesh, PartitionSpec("x")))
-    draw = jax.jit(jax.vmap(lambda key: jax.random.uniform(straight(key))))
-    assert (draw(keys) == expected).all()
-    text = draw.lower(keys).compile().as_text()
-    assert not any(name in text for name in ("all-reduce", "all-gather", "collective")), text
-"""
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=120)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("function", [materialize, keep_layout, lambda x: after(x, jnp.ones(2))])
+def test_identities_have_a_transpose(function, compiled):
+    x = jnp.array([1.0, -2.0, 3.0])
+    transpose = jax.linear_transpose(function, x)
+    np.testing.assert_array_equal((jax.jit(transpose) if compiled else transpose)(x)[0], x)
+    matrix = jax.vmap(transpose)(jnp.eye(3))[0]
+    np.testing.assert_array_equal(matrix, np.eye(3))
 
 
-def test_random_numbers_that_many_arrays_are_made_of_are_computed_once():
-    def draw(key):
-        x = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(jax.random.split(key, 64))
-        return x, *jnp.moveaxis(x, -1, 0)  # as a reset makes an observation and a state
-
-    text = jax.jit(lambda key: draw(straight(key))).lower(jax.random.key(0)).compile().as_text()
-    assert (
-        text.count(" xor(") <= 2 * 25
-    )  # 20 rounds each of the split and of the draw, and a few; four times as many else
+def test_a_sequence_is_linear_in_all_of_its_leaves():
+    x, y = jnp.array([1.0, -2.0, 3.0]), jnp.array([[4.0]])
+    transpose = jax.linear_transpose(lambda x, y: sequence(identity, [x, y]), x, y)
+    jax.tree.map(np.testing.assert_array_equal, transpose([x, y]), (x, y))
+    (none,) = jax.linear_transpose(lambda y: sequence(identity, [y, x])[1] * 0.0 + y.sum(), y)(x)  # nothing of x in y
+    np.testing.assert_array_equal(none, [[2.0]])
 
 
 def test_other_dtypes_and_nothing_pass():
     flags, empty = jnp.array([True, False]), jnp.zeros((0, 3))
     assert after(flags, jnp.ones(2)) is flags
     assert after(flags, flags) is flags
-    assert after(empty, jnp.ones(2)).shape == (0, 3)
+    assert after(empty, jnp.ones(2)) is empty
     assert after(flags, empty) is flags
+    assert materialize(flags) is flags
+    assert materialize(empty) is empty
+
+
+def test_large_leaves_are_not_ordered():
+    def ordered(*leaves, **settings):
+        """The number of leaves of these sizes that wait for another one."""
+        tree = [jnp.ones(size) for size in leaves]
+        return len(jax.make_jaxpr(lambda tree: sequence(identity, tree, **settings))(tree).jaxpr.eqns)
+
+    assert ordered(2, 3, 2, 3) == 3
+    assert ordered(2, 3, 2, 3, max_bytes=8) == 1
+    assert ordered(2, 3, 3, 3, max_bytes=8) == 0
+    assert ordered(2, 3, 2, 3, 2, 3, side_by_side=4) == 2
 
 
 def test_gradients_pass_to_the_array_alone():
@@ -130,30 +136,30 @@ def rolling():
     pair = training.make(agent, env, params, num_envs=4, num_steps=16)
     state = jax.eval_shape(pair.init, ppo.Hyper(), jax.eval_shape(lambda: jax.random.key(0)))
 
+    @_cpu.straight_line_keys
     def roll(state):
-        state = straight(state)
         return rollout.rollout(agent, env, params, agent.actor(state.agent), state.envs, state.key, 16)
 
     return roll, state
 
 
 @pytest.mark.planned
-@pytest.mark.parametrize(("made", "module", "few"), [(descending, optimizer, SPLIT), (rolling, rollout, SPLIT + 1)])
-def test_few_kernels_of_a_loop_are_ready_at_once(made, module, few, monkeypatch):
+@pytest.mark.parametrize(("make", "few"), [(descending, SPLIT), (rolling, SPLIT + 1)])
+def test_few_kernels_of_a_loop_are_ready_at_once(make, few, monkeypatch):
     """Of a rollout's step, nine copies of the environments' state, of which some wait for others' buffers."""
 
     def most():
-        program, *arguments = made()
+        program, *arguments = make()
         counts = most_ready(jax.jit(program).lower(*arguments).compile().as_text())
         return max(count for name, count in counts.items() if name != "ENTRY")
 
     assert most() <= few
-    monkeypatch.setattr(module, "after", lambda x, other: x)
-    assert most() > few  # so that this test would see it
+    monkeypatch.setattr(_cpu, "sequence", lambda fn, *trees, **_: jax.tree.map(fn, *trees))
+    assert most() > few  # so that this test would fail without it
 
 
 @pytest.mark.parametrize(("platform", "barriers"), [("cpu", 4), ("cuda", 0), ("tpu", 0)])
-def test_only_a_cpu_is_told_what_to_write_down(platform, barriers):
+def test_only_a_cpu_keeps_a_layout(platform, barriers):
     """Of many rows' log-probabilities and entropies, the logits and what their gradients turn back; of few, nothing."""
 
     def total(logits):
