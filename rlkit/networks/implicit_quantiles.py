@@ -9,8 +9,8 @@ import numpy as np
 
 from rlkit.networks import encoder
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import Make
-from rlkit.networks.initializers import together
+from rlkit.networks.encoder import MakeEncoder
+from rlkit.networks.initializers import stacked_init
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
@@ -25,7 +25,7 @@ class ImplicitQuantiles(nn.Module):
     action's advantage over the mean of all (Wang et al. 2016, eq. 9), quantile by quantile.
     """
 
-    make_encoder: Make
+    make_encoder: MakeEncoder
     num_actions: int
     num_cosines: int
     dueling: bool
@@ -57,6 +57,6 @@ def implicit_quantiles(*, obs_space: Space, **settings: Any) -> Network:
       obs_space: of the observations.
       settings: the fields of `Encoder`, and those of `ImplicitQuantiles` but for the encoder.
     """
-    make_encoder, others = encoder.described(obs_space, settings)
+    make_encoder, others = encoder.split_settings(obs_space, settings)
     module = ImplicitQuantiles(make_encoder, **others)
-    return Network(together(module.init), module.apply)
+    return Network(stacked_init(module), module.apply)

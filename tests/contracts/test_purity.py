@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rlkit import _cpu, ops
+from rlkit import ops
 from rlkit.ops import chunked, distributional, losses, permutation, returns, schedules, statistics, windows
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
 from rlkit.replay import segment_tree, slice_index
