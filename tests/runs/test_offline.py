@@ -129,7 +129,7 @@ def test_an_archive_is_a_dataset_too(dataset, tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"capacity": 200}, "capacity=200 must hold the 252 steps"),
+    ({"capacity": 200}, "capacity=200 must be at least 252, for all steps of dataset"),
     ({"capacity": 502}, "must be a multiple of the 4 streams"),
     ({"env": "Pendulum-v1"}, r"must hold obs of float32\[3\], as Pendulum-v1 has, and it holds float32\[1\]"),
     ({"agent": "ppo", "capacity": None, "batch_size": None, "replay_ratio": None}, "agent='ppo' has none"),

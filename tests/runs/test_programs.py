@@ -103,6 +103,9 @@ def test_an_update_is_described_by_the_agent(change, lines):
 
 
 def test_a_buffer_that_cannot_hold_a_dataset(dataset):
-    for capacity, rule in ((10, "must hold the 36 steps"), (37, "must be a multiple of the 2 streams")):
-        with pytest.raises(ConfigError, match=f"capacity={capacity} {rule}"):
+    for capacity, rule in (
+        (10, "at least 36, for all steps of dataset"),
+        (37, "a multiple of the 2 streams of dataset"),
+    ):
+        with pytest.raises(ConfigError, match=f"capacity={capacity} must be {rule}"):
             make.make_program(parse(IQL | {"dataset": str(dataset), "capacity": capacity}))

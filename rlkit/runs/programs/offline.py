@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rlkit.replay.validation import check_capacity
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.datasets import Dataset
 from rlkit.types import Agent, ConfigError, Env, PyTree
@@ -33,16 +34,13 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
 
 def _check_capacity(capacity: int, dataset: Dataset, source: str | None) -> None:
     """Raise a ConfigError unless a buffer of `capacity` steps holds all streams of the dataset."""
-    if capacity < dataset.size:
-        raise ConfigError(
-            f"capacity={capacity} must hold the {dataset.size} steps of dataset={source!r}; try {dataset.size}"
-        )
-    if capacity % dataset.num_envs:
-        multiple = -(-capacity // dataset.num_envs) * dataset.num_envs
-        raise ConfigError(
-            f"capacity={capacity} must be a multiple of the {dataset.num_envs} streams of dataset={source!r}; "
-            f"try {multiple}"
-        )
+    check_capacity(
+        capacity,
+        dataset.num_envs,
+        min_rows=dataset.num_rows,
+        purpose=f"all steps of dataset={source!r}",
+        divisor=f"the {dataset.num_envs} streams of dataset={source!r}",
+    )
 
 
 def _shapes_text(tree: PyTree) -> str:
