@@ -1,6 +1,6 @@
-"""The impure shell: configs, run directories, checkpoints, datasets, metric lines, progress, plots.
+"""Runs: configs, run directories, checkpoints, datasets, metric lines, progress, plots. Files and clocks are used here.
 
-The names are imported when first used, so that `rlkit --help` and a plot need not wait for what they do not use.
+The names are imported on first use, so that `rlkit --help` and a plot load only the modules that they need.
 """
 
 import importlib
@@ -12,8 +12,8 @@ _NAMES = {
     "RunConfig": "config.run_config",
     "collect": "collecting",
     "load": "policy",
-    "load_config": "config.run_config",
-    "parse": "config.run_config",
+    "load_config": "config.load",
+    "parse": "config.parse",
     "plot": "pictures.curves",
     "record": "pictures.record",
     "restore": "checkpoints.states",
@@ -22,14 +22,14 @@ _NAMES = {
     "train": "loop",
 }
 
-_MODULES = ("datasets",)
+_MODULES = {"datasets": "datasets", "render": "pictures.render"}
 
 __all__ = [*_MODULES, *_NAMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"rlkit.runs.{name}")
+        return importlib.import_module(f"rlkit.runs.{_MODULES[name]}")
     if name in _NAMES:
         return getattr(importlib.import_module(f"rlkit.runs.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'rlkit.runs' has no attribute {name!r}")

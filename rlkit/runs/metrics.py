@@ -1,9 +1,10 @@
-"""Metric lines: what the updates between two lines did, as one JSON object a line, and copies for other viewers.
+"""Metric lines: a summary of the updates since the line before, one JSON object a line, with copies for other viewers.
 
 A line holds `step` (environment steps of one seed), `seconds` (of training, compilation apart), `steps_per_second` (of
 all seeds together), `episodes`, `return_mean`, `return_iqm`, `return_min`, `return_max` and `length_mean` over the
-episodes that finished since the last line, then the agent's own metrics, averaged over the updates. With several seeds
-each of these is a list, one entry a seed, but for the first three. What is not finite, or has no episode, is null.
+episodes that finished since the line before, then the agent's own metrics, averaged over the updates. With several
+seeds all but the first three are lists with one entry per seed. A number that is not finite, or that has no episode, is
+null.
 """
 
 import json
@@ -15,22 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from rlkit.runs import files
+from rlkit.runs import files, run_directory
+from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import ConfigError
 
-_LIMIT = 1 << 30
-_EPISODES = ("returns", "lengths", "num_episodes", "episode_return", "episode_length")  # said better here
+_MAX_BYTES = 1 << 30
+_EPISODES = ("returns", "lengths", "num_episodes", "episode_return", "episode_length")  # summarized over all updates
 
 
 def summarize(metrics: Mapping[str, np.ndarray], num_seeds: int) -> dict[str, Any]:
-    """The entries of a line, from the metrics of its updates.
+    """Return the entries of a line from the metrics of its updates.
 
     Args:
       metrics: "returns" and "lengths" [K, T, N], others [K]; with several seeds [K, S, ...].
       num_seeds: S.
 
     Returns:
-      name -> float, or a list of S where num_seeds > 1.
+      float by name, or a list of S where num_seeds > 1.
     """
     if num_seeds == 1:
         return _summary(metrics)
@@ -39,61 +41,62 @@ def summarize(metrics: Mapping[str, np.ndarray], num_seeds: int) -> dict[str, An
 
 
 def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The entries of one seed."""
     finished = metrics["lengths"] > 0
     returns, lengths = metrics["returns"][finished].astype(np.float64), metrics["lengths"][finished]
-    cut = returns.size // 4
+    quarter = returns.size // 4
 
-    def some(statistic: Callable, values: np.ndarray) -> float | None:
-        return _number(statistic(values)) if values.size else None
+    def statistic(function: Callable, values: np.ndarray) -> float | None:
+        return _number(function(values)) if values.size else None
 
     line = {
         "episodes": int(returns.size),
-        "return_mean": some(np.mean, returns),
-        "return_iqm": some(lambda x: np.mean(np.sort(x)[cut : x.size - cut]), returns),
-        "return_min": some(np.min, returns),
-        "return_max": some(np.max, returns),
-        "length_mean": some(np.mean, lengths),
+        "return_mean": statistic(np.mean, returns),
+        "return_iqm": statistic(lambda x: np.mean(np.sort(x)[quarter : x.size - quarter]), returns),
+        "return_min": statistic(np.min, returns),
+        "return_max": statistic(np.max, returns),
+        "length_mean": statistic(np.mean, lengths),
     }
     return line | {name: _mean(array) for name, array in metrics.items() if name not in _EPISODES}
 
 
 def _mean(values: np.ndarray) -> float | None:
-    """The mean of the finite ones."""
+    """The mean of the finite values; None where there is none."""
     values = np.asarray(values, np.float64)
     finite = values[np.isfinite(values)]
     return _number(finite.mean()) if finite.size else None
 
 
 def _number(value: Any) -> float | None:
+    """A number with seven digits; None where it is not finite."""
     return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
-class Lines:
-    """The metric lines of a run: metrics.jsonl, and TensorBoard or Weights & Biases where the config asks for them.
+class MetricLines:
+    """Writer of a run's metric lines: metrics.jsonl, and TensorBoard or Weights & Biases where the config has them on.
 
     Raises:
       ConfigError: a writer's package is not installed.
     """
 
-    def __init__(self, run: Path, config: Any, *, length: int = 0, step: int = 0):
-        self.path = run / files.METRICS
-        self.writers = [
-            make(run, config, step)
-            for make, wanted in ((_tensorboard, config.run.tensorboard), (_wandb, config.run.wandb))
-            if wanted
-        ]
-        files.cut(self.path, length)  # what was written after the checkpoint is written again
+    def __init__(self, run: Path, config: RunConfig, *, length: int = 0, step: int = 0):
+        self.path = run / run_directory.METRICS
+        writers = ((_tensorboard, config.run.tensorboard), (_wandb, config.run.wandb))
+        self.writers = [make(run, config, step) for make, setting in writers if setting]
+        files.cut(self.path, length)  # the lines after the checkpoint will be written again
 
     def add(self, line: Mapping[str, Any]) -> None:
+        """Write a line."""
         files.append(self.path, json.dumps(line, allow_nan=False).encode() + b"\n")
         for write, _ in self.writers:
             write(_scalars(line), line["step"])
 
     def sync(self) -> int:
-        """Bring the lines to the disk; returns the file's length in bytes."""
+        """Flush the lines to the disk and return the file's length in bytes."""
         return files.append(self.path, b"", durable=True)
 
     def close(self) -> None:
+        """Close the writers of other viewers."""
         for _, close in self.writers:
             close()
 
@@ -101,8 +104,8 @@ class Lines:
 _Writer = tuple[Callable[[dict[str, float], int], None], Callable[[], None]]
 
 
-def require(config: Any) -> None:
-    """Raise a ConfigError where a package is missing that a metric writer of the config needs."""
+def require_writers(config: RunConfig) -> None:
+    """Raise a ConfigError where the package of a metric writer is not installed."""
     for key, package in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
         if value := getattr(config.run, key):
             try:
@@ -113,7 +116,8 @@ def require(config: Any) -> None:
                 ) from None
 
 
-def _tensorboard(run: Path, config: Any, step: int) -> _Writer:
+def _tensorboard(run: Path, config: RunConfig, step: int) -> _Writer:
+    """The functions that write scalars as TensorBoard events, and close the file."""
     from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
 
     writer = SummaryWriter(str(run / "tensorboard"), purge_step=step or None)
@@ -125,10 +129,11 @@ def _tensorboard(run: Path, config: Any, step: int) -> _Writer:
     return write, writer.close
 
 
-def _wandb(run: Path, config: Any, step: int) -> _Writer:
+def _wandb(run: Path, config: RunConfig, step: int) -> _Writer:
+    """The functions that log scalars to Weights & Biases, and end the session."""
     import wandb  # pyright: ignore[reportMissingImports]
 
-    identity = run / "wandb.id"  # by which a resumed run goes on in the same curves
+    identity = run / "wandb.id"  # with the same id a resumed run continues its curves
     if not identity.exists():
         files.replace(identity, secrets.token_hex(4).encode())
     session = wandb.init(
@@ -143,20 +148,20 @@ def _wandb(run: Path, config: Any, step: int) -> _Writer:
 
 
 def _scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """A line for viewers that know numbers only: with several seeds the mean over them."""
+    """The numbers of a line, for viewers without lists: with several seeds their mean."""
     values = {name: _mean(np.asarray(value, np.float64)) for name, value in line.items() if name != "step"}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def read(run: Path) -> list[dict[str, Any]]:
-    """The metric lines of a run; an unfinished last line is left out.
+    """Read the metric lines of a run; an unfinished last line is left out.
 
     Raises:
       ConfigError: there is no such file, or a line is not a metric line.
     """
-    path = run / files.METRICS
+    path = run / run_directory.METRICS
     try:
-        text = files.read(path, _LIMIT)
+        text = files.read(path, _MAX_BYTES)
         lines = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].decode().splitlines()]
         if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in lines):
             raise ValueError

@@ -1,39 +1,46 @@
-"""A trained policy from a run directory, ready to act."""
+"""Trained policies and states from run directories."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import files
+from rlkit.runs import run_directory
 from rlkit.runs.checkpoints import checkpoint
-from rlkit.runs.config.run_config import RunConfig, load_config, read
-from rlkit.runs.programs.host_program import HostProgram
-from rlkit.runs.programs.host_program import program as make_program
-from rlkit.runs.programs.jax_program import Program
+from rlkit.runs.config.load import load_config, read
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.programs.make import make_program
+from rlkit.runs.programs.protocol import Program
 from rlkit.types import ConfigError, Env, Key, PyTree
 
 
 class Policy(NamedTuple):
-    """A policy, what it acts with, and the environment that it was trained in."""
+    """A trained policy, its parameters, and the environment that it was trained in."""
 
     policy: Any  # (actor, memory, obs, key) -> memory, action, extras; pure, for one observation
     actor: PyTree  # parameters and statistics
-    memory: PyTree  # the policy's memory at the start of an episode
-    env: Env | HostEnv  # the latter only knows its spaces
+    memory: PyTree  # of a recurrent policy, at the start of an episode; () for others
+    env: Env | HostEnv  # of a HostEnv only the spaces can be used
     params: Any  # of the environment
     config: RunConfig
     step: int  # environment steps learned from
 
     def act(self, obs: PyTree, key: Key, memory: PyTree = None) -> tuple[PyTree, PyTree]:
-        """One greedy action for one observation: -> action, memory. Pass the memory back at the next step."""
+        """Return the greedy action for one observation, and the memory to be passed at the next step.
+
+        Args:
+          obs: one observation of the environment.
+          key: for policies that draw their greedy actions.
+          memory: as returned at the step before; None at the start of an episode.
+        """
         memory, action, _ = self.policy(self.actor, self.memory if memory is None else memory, obs, key)
         return action, memory
 
 
 def load(run: str | Path, *, seed: int | None = None, step: int | None = None, env: str | None = None) -> Policy:
-    """The policy of a run, ready to act.
+    """Load the policy of a run.
 
         agent = rlkit.load("runs/ppo-cartpole")
         obs, state = agent.env.reset(jax.random.key(0), agent.params)
@@ -41,14 +48,14 @@ def load(run: str | Path, *, seed: int | None = None, step: int | None = None, e
 
     Args:
       run: a run directory.
-      seed: which seed's policy, where the run has several; None for the first.
-      step: of the checkpoint; None for the newest whole one.
-      env: the run's environment once more, where it is code of one's own, `module:Class`.
+      seed: seed of the policy, where the run has several; None for the first.
+      step: step of the checkpoint; None for the newest whole one.
+      env: the run's environment again, where it is the user's own code, `module:Class`.
 
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
     """
-    program, state, step = load_state(files.open_run(run), step, env)
+    program, state, step = load_state(run_directory.existing(run), step, env)
     program.close()
     settings = program.config.run
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
@@ -68,27 +75,50 @@ def load(run: str | Path, *, seed: int | None = None, step: int | None = None, e
     )
 
 
-def stored(run: Path, env: str | None = None) -> RunConfig:
-    """The config of a run. `env` names its environment again, where that is code of one's own.
+def stored_config(run: Path, env: str | None = None) -> RunConfig:
+    """Load the config of a run directory.
+
+    Args:
+      run: a run directory.
+      env: the run's environment again, where it is the user's own code, `module:Class`.
 
     Raises:
-      ConfigError: it is needed and not given, or it is another one than the run was made with.
+      ConfigError: `env` is needed and not given, or differs from the run's.
     """
-    path = run / files.CONFIG
-    named = read(path).get("env")
-    if env is not None and env != named:
-        raise ConfigError(f"env={env!r} must be that of run={str(run)!r}, {named!r}; leave it out or give that one")
+    path = run / run_directory.CONFIG
+    stored_env = read(path).get("env")
+    if env is not None and env != stored_env:
+        raise ConfigError(
+            f"env={env!r} must be that of run={str(run)!r}, {stored_env!r}; leave it out or give that one"
+        )
     return load_config(path, {} if env is None else {"env": env})
 
 
-def load_state(run: Path, step: int | None = None, env: str | None = None) -> tuple[Program | HostProgram, PyTree, int]:
-    """The program of a run, the state of a checkpoint of it, and its step. `env` as in `stored`."""
-    program = make_program(stored(run, env), streams(run))
-    state, step, _ = checkpoint.restore(run, program.template, step)
+def load_state(run: Path, step: int | None = None, env: str | None = None) -> tuple[Program, PyTree, int]:
+    """Load a checkpoint of a run.
+
+    Args:
+      run: a run directory.
+      step: step of the checkpoint; None for the newest whole one.
+      env: as for `stored_config`.
+
+    Returns:
+      The run's program, which the caller closes, the state, and its step.
+
+    Raises:
+      ConfigError: there is no such checkpoint, or it does not fit the run's config.
+    """
+    checkpoints = checkpoint.Reader(run)
+    program = make_program(stored_config(run, env), dataset_streams(checkpoints.extra()))
+    try:
+        state, step, _ = checkpoints.restore(program.template, step)
+    except BaseException:
+        program.close()
+        raise
     return program, state, step
 
 
-def streams(run: Path) -> int | None:
-    """How many streams the dataset has that a run learns from; None where it has none, or no checkpoint says so."""
-    found = checkpoint.remembered(run).get("streams")
-    return found if type(found) is int and 0 < found < 2**31 else None
+def dataset_streams(extra: Mapping[str, Any]) -> int | None:
+    """Return the number of streams of a run's dataset, from a checkpoint's `extra`; None where it holds none."""
+    streams = extra.get("streams")
+    return streams if type(streams) is int and 0 < streams < 2**31 else None

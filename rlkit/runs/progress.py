@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live bar on a terminal or in a notebook, plain lines elsewhere."""
+"""Display of a run's progress: a live bar on a terminal or in a notebook, plain lines elsewhere."""
 
 import sys
 import time
@@ -9,37 +9,41 @@ import numpy as np
 
 
 class Silent:
-    """Shows nothing."""
+    """A display that shows nothing."""
 
     def __enter__(self) -> "Silent":
         return self
 
     def __exit__(self, *exception: Any) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def print(self, text: str) -> None:
+        """Show a line of text."""
 
-    def update(self, step: int, line: dict[str, Any]) -> None: ...
+    def update(self, step: int, line: dict[str, Any]) -> None:
+        """Show the progress at environment step `step`, with the metric line of that step."""
 
 
 class Plain(Silent):
-    """A line at most every few seconds, for logs."""
+    """A display of plain lines, at most one every few seconds, for logs."""
 
     def __init__(self, total: int, seconds: float = 5.0):
         self.total, self.seconds, self.last = total, seconds, -seconds
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
+        """Show a line of text."""
         print(text, file=sys.stderr, flush=True)
 
     def update(self, step: int, line: dict[str, Any]) -> None:
+        """Show the progress, unless a line was shown just before."""
         now = time.monotonic()
         if now - self.last >= self.seconds or step >= self.total:
             self.last = now
             left = (self.total - step) * line["seconds"] / step
-            self.say(f"{_describe(step, self.total, line)}, {left:.0f} s left")
+            self.print(f"{_describe(step, self.total, line)}, {left:.0f} s left")
 
 
 class Bar(Silent):
-    """A live bar: steps, steps per second, return, time left."""
+    """A display with a live bar: steps, steps per second, return, time left."""
 
     def __init__(self, total: int, console: Any):
         from rich import progress as rich
@@ -56,15 +60,22 @@ class Bar(Silent):
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.bar.stop()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
+        """Show a line of text."""
         self.console.print(text, markup=False, highlight=False)
 
     def update(self, step: int, line: dict[str, Any]) -> None:
+        """Show the progress at environment step `step`."""
         self.bar.update(self.task, completed=step, description=_describe(step, self.total, line))
 
 
-def progress(total: int, *, show: bool = True) -> Silent:
-    """The display that fits where the output goes; `total` in environment steps."""
+def make_display(total: int, *, show: bool = True) -> Silent:
+    """Return the display that fits the output: a terminal, a notebook, or a log.
+
+    Args:
+      total: environment steps of the whole run.
+      show: False for a display that shows nothing.
+    """
     if not show:
         return Silent()
     from rich.console import Console
@@ -74,13 +85,14 @@ def progress(total: int, *, show: bool = True) -> Silent:
 
 
 def _describe(step: int, total: int, line: dict[str, Any]) -> str:
+    """Steps, steps per second and the mean return as text."""
     returns = [value for value in np.atleast_1d(line["return_mean"]) if value is not None]
-    said = f"return {np.mean(returns):.4g}" if returns else "no episode ended"
-    return f"{_short(step)}/{_short(total)} steps, {_short(line['steps_per_second'])}/s, {said}"
+    return_text = f"return {np.mean(returns):.4g}" if returns else "no episode ended"
+    return f"{_short(step)}/{_short(total)} steps, {_short(line['steps_per_second'])}/s, {return_text}"
 
 
 def _short(number: float) -> str:
-    """1234567 -> 1.23M."""
+    """A number with three digits and a unit: 1.23M for 1234567."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{unit}"

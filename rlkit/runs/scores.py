@@ -1,6 +1,6 @@
-"""Numbers that say how good a policy is: means, interquartile means and their intervals over episodes or seeds.
+"""Scores of a policy: means, interquartile means and their intervals over episodes or seeds.
 
-What is not finite, or has no episode, is None, which JSON has.
+A number that is not finite, or that has no episode, is None, which JSON can represent.
 """
 
 import json
@@ -14,12 +14,14 @@ import numpy as np
 
 from rlkit.ops.statistics import iqm, iqm_interval
 from rlkit.runs import files
+from rlkit.runs.programs.protocol import Program
 from rlkit.training import Evaluation
+from rlkit.types import PyTree
 
 
 @jax.jit
 def iqm_and_interval(scores: jax.Array) -> tuple[jax.Array, ...]:
-    """The IQM of [N] scores, and the ends of its 95% interval."""
+    """Return the interquartile mean of [N] scores, and the two ends of its 95% bootstrap interval."""
     return iqm(scores), *iqm_interval(scores, jax.random.key(0))
 
 
@@ -30,16 +32,18 @@ def _finished(result: Evaluation, batched: bool) -> list[tuple[np.ndarray, np.nd
 
 
 def _mean(values: np.ndarray) -> float | None:
+    """The mean; None where there is no value or it is not finite."""
     with np.errstate(invalid="ignore"):  # of inf and -inf
         return _finite(values.mean()) if values.size else None
 
 
 def _finite(value: Any) -> float | None:
+    """The number; None where it is not finite."""
     return float(value) if math.isfinite(value) else None
 
 
 def summary(result: Evaluation, batched: bool) -> dict[str, Any]:
-    """What a metric line says of an evaluation: return_mean and episodes, lists with several seeds."""
+    """Return the entries of an evaluation in a metric line: return_mean and episodes, lists with several seeds."""
     seeds = _finished(result, batched)
     line = {
         "return_mean": [_mean(returns) for returns, _ in seeds],
@@ -49,10 +53,11 @@ def summary(result: Evaluation, batched: bool) -> dict[str, Any]:
 
 
 def report(result: Evaluation, batched: bool) -> dict[str, Any]:
-    """What eval.json says of an evaluation.
+    """Return the scores of an evaluation in eval.json.
 
     With several seeds the IQM is that of the seeds' means and the interval is over seeds; with one seed both are over
-    its episodes, and say nothing of other seeds. Episodes cut by max_steps are counted as `unfinished`, not averaged.
+    its episodes, and do not measure the spread over seeds. Episodes that max_steps cut are counted as `unfinished` and
+    are in no mean.
     """
     seeds = _finished(result, batched)
     total = int(np.asarray(result.finished).size)
@@ -76,10 +81,31 @@ def report(result: Evaluation, batched: bool) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
-    """A value of a config as JSON has it: lists for tuples, words for numbers that are not finite."""
+def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
+    """Play greedy episodes and return the content of eval.json: their scores, and how they were made.
+
+    Args:
+      program: of the run.
+      state: a TrainState.
+      step: environment steps learned from.
+    """
+    run = program.config.run
+    return {
+        "env": run.env,
+        "env_kwargs": {key: json_value(value) for key, value in run.env_kwargs.items()},
+        "wrappers": list(run.wrappers),
+        "agent": run.agent,
+        "step": step,
+        "greedy": True,
+        "seeds": program.seeds.tolist(),
+        **report(program.evaluate(state), program.batched),
+    }
+
+
+def json_value(value: Any) -> Any:
+    """Return a value of a config as JSON can represent it: lists for tuples, text for numbers that are not finite."""
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [json_value(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -20,10 +20,14 @@ import pytest
 from PIL import Image
 
 from rlkit import cli
+from rlkit.cli import list as list_command
+from rlkit.cli.compilation_cache import enable_compilation_cache
+from rlkit.cli.overrides import parse_overrides
+from rlkit.cli.report import evaluation_line
 from rlkit.hosts import HostError
 from rlkit.runs import loop, metrics, scores
 from rlkit.runs.checkpoints import checkpoint
-from rlkit.runs.programs.jax_program import Program
+from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.training import Evaluation
 from rlkit.types import ConfigError
 
@@ -90,13 +94,13 @@ def test_a_cache_that_others_may_write_is_not_used(tmp_path, monkeypatch, capsys
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.setenv("RLKIT_CACHE", str(tmp_path))
     tmp_path.chmod(0o777)
-    cli._cache_compilations()
+    enable_compilation_cache()
     assert "chmod 700" in capsys.readouterr().err
     (tmp_path / "link").symlink_to(tmp_path)
     monkeypatch.setenv("RLKIT_CACHE", str(tmp_path / "link"))
-    cli._cache_compilations()
+    enable_compilation_cache()
     monkeypatch.setenv("RLKIT_CACHE", "off")
-    cli._cache_compilations()
+    enable_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == before
 
 
@@ -113,15 +117,16 @@ def test_returns_that_are_no_numbers(batched):
     assert found["mean_of_seed"] == [None] * (2 if batched else 1)
     assert short["return_mean"] == ([None, None] if batched else None)
     said = "greedy return not finite, IQM not finite [not finite, not finite] over 1 seed(s) and 4 episodes"
-    assert said in cli._evaluated(found | {"step": 8, "seeds": [0]})
+    assert said in evaluation_line(found | {"step": 8, "seeds": [0]})
 
 
 def test_infinite_parameters_of_an_environment_leave_eval_json_json(tmp_path):
     kwargs = {"gravity": math.inf, "levels": (1.0, -math.inf), "name": "x"}
     run = SimpleNamespace(env="E", env_kwargs=kwargs, wrappers=(), agent="ppo")
-    program = SimpleNamespace(config=SimpleNamespace(run=run), seeds=np.arange(1), batched=False)
     result = Evaluation(np.ones((2, 2), np.float32), np.ones((2, 2), np.int32), np.ones((2, 2), bool))
-    scores.save(tmp_path, loop.evaluate(program, lambda state: result, None, 8))
+    program = SimpleNamespace(config=SimpleNamespace(run=run), seeds=np.arange(1), batched=False)
+    program.evaluate = lambda state: result
+    scores.save(tmp_path, scores.evaluate(program, None, 8))
     found = json.loads((tmp_path / "eval.json").read_text(), parse_constant=pytest.fail)
     assert found["env_kwargs"] == {"gravity": "inf", "levels": [1.0, "-inf"], "name": "x"}
 
@@ -161,7 +166,7 @@ def test_an_out_without_a_name_is_refused_before_the_work(run, tmp_path, capsys,
     def forbidden(*arguments, **options):
         raise AssertionError("worked")
 
-    for module, name in (("curves", "curve"), ("rollout", "load"), ("collecting", "load_state")):
+    for module, name in (("pictures.curves", "curve"), ("pictures.record", "load"), ("collecting", "load_state")):
         monkeypatch.setattr(importlib.import_module(f"rlkit.runs.{module}"), name, forbidden)
     monkeypatch.chdir(tmp_path)
     for out in outs:
@@ -171,19 +176,17 @@ def test_an_out_without_a_name_is_refused_before_the_work(run, tmp_path, capsys,
 
 def test_where_nothing_can_be_written_nothing_is_lost(run, tmp_path, capsys, monkeypatch):
     missing = tmp_path / "missing" / "x.gif"
-    assert f"out='{missing}' must be in a folder that can be written to" in fails(
-        capsys, "render", str(run), "--out", str(missing)
-    )
+    assert f"out='{missing}' must be in a writable folder" in fails(capsys, "render", str(run), "--out", str(missing))
 
     def refused(dir):
         raise PermissionError(13, "Permission denied", str(dir))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    assert "can be written to: Permission denied" in fails(capsys, "resume", str(run))
+    assert "writable folder: Permission denied" in fails(capsys, "resume", str(run))
     assert cli.main(["eval", str(run)]) == 2
     out, err = capsys.readouterr()
     assert "greedy return" in out, "what was computed is said before it is kept"
-    assert "can be written to: Permission denied" in err
+    assert "writable folder: Permission denied" in err
 
 
 def test_the_command_finds_ones_own_code_in_the_current_folder(tmp_path):
@@ -208,7 +211,7 @@ def test_list(capsys):
 def test_list_of_a_suite(capsys):
     assert cli.main(["list", "pgx"]) == 0
     assert "pgx:tic_tac_toe" in capsys.readouterr().out.split()
-    assert "try brax:" in fails(capsys, "list", "brex")
+    assert "did you mean 'brax:'" in fails(capsys, "list", "brex")
 
 
 def test_check_compiles_nothing(capsys, monkeypatch):
@@ -216,7 +219,7 @@ def test_check_compiles_nothing(capsys, monkeypatch):
         raise AssertionError("compiled")
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", forbidden)
-    monkeypatch.setattr(Program, "start", forbidden)
+    monkeypatch.setattr(JaxProgram, "start", forbidden)
     assert cli.main(["check", "ppo/cartpole", "--seeds", "3"]) == 0
     out = capsys.readouterr().out
     assert "500,736 (500,000 rounded up to 489 updates)" in out
@@ -239,8 +242,8 @@ def test_help_lists_a_configs_keys_with_values_ranges_and_meanings(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["train", "ppo/cartpol"], "did you mean ppo/cartpole"),
-        (["train", "ppo/cartpole", "--gama", "0.9"], "did you mean gamma"),
+        (["train", "ppo/cartpol"], "did you mean 'ppo/cartpole'"),
+        (["train", "ppo/cartpole", "--gama", "0.9"], "did you mean 'gamma'"),
         (["train", "ppo/cartpole", "--gamma", "2"], "gamma=2 must be"),
         (["train", "ppo/cartpole", "--gamma"], "--gamma needs a value"),
         (["train", "ppo/cartpole", "--gamma", "--seed", "1"], "--gamma needs a value"),
@@ -290,7 +293,7 @@ def test_a_truncated_checkpoint_is_one_line(run, tmp_path, capsys):
 
 
 def test_negative_and_infinite_values_are_values():
-    values, special = cli._overrides(["--a", "-1", "--b=-.inf", "--c", "null", "--out", "3"], ("out",))
+    values, special = parse_overrides(["--a", "-1", "--b=-.inf", "--c", "null", "--out", "3"], ("out",))
     assert values == {"a": -1, "b": float("-inf"), "c": None}
     assert special == {"out": "3"}
 
@@ -309,17 +312,17 @@ def test_exit_codes(monkeypatch, capsys):
         (OSError(28, "No space left on device", "/runs/x"), 1),
         (KeyboardInterrupt(), 130),
     ]:
-        monkeypatch.setattr(cli, "_list", failing(error))
+        monkeypatch.setattr(list_command, "run", failing(error))
         assert cli.main(["list"]) == code
         err = capsys.readouterr().err
         assert len(err.splitlines()) == 1
         assert err.startswith("rlkit: ")
     with monkeypatch.context() as patch:  # as where a command needs no training
         patch.delitem(sys.modules, "rlkit.runs.loop")
-        patch.setattr(cli, "_list", failing(HostError("environment 3 failed")))
+        patch.setattr(list_command, "run", failing(HostError("environment 3 failed")))
         assert cli.main(["list"]) == 1
         assert capsys.readouterr().err == "rlkit: environment 3 failed\n"
-    monkeypatch.setattr(cli, "_list", failing(ZeroDivisionError("a bug")))
+    monkeypatch.setattr(list_command, "run", failing(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback
         cli.main(["list"])
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import jax, jax.numpy as jnp, numpy as np
 
-from rlkit.runs import checkpoint, files, metrics, strict_yaml
-from rlkit.runs.config import load_config, parse
+from rlkit.runs import metrics, run_directory
+from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config.load import load_config
+from rlkit.runs.config.parse import parse
 from rlkit.runs.policy import load
 from rlkit.types import ConfigError
 
@@ -33,8 +35,8 @@ class Evil:
 
 def fresh(name):
     run = inside / name
-    (run / files.CHECKPOINTS).mkdir(parents=True)
-    (run / files.CONFIG).write_text(GOOD)
+    (run / run_directory.CHECKPOINTS).mkdir(parents=True)
+    (run / run_directory.CONFIG).write_text(GOOD)
     return run, checkpoint.save(run, 10, template, {"metrics_length": 0, "seconds": 0.0})
 
 
@@ -134,12 +136,12 @@ for name, spoil in CHECKPOINTS.items():
 for name, text in CONFIGS.items():
     (inside / f"{name}.yaml").write_text(text)
     run = fresh("config " + name)[0]
-    (run / files.CONFIG).write_text(text)
+    (run / run_directory.CONFIG).write_text(text)
 linked = fresh("linked config")[0]
-(linked / files.CONFIG).unlink()
-(linked / files.CONFIG).symlink_to(secret)
+(linked / run_directory.CONFIG).unlink()
+(linked / run_directory.CONFIG).symlink_to(secret)
 whole = fresh("whole")[0]
-(whole / files.METRICS).write_text("[" * 100_000 + "\n")
+(whole / run_directory.METRICS).write_text("[" * 100_000 + "\n")
 (inside / "good.yaml").write_text(GOOD)
 
 # Once without the hook, so that whatever is imported on first use is there.
@@ -226,8 +228,8 @@ def test_a_corpus_of_malicious_files_is_refused_and_runs_nothing(tmp_path):
 
 def test_the_hook_sees_what_it_is_there_for(tmp_path):
     """A planted hole: the checkpoint module unpickles."""
-    hole = "checkpoint.restore = lambda run, template: pickle.loads((run / files.CHECKPOINTS / '000000000010' / "
-    hole += "'leaves.bin').read_bytes())\narmed = False\nsys.addaudithook(hook)"
+    hole = "checkpoint.restore = lambda run, template: pickle.loads((run / run_directory.CHECKPOINTS / "
+    hole += "'000000000010' / 'leaves.bin').read_bytes())\narmed = False\nsys.addaudithook(hook)"
     code = CHILD.replace("armed = False\nsys.addaudithook(hook)", hole, 1).replace(
         "for name in CHECKPOINTS:\n    try:", 'for name in ["pickle for leaves"]:\n    try:'
     )

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from rlkit import cli, runs
+from rlkit.hosts.collect import Collector
 from rlkit.runs import collecting, datasets
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.types import ConfigError
@@ -60,11 +61,11 @@ def test_large_steps_are_collected_in_smaller_parts(run, tmp_path, monkeypatch):
     """The dataset is the same with a buffer of 40 steps of 3 + 3 + 1 numbers, of two environments."""
     whole = runs.collect(run, 100, tmp_path / "whole", num_envs=2, greedy=True)
     sizes = []
-    take_rollout = collecting.Collector._take_rollout
+    take_rollout = Collector._take_rollout
     monkeypatch.setattr(
-        collecting.Collector, "_take_rollout", lambda self, s: sizes.append(self.num_steps) or take_rollout(self, s)
+        Collector, "_take_rollout", lambda self, s: sizes.append(self.num_steps) or take_rollout(self, s)
     )
-    monkeypatch.setattr(collecting, "_BYTES", 40 * 28)
+    monkeypatch.setattr(collecting, "_MAX_BYTES", 40 * 28)
     parts = runs.collect(run, 100, tmp_path / "parts", num_envs=2, greedy=True)
     assert sizes == [20, 20, 20]
     for x, y in zip(*(jax.tree.leaves(datasets.load(folder).steps) for folder in (whole, parts)), strict=True):

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rlkit.runs import files
+from rlkit.runs import files, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.types import ConfigError
 
 
 @pytest.fixture
 def run(tmp_path):
-    (tmp_path / files.CHECKPOINTS).mkdir()
+    (tmp_path / run_directory.CHECKPOINTS).mkdir()
     return tmp_path
 
 
@@ -54,7 +54,7 @@ def test_restores_every_bit_every_dtype_and_typed_keys(run):
 def test_what_was_restored_can_be_donated_and_outlives_its_file(run):
     checkpoint.save(run, 1, {"x": jnp.arange(1000.0)}, {})
     found, *_ = checkpoint.restore(run, {"x": jnp.zeros(1000)})
-    shutil.rmtree(run / files.CHECKPOINTS)
+    shutil.rmtree(run / run_directory.CHECKPOINTS)
     doubled = jax.jit(lambda s: {"x": s["x"] * 2}, donate_argnums=0)(found)
     np.testing.assert_array_equal(doubled["x"], 2 * np.arange(1000.0))
 
@@ -65,8 +65,8 @@ def test_what_was_restored_can_be_donated_and_outlives_its_file(run):
         (lambda t: t | {"odd": jnp.zeros(5)}, r"odd must be float32\[5\], and it is float32\[4\]"),
         (lambda t: t | {"odd": jnp.zeros(4, jnp.int32)}, r"odd must be int32\[4\], and it is float32\[4\]"),
         (lambda t: t | {"key": jax.random.key(3, impl="rbg")}, "key must be key<rbg>"),
-        (lambda t: t | {"more": jnp.zeros(4)}, "must hold the leaf more = "),
-        (lambda t: {k: v for k, v in t.items() if k != "odd"}, "holds the leaf odd"),
+        (lambda t: t | {"more": jnp.zeros(4)}, "the leaf more must be .*, and there is none"),
+        (lambda t: {k: v for k, v in t.items() if k != "odd"}, "the leaf odd must not be there"),
         (lambda t: t | {"params": {"kernel": jnp.zeros((4, 3)), "half": t["params"]["half"]}}, "params/kernel must be"),
     ],
 )
@@ -88,9 +88,9 @@ def test_the_newest_stay_and_a_step_is_never_overwritten(run):
     for step in (5, 10, 15, 20):
         checkpoint.save(run, step, tree(step), {}, keep=2)
     assert checkpoint.steps(run) == [15, 20]
-    before = (run / files.CHECKPOINTS / "000000000020" / "leaves.bin").stat().st_mtime_ns
+    before = (run / run_directory.CHECKPOINTS / "000000000020" / "leaves.bin").stat().st_mtime_ns
     checkpoint.save(run, 20, tree(0), {}, keep=2)
-    assert (run / files.CHECKPOINTS / "000000000020" / "leaves.bin").stat().st_mtime_ns == before
+    assert (run / run_directory.CHECKPOINTS / "000000000020" / "leaves.bin").stat().st_mtime_ns == before
 
 
 def test_a_damaged_step_is_moved_aside_and_written_again(run):
@@ -98,7 +98,7 @@ def test_a_damaged_step_is_moved_aside_and_written_again(run):
     (target / "leaves.bin").write_bytes(b"")
     checkpoint.save(run, 20, tree(2.0), {})
     assert raw(checkpoint.restore(run, tree())[0]) == raw(tree(2.0))
-    assert (run / files.CHECKPOINTS / ".damaged-000000000020").is_dir()
+    assert (run / run_directory.CHECKPOINTS / ".damaged-000000000020").is_dir()
 
 
 def damage(rng, newest, older):
@@ -132,7 +132,7 @@ def test_a_thousand_damages_are_detected_and_named_and_the_one_before_is_used(ru
     assert raw(checkpoint.restore(run, tree())[0]) == raw(tree(2.0))
     for trial in range(1000):
         name = damage(rng, newest, older)
-        problem = checkpoint._problem(newest)
+        problem = checkpoint.find_damage(newest)
         assert problem is not None, f"trial {trial}: {name}"
         assert str(newest / name) in problem or "manifest.json" in problem or name == "manifest.json"
         if trial % 50 == 0:
@@ -144,7 +144,7 @@ def test_a_thousand_damages_are_detected_and_named_and_the_one_before_is_used(ru
                 checkpoint.restore(run, tree(), 20)
         shutil.rmtree(newest)
         shutil.copytree(safe, newest)
-    older.rename(run / files.CHECKPOINTS / "000000000030")  # swapped between steps
+    older.rename(run / run_directory.CHECKPOINTS / "000000000030")  # swapped between steps
     with pytest.warns(UserWarning, match="belongs to step 10"):
         assert checkpoint.restore(run, tree())[1] == 20
 
@@ -180,7 +180,7 @@ def test_a_fault_before_any_operation_of_a_save_loses_nothing(tmp_path, monkeypa
                 patch.setattr(checkpoint, "clean", lambda run, quietly=False: None)
             with pytest.raises((OSError, Killed)) as caught:
                 checkpoint.save(run, 20, tree(2.0), {}, keep=1)
-        folder = run / files.CHECKPOINTS
+        folder = run / run_directory.CHECKPOINTS
         if fault != "kill":
             assert str(folder) in str(caught.value)
             assert not list(folder.glob(files.TEMPORARY + "*")), "a temporary was left"
@@ -194,14 +194,14 @@ def test_a_fault_before_any_operation_of_a_save_loses_nothing(tmp_path, monkeypa
 
 
 def _fresh(run):
-    (run / files.CHECKPOINTS).mkdir(parents=True)
+    (run / run_directory.CHECKPOINTS).mkdir(parents=True)
     checkpoint.save(run, 10, tree(1.0), {})
     return run
 
 
 def test_what_reads_back_differently_is_reported_and_nothing_is_pruned(run, monkeypatch):
     checkpoint.save(run, 10, tree(), {})
-    monkeypatch.setattr(checkpoint, "_problem", lambda directory: "a flipped bit")
+    monkeypatch.setattr(checkpoint, "find_damage", lambda directory: "a flipped bit")
     with pytest.raises(OSError, match="a flipped bit"):
         checkpoint.save(run, 20, tree(), {}, keep=1)
     assert checkpoint.steps(run) == [10, 20]
@@ -229,7 +229,7 @@ def test_a_file_replaced_under_fault_is_the_old_one_or_the_new_one(tmp_path, mon
 @pytest.mark.parametrize("name", ["..", ".hidden", "a b", "a/..", "x" * 101, "né", "-x", "a\nb"])
 def test_run_names_are_plain(tmp_path, name):
     with pytest.raises(ConfigError, match="out="):
-        files.new_run(f"{tmp_path}/{name}")
+        run_directory.create(f"{tmp_path}/{name}")
 
 
 def test_a_run_directory_is_new_real_and_writable(tmp_path):
@@ -240,12 +240,12 @@ def test_a_run_directory_is_new_real_and_writable(tmp_path):
     (tmp_path / "file").write_text("")
     for out, said in [("link", "symlink"), ("used", "empty"), ("file", "empty"), ("file/below", "writable")]:
         with pytest.raises(ConfigError, match=said):
-            files.new_run(tmp_path / out)
+            run_directory.create(tmp_path / out)
     for run, said in [("link", "symlink"), ("none", "there is none"), ("used", "must hold a config.yaml")]:
         with pytest.raises(ConfigError, match=said):
-            files.open_run(tmp_path / run)
+            run_directory.existing(tmp_path / run)
     with pytest.raises(ConfigError, match="writable"):
-        files.new_run("/proc/run")
-    assert files.new_run(tmp_path / "a" / "b" / "first").is_dir()
-    assert files.next_run("ppo/x y", tmp_path).name == "ppo-x-y"
-    assert files.next_run("used", tmp_path).name == "used-2"
+        run_directory.create("/proc/run")
+    assert run_directory.create(tmp_path / "a" / "b" / "first").is_dir()
+    assert run_directory.next_free("ppo/x y", tmp_path).name == "ppo-x-y"
+    assert run_directory.next_free("used", tmp_path).name == "used-2"

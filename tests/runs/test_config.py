@@ -10,7 +10,9 @@ import pytest
 
 from rlkit import agents
 from rlkit.runs.config import strict_yaml
-from rlkit.runs.config.run_config import find, load_config, names, parse, schema
+from rlkit.runs.config.load import find, load_config, names
+from rlkit.runs.config.parse import parse
+from rlkit.runs.config.schema import schema
 from rlkit.runs.config.settings import Settings
 from rlkit.types import ConfigError
 
@@ -54,7 +56,7 @@ def test_schedules_end_with_the_run_unless_told():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"gama": 0.9}, ["gama", "did you mean gamma"]),
+        ({"gama": 0.9}, ["gama", "did you mean 'gamma'"]),
         ({"num_envs": "4"}, ["num_envs='4'", "integer"]),
         ({"num_envs": 4.5}, ["num_envs=4.5", "integer"]),
         ({"num_envs": True}, ["num_envs=True", "integer"]),
@@ -71,7 +73,7 @@ def test_schedules_end_with_the_run_unless_told():
         ({"hidden_sizes": 64}, ["hidden_sizes=64"]),
         ({"activation": "tann"}, ["activation='tann'", "'tanh'"]),
         ({"normalize_obs": "yes"}, ["normalize_obs='yes'", "boolean"]),
-        ({"env": "Cartpole-v1"}, ["env='Cartpole-v1'", "try CartPole-v1"]),
+        ({"env": "Cartpole-v1"}, ["env='Cartpole-v1'", "did you mean 'CartPole-v1'"]),
         ({"agent": "pop"}, ["agent='pop'", "ppo"]),
         ({"agent": 3}, ["agent=3"]),
         ({"env_kwargs": {"x": {"y": 1}}}, ["env_kwargs.x"]),
@@ -166,7 +168,7 @@ def test_configs_are_found_by_path_by_name_and_without_a_folder(tmp_path, monkey
         with pytest.raises(ConfigError) as caught:
             find(source)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ConfigError, match="did you mean ppo/cartpole"):
+    with pytest.raises(ConfigError, match="did you mean 'ppo/cartpole'"):
         find("ppo/cartpol")
 
 

@@ -45,7 +45,7 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("a", "file", "empty", "link"):
-        with pytest.raises(ConfigError, match="must not exist, for nothing is overwritten"):
+        with pytest.raises(ConfigError, match="must not exist, as nothing is overwritten"):
             write(tmp_path / name)
     with pytest.raises(ConfigError, match="must not exist"):
         write_and(tmp_path / "b", lambda w: (tmp_path / "b").mkdir())

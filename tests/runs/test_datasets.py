@@ -103,7 +103,7 @@ def test_every_slice_is_found_also_across_the_borders_of_blocks_and_reads(
 ):
     """Brute force: the nth slice is the nth legal start of the whole, for every n."""
     monkeypatch.setattr(datasets, "_BLOCK", block)
-    monkeypatch.setattr(datasets, "_READ", 3 * block)
+    monkeypatch.setattr(datasets, "_COUNTED", 3 * block)
     steps = rollout(num_rows, num_envs, end=0.1)
     dataset = write(tmp_path / "a", steps)
     for slice_len in (1, 2, 5, 8, 29, 65):
@@ -242,7 +242,7 @@ def mapped():
 
 def test_what_was_read_is_not_held(large, monkeypatch):
     """The system may keep pages in its cache; they must not count as this process's."""
-    monkeypatch.setattr(datasets, "_MAPPED", 12 * 2**20)
+    monkeypatch.setattr(datasets, "_MAX_MAPPED", 12 * 2**20)
     for read, may_stay in (
         (lambda: large.num_slices(21), 1),  # of 16 MiB
         (lambda: [large.sample_slices(seed, 64, 20) for seed in range(9)], 13),  # of 90

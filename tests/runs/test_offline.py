@@ -11,9 +11,9 @@ from tiny_runs import shared_compilations
 
 from rlkit import cli, runs, training
 from rlkit.agents import iql
-from rlkit.runs import datasets, memory
-from rlkit.runs.config.run_config import read
-from rlkit.runs.programs.jax_program import Program
+from rlkit.runs import datasets, device_memory
+from rlkit.runs.config.load import read
+from rlkit.runs.programs.make import make_program
 from rlkit.types import ConfigError
 
 TINY = {
@@ -122,24 +122,24 @@ def test_an_archive_is_a_dataset_too(dataset, tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, observations=steps.obs, actions=steps.action, rewards=steps.reward, terminals=steps.terminated,
              next_observations=steps.next_obs)  # fmt: skip
-    program = Program(runs.parse(offline(path)))
+    program = make_program(runs.parse(offline(path)))
     assert (program.dataset.num_rows, program.dataset.num_envs) == (63, 1)
     stored = program.start().agent.replay.buffer.ring.steps.reward[:63, 0]
     np.testing.assert_array_equal(stored, steps.reward)
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"capacity": 200}, "capacity=200 must hold the 252 steps"),
+    ({"capacity": 200}, "capacity=200 must be at least 252, for all steps of dataset"),
     ({"capacity": 502}, "must be a multiple of the 4 streams"),
     ({"env": "Pendulum-v1"}, r"must hold obs of float32\[3\], as Pendulum-v1 has, and it holds float32\[1\]"),
-    ({"agent": "ppo", "capacity": None, "batch_size": None, "replay_ratio": None}, "agent='ppo', which has no buffer"),
+    ({"agent": "ppo", "capacity": None, "batch_size": None, "replay_ratio": None}, "agent='ppo' has none"),
     ({"dataset": "nowhere"}, "nowhere"),
     ({"dataset": "minari:a/b-v0"}, "minari"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_named(dataset, changes, message):
     values = {k: v for k, v in (offline(dataset) | changes).items() if v is not None}
     with pytest.raises(ConfigError, match=message):
-        Program(runs.parse(values))
+        make_program(runs.parse(values))
 
 
 def test_only_agents_with_a_buffer_learn_offline():
@@ -156,13 +156,13 @@ def spaces():
 
 def test_memory_is_known_before_anything_is_compiled(tmp_path, monkeypatch):
     """Seeds are counted, and so is every byte of the buffer, twice."""
-    one, three = (memory.estimate(Program(runs.parse(ONLINE | {"num_seeds": n}))) for n in (1, 3))
+    one, three = (make_program(runs.parse(ONLINE | {"num_seeds": n})).num_bytes for n in (1, 3))
     assert 2.9 < three / one < 3.1
     step = 4 + 4 + 4 + 4 + 4  # obs, action, reward, two flags in a word, next_obs
-    large, small = (memory.estimate(Program(runs.parse(ONLINE | {"capacity": c}))) for c in (4096, 512))
+    large, small = (make_program(runs.parse(ONLINE | {"capacity": c})).num_bytes for c in (4096, 512))
     assert large - small == 2 * (4096 - 512) * step
     assert cli.main(["check", str(config_file(tmp_path))]) == 0
-    monkeypatch.setattr(memory, "available", lambda: one // 2)
+    monkeypatch.setattr(device_memory, "available", lambda: one // 2)
     with pytest.raises(ConfigError, match=r"capacity=512 with num_seeds=1 needs about .* lower it"):
         runs.train(ONLINE, out=tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from rlkit.ops.statistics import iqm
-from rlkit.runs import files, metrics
+from rlkit.runs import metrics, run_directory
 from rlkit.runs.pictures import curves
 from rlkit.types import ConfigError
 
@@ -19,8 +19,8 @@ def line(step, returns):
 
 def make_run(path, lines):
     path.mkdir()
-    (path / files.CONFIG).write_text("agent: ppo\n")
-    (path / files.METRICS).write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (path / run_directory.CONFIG).write_text("agent: ppo\n")
+    (path / run_directory.METRICS).write_text("".join(json.dumps(x) + "\n" for x in lines))
     return path
 
 
@@ -70,7 +70,7 @@ def test_a_run_without_episodes_of_its_own_is_its_evaluations():
 def test_a_run_without_a_curve_is_named_with_what_would_give_it_one(tmp_path, config, remedy):
     good = make_run(tmp_path / "good", [line(1, 1.0)])
     run = make_run(tmp_path / "bare", [line(1, None)])
-    (run / files.CONFIG).write_text(config)
+    (run / run_directory.CONFIG).write_text(config)
     with pytest.raises(ConfigError, match=rf"bare/metrics\.jsonl must hold .*{remedy}$"):
         curves.plot([good, run], tmp_path / "x")
 
@@ -78,14 +78,14 @@ def test_a_run_without_a_curve_is_named_with_what_would_give_it_one(tmp_path, co
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"step": "x"}', "{}", "[" * 5000, '{"step": 1}\nnot json'])
 def test_metric_lines_that_are_none(tmp_path, text):
     run = make_run(tmp_path / "run", [])
-    (run / files.METRICS).write_text(text + "\n")
+    (run / run_directory.METRICS).write_text(text + "\n")
     with pytest.raises(ConfigError, match=r"metrics\.jsonl must hold one JSON object"):
         metrics.read(run)
 
 
 def test_an_unfinished_last_line_is_left_out(tmp_path):
     run = make_run(tmp_path / "run", [line(1, 2.0)])
-    with (run / files.METRICS).open("a") as file:
+    with (run / run_directory.METRICS).open("a") as file:
         file.write('{"step": 2, "ret')
     assert metrics.read(run) == [line(1, 2.0)]
 

@@ -17,9 +17,9 @@ from tiny_runs import SMALL, THREE, digest, shared_compilations, without_clock
 
 import rlkit
 from rlkit import envs
-from rlkit.runs import files, loop, metrics
+from rlkit.runs import files, loop, metrics, run_directory
 from rlkit.runs.checkpoints import checkpoint
-from rlkit.runs.config.run_config import parse
+from rlkit.runs.config.parse import parse
 from rlkit.runs.programs import jax_program
 from rlkit.types import ConfigError
 
@@ -78,8 +78,24 @@ def test_a_damaged_newest_checkpoint_costs_only_time(trained, tmp_path):
     assert without_clock(resumed.run) == without_clock(trained[0].run)
 
 
+def test_a_resume_reads_each_file_of_the_checkpoint_once(trained, monkeypatch):
+    """Also tree.json, which gives the program its number of streams before the leaves can be read."""
+    opened, open_regular = [], files.open_regular
+
+    def count(path, flags):
+        opened.append(path)
+        return open_regular(path, flags)
+
+    monkeypatch.setattr(files, "open_regular", count)
+    loop.resume(trained[0].run, show=False)
+    folder = trained[0].run / run_directory.CHECKPOINTS
+    read = [path.relative_to(folder).as_posix() for path in opened if folder in path.parents]
+    newest = f"{checkpoint.steps(trained[0].run)[-1]:012d}"
+    assert sorted(read) == [f"{newest}/leaves.bin", f"{newest}/manifest.json", f"{newest}/tree.json"]
+
+
 def test_a_run_that_was_stopped_before_its_first_step_starts(trained, tmp_path):
-    run = files.new_run(tmp_path / "run")
+    run = run_directory.create(tmp_path / "run")
     (run / "config.yaml").write_text(parse(SMALL).resolved())
     assert digest(loop.resume(run, show=False).state) == digest(trained[0].state)
     for path in (run / "checkpoints").iterdir():
@@ -95,7 +111,7 @@ def test_a_run_that_was_stopped_while_compiling_starts_from_where_it_was_told_to
     config = SMALL | {"total_steps": 32, "seed": 9, "learning_rate": 0.0}
     monkeypatch.chdir(trained[0].run.parent)
     with monkeypatch.context() as patch:
-        patch.setattr(jax_program.Program, "start", killed)
+        patch.setattr(jax_program.JaxProgram, "start", killed)
         with pytest.raises(KeyboardInterrupt):
             loop.train(config, out=tmp_path / "run", init_from=trained[0].run.name, show=False)
     assert not checkpoint.steps(tmp_path / "run")
@@ -105,14 +121,14 @@ def test_a_run_that_was_stopped_while_compiling_starts_from_where_it_was_told_to
 
 
 def test_ctrl_c_while_compiling_is_kept_until_the_run_can_be_resumed(trained, tmp_path, monkeypatch):
-    start, before = jax_program.Program.start, signal.getsignal(signal.SIGINT)
+    start, before = jax_program.JaxProgram.start, signal.getsignal(signal.SIGINT)
 
     def interrupted(self):
         os.kill(os.getpid(), signal.SIGINT)
         return start(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(jax_program.Program, "start", interrupted)
+        patch.setattr(jax_program.JaxProgram, "start", interrupted)
         stopped = loop.train(SMALL, out=tmp_path / "run", show=False)
     assert (stopped.signal, stopped.evaluation, checkpoint.steps(stopped.run)) == (signal.SIGINT, None, [0])
     assert signal.getsignal(signal.SIGINT) is before
@@ -137,19 +153,19 @@ def test_a_run_is_trained_by_one_process_at_a_time(trained, tmp_path):
         loop.resume(tmp_path / "run", again, show=False)
     loop.resume(tmp_path / "run", show=False)
     assert without_clock(tmp_path / "run") == without_clock(trained[0].run)
-    assert not (tmp_path / "run" / files.LOCK).exists()
+    assert not (tmp_path / "run" / run_directory.LOCK).exists()
 
 
 LOCKER = """
 import os, sys, time
 from pathlib import Path
-from rlkit.runs import files
+from rlkit.runs import run_directory
 run = Path(sys.argv[1])
-with files.locked(run):
+with run_directory.locked(run):
     if not os.fork():
         time.sleep(60)
         os._exit(0)
-with files.locked(run):  # whatever was forked meanwhile
+with run_directory.locked(run):  # whatever was forked meanwhile
     worker = __import__("subprocess").Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     print("locked", flush=True)
     time.sleep(60)
@@ -162,13 +178,13 @@ def test_a_lock_dies_with_its_process_and_not_with_the_children(tmp_path):
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == b"locked\n"
-        with pytest.raises(ConfigError, match="another process trains it"), files.locked(tmp_path):
+        with pytest.raises(ConfigError, match="another process trains it"), run_directory.locked(tmp_path):
             pass
         process.kill()
         process.wait()
-        with files.locked(tmp_path):
-            assert (tmp_path / files.LOCK).exists()
-        assert not (tmp_path / files.LOCK).exists()
+        with run_directory.locked(tmp_path):
+            assert (tmp_path / run_directory.LOCK).exists()
+        assert not (tmp_path / run_directory.LOCK).exists()
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.stdout.close()
@@ -180,13 +196,13 @@ def test_where_there_are_no_locks_runs_go_on(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with files.locked(tmp_path):
+    with run_directory.locked(tmp_path):
         pass
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    with files.locked(tmp_path):
+    with run_directory.locked(tmp_path):
         pass
-    (tmp_path / files.LOCK).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"must have a \.lock that can be written"), files.locked(tmp_path):
+    (tmp_path / run_directory.LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"must have a writable \.lock"), run_directory.locked(tmp_path):
         pass
     assert not (tmp_path / "elsewhere").exists()
 
@@ -272,7 +288,7 @@ def test_the_state_before_the_first_bad_update_of_a_chunk_is_kept(trained, tmp_p
         loop.NonFiniteError, match="reward of environment 0 is not finite after step 96; the state of step 64"
     ):
         loop.train(SMALL | {"log_every": 320}, out=tmp_path / "run", show=False)
-    found, step, _ = checkpoint.restore(tmp_path / "run", jax_program.Program(parse(SMALL)).template)
+    found, step, _ = checkpoint.restore(tmp_path / "run", jax_program.JaxProgram(parse(SMALL)).template)
     assert step == 64
     lines_of_two = SMALL | {"log_every": 64}  # a loop as well: of a line of one update XLA makes another program
     reference = loop.train(lines_of_two, lambda line, state: line["step"] == 64, out=tmp_path / "reference", show=False)

@@ -14,7 +14,8 @@ from rlkit import runs
 from rlkit.ops.statistics import iqm
 from rlkit.runs import loop, metrics, progress
 from rlkit.runs.checkpoints import checkpoint
-from rlkit.runs.config.run_config import load_config, parse
+from rlkit.runs.config.load import load_config
+from rlkit.runs.config.parse import parse
 from rlkit.runs.pictures import curves
 from rlkit.types import ConfigError
 
@@ -245,7 +246,7 @@ def test_wandb_gets_every_line_and_a_resumed_run_goes_on_in_its_curves(tmp_path,
 
 
 def test_plain_progress_is_plain(capsys):
-    display = progress.progress(1000)
+    display = progress.make_display(1000)
     assert isinstance(display, progress.Plain)
     line = {"return_mean": [10.0, None], "seconds": 2.0, "steps_per_second": 1234567.0}
     with display:

@@ -11,7 +11,7 @@ from flax import struct
 from replay_model import FEW, KINDS, B, N, R, Stream, example
 
 from rlkit import replay, runs
-from rlkit.runs import files
+from rlkit.runs import files, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.types import ConfigError
 
@@ -134,7 +134,7 @@ def test_a_state_that_does_not_fit_is_named_in_one_line(tmp_path):
     for like, said in [
         (init(size=9), r"leaf ring/steps/obs must be bfloat16\[9, 3\], and it is bfloat16\[8, 3\]; make `like` with"),
         (init().replace(key=init().keys), "leaf key must be key<rbg>"),
-        ({"a": jnp.zeros(3)}, "must hold the leaf a"),
+        ({"a": jnp.zeros(3)}, "the leaf a must be .*, and there is none"),
     ]:
         with pytest.raises(ConfigError, match=said) as caught:
             runs.restore(tmp_path / "b", like)
@@ -144,7 +144,7 @@ def test_a_state_that_does_not_fit_is_named_in_one_line(tmp_path):
 
 @pytest.mark.parametrize("leaf", [1.0, np.zeros(2), np.int64(3), np.array("text"), np.array(None), "text"])
 def test_what_jax_would_change_is_refused(tmp_path, leaf):
-    with pytest.raises(ConfigError, match=r"the leaf a/1 is .* and must be an array that JAX keeps"):
+    with pytest.raises(ConfigError, match=r"the leaf a/1 is .* and must be an array of a dtype that JAX keeps"):
         runs.save(tmp_path / "b", {"a": [jnp.zeros(2), leaf]})
     with pytest.raises(ConfigError, match="the leaf itself is"):
         runs.restore(tmp_path / "b", leaf)
@@ -152,16 +152,16 @@ def test_what_jax_would_change_is_refused(tmp_path, leaf):
 
 
 def test_only_a_folder_of_its_own_is_written_to(tmp_path):
-    (tmp_path / "run" / files.CHECKPOINTS).mkdir(parents=True)
-    (tmp_path / "run" / files.CONFIG).write_text("agent: ppo\n")
+    (tmp_path / "run" / run_directory.CHECKPOINTS).mkdir(parents=True)
+    (tmp_path / "run" / run_directory.CONFIG).write_text("agent: ppo\n")
     (tmp_path / "link").symlink_to(tmp_path / "run")
     (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / files.CHECKPOINTS).symlink_to(tmp_path / "run" / files.CHECKPOINTS)
+    (tmp_path / "inner" / run_directory.CHECKPOINTS).symlink_to(tmp_path / "run" / run_directory.CHECKPOINTS)
     (tmp_path / "empty").mkdir()
     for name, said in [("run", "must not exist yet"), ("link", "symlink"), ("inner", "must not exist"), ("..", "name")]:
         with pytest.raises(ConfigError, match=f"out=.*{said}"):
             runs.save(tmp_path / name, init())
-    assert not list((tmp_path / "run" / files.CHECKPOINTS).iterdir())
+    assert not list((tmp_path / "run" / run_directory.CHECKPOINTS).iterdir())
     runs.save(tmp_path / "empty", init())
 
 

@@ -1,4 +1,4 @@
-"""Small transitions, and the dataset that holds them."""
+"""Small transitions, and a dataset of them."""
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ NAMES = [f"{number:03d}.bin" for number in range(8)]
 
 
 def write(folder, times=3, **changes):
-    """One rollout `times` times, with some of its leaves changed; returns the folder."""
+    """Write one rollout `times` times, with some of its leaves changed; returns the folder."""
     steps = rollout()._replace(**changes)
     with datasets.writer(folder, jax.tree.map(lambda x: x[0, 0], steps), 2, extra={"note": [1, "x"]}) as w:
         for _ in range(times):

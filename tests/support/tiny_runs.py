@@ -1,4 +1,4 @@
-"""What the tests of runs share: a tiny config, one folder of compiled programs, and how two runs are compared."""
+"""Shared by the tests of runs: a tiny config, one folder of compiled programs, and comparisons of two runs."""
 
 import hashlib
 from contextlib import contextmanager

@@ -1,1 +1,1 @@
-"""Checkpoints of runs, and of any state."""
+"""Checkpoints: states of runs and of anything else on disk, whole or absent, verified before use."""

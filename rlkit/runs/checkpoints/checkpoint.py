@@ -1,74 +1,85 @@
 """Checkpoints: a pytree of arrays in a directory that is whole or absent, and verified before it is used.
 
     checkpoints/000000500000/
-      tree.json      the path, shape, dtype and place of every leaf, and what the caller wanted to remember
+      tree.json      the path, shape, dtype and offset of every leaf, and the caller's `extra` values
       leaves.bin     the leaves' bytes, little-endian, each at a multiple of 64
       manifest.json  the step, and the length and SHA-256 of the two files above; written last
 
 The directory is written under a temporary name and renamed. Nothing in it is code: JSON and plain numbers. Sizes come
-from the template, never from the file, so a forged shape allocates nothing.
+from the template, never from the file, so a forged shape allocates nothing. Each file is read once: what was verified
+is what is used.
 
-This is a format of our own rather than orbax's because of what was measured and what is promised: orbax adds 0.48 s of
-import and 0.1 s to each save of a small agent (this: 0.006 s, most of it fsync), casts to the template's dtypes
-without a word, and writes through a C++ store in which no test can fail one operation at a time.
+The format is not orbax's because of measurements and of what is promised: orbax adds 0.48 s of import and 0.1 s to each
+save of a small agent (this: 0.006 s, most of it fsync), casts to the template's dtypes silently, and writes through a
+C++ store in which no test can fail one operation at a time.
 """
 
 import hashlib
 import json
-import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from rlkit.runs import files
+from rlkit.runs import files, run_directory
+from rlkit.runs.checkpoints import leaves
 from rlkit.types import ConfigError, PyTree
 
-_ALIGNMENT, _JSON_LIMIT = 64, 1 << 24
+_JSON_LIMIT = 1 << 24
 
 
 class CheckpointError(ConfigError):
     """A checkpoint that is missing or damaged. Its text is one line that names the file."""
 
 
+class _Damaged(Exception):
+    """A file of a checkpoint differs from what was written. Its text names the file."""
+
+
+class _Stored(NamedTuple):
+    """A checkpoint on disk, of which the manifest and tree.json have been read and verified."""
+
+    directory: Path
+    step: int
+    tree: Any  # of tree.json
+    num_bytes: int  # of leaves.bin, by the manifest
+    sha256: str  # of leaves.bin, by the manifest
+
+
 def save(run: Path, step: int, state: PyTree, extra: dict[str, Any], *, keep: int | None = None) -> Path:
-    """Write a checkpoint, read it back, then delete all but the newest `keep`.
+    """Write a checkpoint, read it back to verify it, then delete all but the newest `keep`.
 
     Args:
       run: a run directory.
       step: int >= 0, environment steps; the name of the checkpoint.
       state: pytree of arrays, typed keys included.
-      extra: JSON-able values to get back from `restore`.
-      keep: how many checkpoints stay; None for all.
+      extra: values that JSON can represent; `restore` returns them.
+      keep: number of checkpoints that are not deleted; None for all.
 
     Returns:
-      The checkpoint's directory. Where a whole one of this step exists, nothing is written.
+      The checkpoint's directory. Where a whole checkpoint of this step exists, nothing is written.
 
     Raises:
       OSError: the disk is full or fails; no half-written checkpoint stays, and earlier ones are untouched.
     """
-    folder = run / files.CHECKPOINTS
+    folder = run / run_directory.CHECKPOINTS
     target = folder / f"{step:012d}"
     if target.exists():
-        if _problem(target) is None:
+        if find_damage(target) is None:
             return target
         files.rename(target, folder / f".damaged-{target.name}")
-    names, leaves, _ = _flatten(state)
-    arrays = [np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in leaves]
-    spec, total = _spec(names, leaves)
-    tree = _json({"step": step, "leaves": spec, "extra": extra})
+    entries, total = leaves.layout(state)
+    tree = _json({"step": step, "leaves": entries, "extra": extra})
     temporary = folder / f"{files.TEMPORARY}{target.name}"
     clean(run)
     try:
         files.make_directory(temporary)
         files.write(temporary / "tree.json", [tree])
-        files.write(temporary / "leaves.bin", parts := _parts(arrays, spec, total))
+        files.write(temporary / "leaves.bin", chunks := leaves.to_bytes(state))
         digest = hashlib.sha256()
-        for part in parts:
-            digest.update(part)
+        for chunk in chunks:
+            digest.update(chunk)
         manifest = {
             "step": step,
             "tree.json": [len(tree), hashlib.sha256(tree).hexdigest()],
@@ -80,7 +91,7 @@ def save(run: Path, step: int, state: PyTree, extra: dict[str, Any], *, keep: in
     except BaseException:
         clean(run, quietly=True)
         raise
-    if problem := _problem(target):
+    if problem := find_damage(target):
         raise OSError(5, f"what was read back differs from what was written: {problem}", str(target))
     for old in steps(run)[: -keep or None] if keep else []:
         if old != step:
@@ -89,15 +100,15 @@ def save(run: Path, step: int, state: PyTree, extra: dict[str, Any], *, keep: in
 
 
 def steps(run: Path) -> list[int]:
-    """The steps of the checkpoints in a run directory, ascending; whether they are whole is not looked at."""
-    folder = run / files.CHECKPOINTS
-    found = folder.iterdir() if folder.is_dir() else []
-    return sorted(int(path.name) for path in found if path.name.isdigit() and len(path.name) >= 12)
+    """Return the steps of the checkpoints in a run directory, ascending; damaged ones are among them."""
+    folder = run / run_directory.CHECKPOINTS
+    paths = folder.iterdir() if folder.is_dir() else []
+    return sorted(int(path.name) for path in paths if path.name.isdigit() and len(path.name) >= 12)
 
 
 def clean(run: Path, *, quietly: bool = False) -> None:
-    """Delete what an interrupted save left under a temporary name."""
-    for path in (run / files.CHECKPOINTS).glob(f"{files.TEMPORARY}*"):
+    """Delete the temporary directories of interrupted saves."""
+    for path in (run / run_directory.CHECKPOINTS).glob(f"{files.TEMPORARY}*"):
         try:
             files.remove(path)
         except OSError:
@@ -106,166 +117,169 @@ def clean(run: Path, *, quietly: bool = False) -> None:
 
 
 def restore(run: Path, template: PyTree, step: int | None = None) -> tuple[PyTree, int, dict[str, Any]]:
-    """The newest whole checkpoint, or that of `step`; a damaged one is named in a warning and the one before is used.
-
-    Args:
-      run: a run directory.
-      template: pytree of arrays or jax.ShapeDtypeStruct of the same structure, shapes and dtypes.
-      step: int, or None for the newest.
-
-    Returns:
-      state, step, extra.
-
-    Raises:
-      CheckpointError: there is none, all are damaged, or the one asked for is.
-      ConfigError: a leaf of the template is not the checkpoint's; it is named.
-    """
-    found = steps(run)
-    if step is not None and step not in found:
-        raise CheckpointError(f"run={str(run)!r} must hold a checkpoint of step {step}; there are {found or 'none'}")
-    if not found:
-        raise CheckpointError(f"run={str(run)!r} must hold a checkpoint, and there is none; train it anew")
-    problems = []
-    for candidate in [step] if step is not None else found[::-1]:
-        directory = run / files.CHECKPOINTS / f"{candidate:012d}"
-        if (problem := _problem(directory)) is None:
-            return _load(directory, template), candidate, _tree(directory)["extra"]
-        problems.append(problem)
-        if step is None:
-            warnings.warn(f"checkpoint {directory} is damaged: {problem}; using the one before", stacklevel=2)
-    raise CheckpointError(f"run={str(run)!r} must hold a whole checkpoint: {'; '.join(problems)}; train it anew")
+    """Read the newest whole checkpoint, or that of `step`, as `Reader.restore` does."""
+    return Reader(run).restore(template, step)
 
 
-def remembered(run: Path) -> dict[str, Any]:
-    """The `extra` of the newest checkpoint of a run that can be read; empty where there is none."""
-    for step in steps(run)[::-1]:
-        try:
-            return _tree(run / files.CHECKPOINTS / f"{step:012d}")["extra"]
-        except CheckpointError:
-            continue
-    return {}
+class Reader:
+    """Reads the checkpoints of one run, each file at most once."""
+
+    def __init__(self, run: Path):
+        self.run = run
+        self._opened: dict[int, _Stored | str] = {}  # by step; the problem of one that is damaged
+
+    def extra(self, step: int | None = None) -> dict[str, Any]:
+        """Return the `extra` values of the newest checkpoint whose description is whole, or of that of `step`.
+
+        They are empty where there is no such checkpoint. The leaves are not read.
+        """
+        for candidate in steps(self.run)[::-1] if step is None else [step]:
+            try:
+                return _checked_tree(self._open(candidate))["extra"]
+            except (_Damaged, CheckpointError):
+                continue
+        return {}
+
+    def restore(self, template: PyTree, step: int | None = None) -> tuple[PyTree, int, dict[str, Any]]:
+        """Read the newest whole checkpoint, or that of `step`.
+
+        Where the newest is damaged, a warning names the file and the one before is read.
+
+        Args:
+          template: pytree of arrays or jax.ShapeDtypeStruct of the same structure, shapes and dtypes.
+          step: int, or None for the newest.
+
+        Returns:
+          state, step, extra.
+
+        Raises:
+          CheckpointError: there is no checkpoint, all are damaged, or that of `step` is.
+          ConfigError: a leaf of the template differs from the checkpoint's; the error names it.
+        """
+        run, available = self.run, steps(self.run)
+        if step is not None and step not in available:
+            raise CheckpointError(
+                f"run={str(run)!r} must hold a checkpoint of step {step}; there are {available or 'none'}"
+            )
+        if not available:
+            raise CheckpointError(f"run={str(run)!r} must hold a checkpoint, and there is none; train it anew")
+        problems = []
+        for candidate in [step] if step is not None else available[::-1]:
+            try:
+                stored = self._open(candidate)
+                return _load(stored, template), candidate, _checked_tree(stored)["extra"]
+            except _Damaged as problem:
+                problems.append(str(problem))
+            if step is None:
+                directory = _directory(run, candidate)
+                warnings.warn(f"checkpoint {directory} is damaged: {problems[-1]}; using the one before", stacklevel=2)
+        raise CheckpointError(f"run={str(run)!r} must hold a whole checkpoint: {'; '.join(problems)}; train it anew")
+
+    def _open(self, step: int) -> _Stored:
+        """The manifest and tree.json of a checkpoint. Raises _Damaged where they are not what was written."""
+        if step not in self._opened:
+            try:
+                self._opened[step] = _open(_directory(self.run, step))
+            except _Damaged as problem:
+                self._opened[step] = str(problem)
+        if isinstance(stored := self._opened[step], str):
+            raise _Damaged(stored)
+        return stored
 
 
-def _flatten(state: PyTree) -> tuple[list[str], list[Any], Any]:
-    paths, treedef = jax.tree_util.tree_flatten_with_path(state)
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths], [x for _, x in paths], treedef
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _plain(leaf: Any) -> tuple[Any, str | None]:
-    """The shape and dtype of a leaf's numbers, and the kind of generator where it holds typed keys."""
-    if not _is_key(leaf):
-        return leaf, None
-    kinds = []
-    data = jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)) or jax.random.key_data(key), leaf)
-    return data, str(kinds[0])
-
-
-def _spec(names: list[str], leaves: list[Any]) -> tuple[list[dict[str, Any]], int]:
-    """What tree.json says of each leaf, and the length of leaves.bin. The same for arrays and their shapes alone."""
-    spec, offset = [], 0
-    for name, leaf in zip(names, leaves, strict=True):
-        data, _ = _plain(leaf)
-        offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
-        spec.append({"path": name, "dtype": str(leaf.dtype), "shape": list(leaf.shape), "offset": offset})
-        offset += data.size * data.dtype.itemsize
-    return spec, offset
-
-
-def _parts(arrays: list[np.ndarray], spec: list[dict[str, Any]], total: int) -> list[bytes | memoryview]:
-    """The bytes of leaves.bin: views of the arrays, and zeros between them."""
-    assert sys.byteorder == "little"
-    parts, position = [], 0
-    for array, leaf in zip(arrays, spec, strict=True):
-        parts.append(bytes(leaf["offset"] - position))
-        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        position = leaf["offset"] + array.nbytes
-    assert position == total
-    return parts
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, indent=1, allow_nan=False).encode()
-
-
-def _problem(directory: Path) -> str | None:
-    """What is wrong with a checkpoint's files, naming the file; None where they are what was written."""
-    name = "manifest.json"
+def find_damage(directory: Path) -> str | None:
+    """Return the first difference of a checkpoint's files from what was written; it names the file. None: no damage."""
     try:
-        if directory.is_symlink():
-            return f"{directory} is a symlink"
-        raw = files.read(directory / name, _JSON_LIMIT)
-        manifest = json.loads(raw.decode())
-        if _json(manifest) != raw or set(manifest) != {"step", "tree.json", "leaves.bin"}:
-            return f"{directory / name} is not as it was written"
-        if f"{manifest['step']:012d}" != directory.name:
-            return f"{directory / name} belongs to step {manifest['step']}"
-        for name in ("tree.json", "leaves.bin"):
-            length, digest = files.digest(directory / name)
-            if length != manifest[name][0]:
-                return f"{directory / name} has {length} bytes and should have {manifest[name][0]}"
-            if digest != manifest[name][1]:
-                return f"{directory / name} does not have its SHA-256"
-    except OSError as error:
-        return f"{directory / name}: {error.strerror}"
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return f"{directory / name} is not as it was written"
+        stored = _open(directory)
+        path = directory / "leaves.bin"
+        try:
+            length, sha256 = files.digest(path)
+        except OSError as error:
+            raise _Damaged(f"{path}: {error.strerror}") from None
+        _verify(path, length, sha256, (stored.num_bytes, stored.sha256))
+    except _Damaged as problem:
+        return str(problem)
     return None
 
 
-def _tree(directory: Path) -> dict[str, Any]:
-    """tree.json, of which the digest is right. A forged one may still hold anything."""
+def _directory(run: Path, step: int) -> Path:
+    """The directory of a checkpoint."""
+    return run / run_directory.CHECKPOINTS / f"{step:012d}"
+
+
+def _open(directory: Path) -> _Stored:
+    """Read and verify the manifest and tree.json. Raises _Damaged where they are not what was written."""
+    path = directory / "manifest.json"
     try:
-        tree = json.loads(files.read(directory / "tree.json", _JSON_LIMIT).decode())
-        if isinstance(tree, dict) and isinstance(tree.get("leaves"), list) and isinstance(tree.get("extra"), dict):
-            return tree
-    except (OSError, ValueError, RecursionError):
-        pass
-    raise CheckpointError(f"{directory / 'tree.json'} must describe a tree of arrays, and it does not; train it anew")
+        if directory.is_symlink():
+            raise _Damaged(f"{directory} is a symlink")
+        data = files.read(path, _JSON_LIMIT)
+        manifest = json.loads(data.decode())
+        if _json(manifest) != data or set(manifest) != {"step", "tree.json", "leaves.bin"}:
+            raise _Damaged(f"{path} is not as it was written")
+        step = manifest["step"]
+        if f"{step:012d}" != directory.name:
+            raise _Damaged(f"{path} belongs to step {step}")
+        (num_bytes, sha256), tree_length_and_sha256 = manifest["leaves.bin"], manifest["tree.json"]
+        path = directory / "tree.json"
+        data = files.read(path, _JSON_LIMIT)
+        _verify(path, len(data), hashlib.sha256(data).hexdigest(), tree_length_and_sha256)
+    except OSError as error:
+        raise _Damaged(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise _Damaged(f"{path} is not as it was written") from None
+    try:
+        tree = json.loads(data.decode())
+    except (ValueError, RecursionError):  # forged: its SHA-256 is right
+        tree = None
+    return _Stored(directory, step, tree, num_bytes, sha256)
 
 
-def _load(directory: Path, template: PyTree) -> PyTree:
-    """The leaves, once their description equals the template's."""
-    names, leaves, treedef = _flatten(template)
-    spec, total = _spec(names, leaves)
-    _compare(directory, _tree(directory)["leaves"], spec)
+def _verify(path: Path, length: int, sha256: str, expected: Any) -> None:
+    """Raise _Damaged unless a file has the length and SHA-256 of the manifest."""
+    expected_length, expected_sha256 = expected
+    if length != expected_length:
+        raise _Damaged(f"{path} has {length} bytes and should have {expected_length}")
+    if sha256 != expected_sha256:
+        raise _Damaged(f"{path} does not have its SHA-256")
+
+
+def _checked_tree(stored: _Stored) -> dict[str, Any]:
+    """The content of tree.json, with `leaves` and `extra`. Raises CheckpointError where it has another form."""
+    tree = stored.tree
+    if isinstance(tree, dict) and isinstance(tree.get("leaves"), list) and isinstance(tree.get("extra"), dict):
+        return tree
+    raise CheckpointError(
+        f"{stored.directory / 'tree.json'} must describe a tree of arrays, and it does not; train it anew"
+    )
+
+
+def _load(stored: _Stored, template: PyTree) -> PyTree:
+    """Read and verify the leaves, after comparing their description with the template's.
+
+    Raises:
+      _Damaged: leaves.bin is not what was written.
+      ConfigError: the description differs from the template.
+    """
+    entries, total = leaves.layout(template)
+    stored_entries = _checked_tree(stored)["leaves"]
+    if difference := leaves.first_difference(stored_entries, entries):
+        raise ConfigError(f"{stored.directory}: {difference}; use the config that the run was made with")
+    if stored_entries != entries:
+        tree = stored.directory / "tree.json"
+        raise CheckpointError(f"{tree} must place the leaves as this version does; train it anew")
+    path = stored.directory / "leaves.bin"
     buffer = np.empty(total, np.uint8)
-    if not files.read_into(directory / "leaves.bin", buffer.data):
-        raise CheckpointError(f"{directory / 'leaves.bin'} must have {total} bytes, and it does not; train it anew")
-
-    def leaf(like: Any, place: dict[str, Any]) -> jax.Array:
-        data, kind = _plain(like)
-        size = data.size * data.dtype.itemsize
-        array = buffer[place["offset"] : place["offset"] + size].view(data.dtype).reshape(data.shape)
-        placed = jax.device_put(array, getattr(like, "sharding", None))
-        return jax.random.wrap_key_data(placed, impl=kind) if kind else placed
-
-    return jax.tree.unflatten(treedef, [leaf(like, place) for like, place in zip(leaves, spec, strict=True)])
+    try:
+        length = files.read_into(path, buffer.data)
+    except OSError as error:
+        raise _Damaged(f"{path}: {error.strerror}") from None
+    if length == stored.num_bytes != total:
+        raise CheckpointError(f"{path} must have {total} bytes, and it has {length}; train it anew")
+    _verify(path, length, hashlib.sha256(buffer.data).hexdigest(), (stored.num_bytes, stored.sha256))
+    return leaves.from_bytes(buffer, template)
 
 
-def _compare(directory: Path, found: list[Any], expected: list[dict[str, Any]]) -> None:
-    """Raise a ConfigError that names the first leaf in which a checkpoint and a template differ."""
-    if found == expected:
-        return
-    by_path = {str(leaf.get("path")): leaf for leaf in found if isinstance(leaf, dict)}
-    remedy = "use the config that the run was made with"
-
-    def said(leaf: dict[str, Any]) -> str:
-        return f"{leaf.get('dtype')}{leaf.get('shape')}"
-
-    for leaf in expected:
-        other = by_path.pop(leaf["path"], None)
-        if other is None:
-            raise ConfigError(
-                f"{directory} must hold the leaf {leaf['path']} = {said(leaf)}, and it does not; {remedy}"
-            )
-        if said(other) != said(leaf):
-            raise ConfigError(
-                f"{directory}: the leaf {leaf['path']} must be {said(leaf)}, and it is {said(other)}; {remedy}"
-            )
-    for extra in by_path:
-        raise ConfigError(f"{directory} holds the leaf {extra}, which must not be there; {remedy}")
-    raise CheckpointError(f"{directory / 'tree.json'} must place the leaves as this version does; train it anew")
+def _json(value: Any) -> bytes:
+    """A value as JSON."""
+    return json.dumps(value, indent=1, allow_nan=False).encode()

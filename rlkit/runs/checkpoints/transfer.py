@@ -1,4 +1,4 @@
-"""What a new run takes over from another: all that learning has made, and nothing of the episodes that it came from."""
+"""Transfer of what a run has learned to a new run, without the state of its episodes and its optimizer."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,59 +6,62 @@ from typing import NamedTuple
 import jax
 
 from rlkit.hosts.registry import is_own
-from rlkit.runs import files
-from rlkit.runs.config.run_config import read
+from rlkit.runs import run_directory
+from rlkit.runs.config.load import read
 from rlkit.runs.policy import load_state
-from rlkit.runs.programs.host_program import HostProgram
-from rlkit.runs.programs.jax_program import Program
+from rlkit.runs.programs.protocol import Program
 from rlkit.types import ConfigError, PyTree
 
 
-class Taken(NamedTuple):
-    """Parts of an agent's state."""
+class Learned(NamedTuple):
+    """The parts of an agent's state that another run can start with."""
 
     networks: dict[str, PyTree]  # the parameters, and those of the target networks where there are any
-    statistics: dict[str, PyTree]  # of observations and returns; the unfinished returns stay behind
+    statistics: dict[str, PyTree]  # of observations and returns, without the unfinished returns
 
 
-def of(program: Program | HostProgram, other: str | Path) -> Taken:
-    """What the newest checkpoint of the run `other` holds for `program`.
+def load(program: Program, source: str | Path) -> Learned:
+    """Load what the newest checkpoint of the run `source` has learned, for the agent of `program`.
 
     Raises:
-      ConfigError: there is no such run, or its arrays are not like the program's; it names the first that is not.
+      ConfigError: there is no such run, or its arrays differ from the program's; the error names the first.
     """
-    run, env = files.open_run(other), program.config.run.env
-    same = is_own(env) and read(run / files.CONFIG).get("env") == env  # then this call has named that code itself
-    source, found, _ = load_state(run, env=env if same else None)
-    source.close()
-    theirs = _parts(found.agent)
-    want, have = map(_described, (_parts(program.template.agent), theirs))
-    for leaf in [*want, *have]:
-        if want.get(leaf) != have.get(leaf):
+    run, env = run_directory.existing(source), program.config.run.env
+    # Where both runs have the same environment of the user's own code, the user has named it for this run already.
+    same_code = is_own(env) and read(run / run_directory.CONFIG).get("env") == env
+    source_program, state, _ = load_state(run, env=env if same_code else None)
+    source_program.close()
+    learned = _learned(state.agent)
+    expected, actual = _describe(_learned(program.template.agent)), _describe(learned)
+    for leaf in [*expected, *actual]:
+        if expected.get(leaf) != actual.get(leaf):
             raise ConfigError(
-                f"init_from={str(other)!r} must have {leaf} = {want.get(leaf, 'nothing')}, and it has "
-                f"{have.get(leaf, 'nothing')}; use the network and num_seeds of that run, and {source.config.run.env}"
+                f"init_from={str(source)!r} must have {leaf} = {expected.get(leaf, 'nothing')}, and it has "
+                f"{actual.get(leaf, 'nothing')}; use the network and num_seeds of that run, and "
+                f"{source_program.config.run.env}"
             )
-    return theirs
+    return learned
 
 
-def into(agent: PyTree, taken: Taken) -> PyTree:
-    """The state of an agent that has learned nothing, with what was taken in its place."""
-    if taken.statistics:
-        agent = agent.replace(normalizer=agent.normalizer.replace(**taken.statistics))
-    return agent.replace(**taken.networks)
+def into(agent_state: PyTree, learned: Learned) -> PyTree:
+    """Return an agent's initial state with the parameters and statistics of another run."""
+    if learned.statistics:
+        agent_state = agent_state.replace(normalizer=agent_state.normalizer.replace(**learned.statistics))
+    return agent_state.replace(**learned.networks)
 
 
-def _parts(agent: PyTree) -> Taken:
-    networks = {name: getattr(agent, name) for name in ("params", "target_params") if hasattr(agent, name)}
-    normalizer = getattr(agent, "normalizer", None)
+def _learned(agent_state: PyTree) -> Learned:
+    """The parts of an agent's state that can be transferred."""
+    names = ("params", "target_params")
+    networks = {name: getattr(agent_state, name) for name in names if hasattr(agent_state, name)}
+    normalizer = getattr(agent_state, "normalizer", None)
     statistics = {} if normalizer is None else {name: getattr(normalizer, name) for name in ("obs", "returns")}
-    return Taken(networks, statistics)
+    return Learned(networks, statistics)
 
 
-def _described(taken: Taken) -> dict[str, str]:
-    """Each array's dtype and shape by its name."""
+def _describe(learned: Learned) -> dict[str, str]:
+    """The dtype and shape of each array, by its name."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(taken.networks | {"normalizer": taken.statistics})
+        for path, leaf in jax.tree_util.tree_leaves_with_path(learned.networks | {"normalizer": learned.statistics})
     }

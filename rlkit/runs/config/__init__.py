@@ -1,1 +1,1 @@
-"""Configs: one flat YAML file, its schema, and its description."""
+"""Configs: one flat YAML file, its schema, its validation, and the description of its keys."""

@@ -9,7 +9,7 @@ _Steps = Annotated[int, Interval(ge=1, le=10**15)]
 
 
 class Settings(BaseModel):
-    """What is trained, on what, for how long, and what is written down. Steps are environment steps of one seed."""
+    """Settings of a run: agent, environment, length and output. Steps are environment steps of one seed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -21,22 +21,24 @@ class Settings(BaseModel):
     num_steps: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="steps of each between updates")
     total_steps: _Steps = Field(description="steps in all, rounded up to whole updates")
     backend: Literal["process", "thread", "serial"] = Field(
-        "process", description="where environments outside of JAX are stepped"
+        "process", description="backend that steps environments outside of JAX"
     )
-    num_workers: PositiveInt | None = Field(None, description="their processes or threads; null for one a core")
+    num_workers: PositiveInt | None = Field(None, description="its processes or threads; null for one per core")
     overlap: bool = Field(
-        True, description="they step while the agent learns, one update late, with old_log_prob: collected"
+        True,
+        description="environments outside of JAX step while the agent learns, so that rollouts are one update late; "
+        "PPO then has old_log_prob: collected",
     )
     env_timeout: Annotated[float, Interval(gt=0.0, le=86400.0)] = Field(
-        5.0, description="seconds that a call of one may take before its worker is given up"
+        5.0, description="seconds that a call of such an environment may take before its worker is given up"
     )
     env_restarts: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(
-        10, description="workers that may be started anew in a run"
+        10, description="workers that may be restarted in a run"
     )
     dataset: str | None = Field(
-        None, description="transitions to learn from, and nothing else: a folder, a .npz, minari:NAME"
+        None, description="learn from stored transitions alone: a folder, a .npz, or minari:NAME"
     )
-    seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(0, description="of the first run")
+    seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(0, description="seed of the first run")
     num_seeds: Annotated[int, Interval(ge=1, le=2**16)] = Field(
         1, description="runs in one program, with the seeds seed, seed + 1, ..."
     )
@@ -44,6 +46,6 @@ class Settings(BaseModel):
     eval_every: _Steps | None = Field(None, description="steps between evaluations; null for the end only")
     eval_episodes: Annotated[int, Interval(ge=1, le=2**20)] = Field(128, description="greedy episodes for each seed")
     checkpoint_every: _Steps | None = Field(None, description="steps between checkpoints; null for a tenth of the run")
-    keep_checkpoints: PositiveInt = Field(3, description="how many of the newest stay")
-    tensorboard: bool = Field(False, description="write TensorBoard events, too")
-    wandb: str | None = Field(None, description="the Weights & Biases project to write to, too")
+    keep_checkpoints: PositiveInt = Field(3, description="number of newest checkpoints that are not deleted")
+    tensorboard: bool = Field(False, description="also write TensorBoard events")
+    wandb: str | None = Field(None, description="also log to this Weights & Biases project")

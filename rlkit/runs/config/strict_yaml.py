@@ -1,6 +1,6 @@
-"""Flat YAML, read strictly: the values of YAML 1.2's core schema, and nothing that surprises or grows.
+"""A strict subset of YAML: the values of YAML 1.2's core schema.
 
-PyYAML's parser is used, but not its constructors: `1e-3` is a number and `no` is a string here, a key may stand only
+PyYAML's parser is used, but not its constructors: `1e-3` is a number and `no` is a string here, a key may occur only
 once, and there are no tags, no aliases (which can grow without bound), and no deep nesting.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 MAX_BYTES, MAX_DEPTH = 1 << 18, 8
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is installed
 
 _INT = re.compile(r"[-+]?[0-9][0-9_]{0,30}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9][0-9_]{0,40}(\.[0-9_]{0,40})?)([eE][-+]?[0-9]{1,5})?")
@@ -26,13 +26,13 @@ _WORDS = {
 
 
 def parse(text: str) -> Any:
-    """The value of one YAML document: mappings, lists, strings, numbers, booleans and null.
+    """Parse one YAML document of mappings, lists, strings, numbers, booleans and null.
 
     Raises:
-      ValueError: it is not YAML, or more than is allowed here; one line.
+      ValueError: the text is not YAML, or not within the subset; one line.
     """
     if len(text) > MAX_BYTES:
-        raise ValueError(f"it is longer than {MAX_BYTES} characters")
+        raise ValueError(f"it must not be longer than {MAX_BYTES} characters")
     try:
         events = yaml.parse(text, Loader=_Loader)  # lazily: libyaml takes quadratic time for deep nesting
         kinds = (type(next(events)) for _ in range(2))  # StreamStart, then DocumentStart unless the text is empty
@@ -49,7 +49,7 @@ def parse(text: str) -> Any:
 
 
 def scalar(text: str) -> Any:
-    """What an unquoted word means."""
+    """Return the value of an unquoted word."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
@@ -58,7 +58,7 @@ def scalar(text: str) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes the words that `scalar` would take for something else, `1e5` say."""
+    """Writes strings that `scalar` would read as another type, such as `1e5`, in quotes."""
 
     def represent_scalar(self, tag: str, value: Any, style: str | None = None) -> yaml.ScalarNode:
         quoted = tag.endswith(":str") and not isinstance(scalar(value), str)
@@ -66,7 +66,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def dump(mapping: dict[str, Any]) -> str:
-    """YAML text that `parse` reads back as the same mapping of plain values."""
+    """Return YAML text that `parse` reads back as the same mapping of plain values."""
     return yaml.dump(mapping, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -74,7 +74,7 @@ _END = object()
 
 
 def _value(events: Iterator[Any], depth: int = 0) -> Any:
-    """The value that the next events spell, or _END where a list or mapping is over."""
+    """Build the value of the next events, or return _END where a list or mapping ends."""
     event = next(events)
     line = f"line {event.start_mark.line + 1}"
     if isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
@@ -95,6 +95,6 @@ def _value(events: Iterator[Any], depth: int = 0) -> Any:
         if isinstance(key, list | dict):
             raise ValueError(f"{line}: a key must be a word, not a list or a mapping")
         if key in mapping:
-            raise ValueError(f"{line}: {key!r} stands twice; keep one")
+            raise ValueError(f"{line}: {key!r} is given twice; keep one")
         mapping[key] = value
     return mapping

@@ -1,11 +1,11 @@
-"""Datasets of transitions on disk, larger than memory: written in a stream, mapped, drawn from in slices.
+"""Datasets of transitions on disk, larger than memory: written rollout by rollout, mapped, sampled in slices.
 
     with datasets.writer("offline/walker", example, num_envs=16) as writer:
         writer.add(rollout)
     dataset = datasets.load("offline/walker")
     batch = dataset.sample_slices(0, num_slices=256, slice_len=8)
 
-The law of the draws is exact: the slices are counted, not the steps.
+Samples are exactly uniform over slices, because slices are counted, not steps.
 """
 
 import mmap
@@ -24,14 +24,14 @@ from rlkit.types import ConfigError, Sample, Transition
 
 __all__ = ["Dataset", "DatasetError", "Start", "Writer", "find", "from_arrays", "load", "minari", "read_npz", "writer"]
 
-_BLOCK = 1 << 12  # steps of which the number of starts is kept, and whose ends are read to find one of them
-_READ = 1 << 20  # steps whose ends are read at a time to count the starts
-_AROUND = 1 << 16  # bytes that the kernel maps around a page that is touched, if it has them in memory
-_MAPPED = 1 << 30  # bytes, counted generously, that draws may leave mapped
+_BLOCK = 1 << 12  # steps of one block; only counts of slice starts per block stay in memory
+_COUNTED = 1 << 20  # steps whose episode ends are read at a time to count slice starts
+_AROUND = 1 << 16  # bytes that the kernel maps around a page that is touched, if they are in its cache
+_MAX_MAPPED = 1 << 30  # bytes, an upper estimate, that sampling may leave mapped
 
 
 class Start(NamedTuple):
-    """Where slices start in a dataset."""
+    """First steps of slices in a dataset."""
 
     row: np.ndarray  # [B] int64
     env: np.ndarray  # [B] int64
@@ -39,12 +39,12 @@ class Start(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Dataset:
-    """T steps of N environments, on disk. What is read of it is what is asked for."""
+    """T steps of N environments, on disk; only the parts in use are read."""
 
     steps: Transition  # leaves [T, N, ...], read-only and mapped
-    extra: dict[str, Any]  # what the writer was given to remember
-    _counts: dict[int, np.ndarray] = field(default_factory=dict)  # by slice length, `_starts_before`
-    _mapped: int = 0  # bytes, at most, that draws have mapped since the last release
+    extra: dict[str, Any]  # the values that were given to the writer
+    _counts: dict[int, np.ndarray] = field(default_factory=dict)  # results of `_starts_before`, by slice length
+    _mapped: int = 0  # upper bound on the bytes that sampling has mapped since the last release
 
     @property
     def num_rows(self) -> int:
@@ -65,7 +65,7 @@ class Dataset:
         return f"Dataset({self.num_rows} steps of each of {self.num_envs} environments)"
 
     def chunks(self, num_rows: int) -> Iterator[Transition]:
-        """All rows in order, in memory, `num_rows` at a time; leaves [num_rows, N, ...], the last maybe shorter.
+        """Iterate over all rows in order, in memory; leaves [num_rows, N, ...], the last chunk may be shorter.
 
         This fills a replay buffer: `for chunk in dataset.chunks(1000): state = buffer.add(state, chunk)`.
         """
@@ -73,27 +73,28 @@ class Dataset:
         return (self._rows(first, first + num_rows) for first in range(0, self.num_rows, num_rows))
 
     def _rows(self, first: int, stop: int) -> Transition:
+        """The rows from `first` to before `stop`, in memory."""
         rows = jax.tree.map(lambda leaf: np.array(leaf[first:stop]), self.steps)
         _release(self.steps)
         return rows
 
     def num_slices(self, slice_len: int) -> int:
-        """How many slices of `slice_len` consecutive steps of one episode there are; they may overlap.
+        """Return the number of slices of `slice_len` consecutive steps of one episode; they may overlap.
 
-        The last episode of an environment counts as far as it goes. The first call for a length reads where episodes
-        end once, two bytes a step.
+        The last episode of an environment counts although it may be unfinished. The first call for a length reads the
+        ends of all episodes once, two bytes a step.
         """
         return int(self._starts_before(slice_len)[-1])
 
     def sample_slices(self, seed: int | np.random.Generator, num_slices: int, slice_len: int) -> Sample:
-        """Draw uniformly from all slices of `slice_len` consecutive steps of one episode, with replacement.
+        """Sample uniformly from all slices of `slice_len` consecutive steps of one episode, with replacement.
 
-        Beside the result, memory holds a small part of where episodes end, whatever the size of the dataset, and up to
-        1 GiB of pages stay mapped, which the system takes back when it needs them. The first call for a length counts
-        the slices first, as `num_slices` does.
+        Beside the result, memory holds a small part of the episode ends, whatever the size of the dataset, and up to
+        1 GiB of pages stay mapped, which the system reclaims when it needs them. The first call for a length counts the
+        slices first, as `num_slices` does.
 
         Args:
-          seed: an integer, or a generator, which moves on.
+          seed: an integer, or a generator, whose state advances.
           num_slices: B.
           slice_len: L.
 
@@ -128,42 +129,44 @@ class Dataset:
         for leaf in jax.tree.leaves(self.steps):
             if leaf[0].nbytes < mmap.PAGESIZE:
                 first, num_steps = steps[:, 0], (slice_len - 1) * self.num_envs + 1
-            else:  # a slice in one piece would bring the other environments along
+            else:  # the stretch of a slice would include the steps of the other environments
                 first, num_steps = steps.reshape(-1), 1
             _expect(leaf, first, num_steps)
             self._mapped += first.size * (_AROUND + num_steps * leaf[0, 0].nbytes)
         item = jax.tree.map(lambda leaf: np.asarray(leaf[rows, envs]), self.steps)
-        if self._mapped > _MAPPED:  # not after each draw: mapping the pages again would double its time
+        if self._mapped > _MAX_MAPPED:  # not after each sample: mapping the pages again would double its time
             _release(self.steps)
             self._mapped = 0
         return item
 
     @property
     def _block_rows(self) -> int:
+        """Rows of a block."""
         return max(_BLOCK // self.num_envs, 1)
 
     def _done(self, first: int, stop: int) -> np.ndarray:
-        """[rows, N] bool, where episodes end."""
+        """[rows, N] bool, True where an episode ends."""
         return np.asarray(self.steps.terminated[first:stop] | self.steps.truncated[first:stop])
 
     def _starts(self, first: int, num_rows: int, slice_len: int) -> np.ndarray:
-        """[R, N] bool, which steps of the rows from `first` on start a slice; R < num_rows where no later row does.
+        """[R, N] bool, True for steps of the rows from `first` on that start a slice.
 
-        It looks at `slice_len` - 1 rows more, so that no slice is lost between one part of the dataset and the next.
+        R < num_rows where no later row starts one. `slice_len` - 1 more rows are read, so that slices that reach into
+        the next part of the dataset are counted.
         """
         lacking = slice_len - 1
         done = self._done(first, min(first + num_rows + lacking, self.num_rows))
-        ends = np.zeros((len(done) + 1, self.num_envs), np.int32)  # how many before each row
+        ends = np.zeros((len(done) + 1, self.num_envs), np.int32)  # number of ends before each row
         np.cumsum(done, axis=0, out=ends[1:])
         # The last step of a slice may end its episode; of the others none.
         return ends[lacking : len(done)] == ends[: max(len(done) - lacking, 0)]
 
     def _starts_before(self, slice_len: int) -> np.ndarray:
-        """[blocks + 1] int64, how many slices start before each block of rows, and in all."""
+        """[blocks + 1] int64, the number of slices that start before each block of rows; the last is that of all."""
         _check_integers(slice_len=slice_len)
         if slice_len not in self._counts:
             block = self._block_rows
-            step = max(_READ // (block * self.num_envs), 1) * block
+            step = max(_COUNTED // (block * self.num_envs), 1) * block
             counts = [np.zeros(1, np.int64)]
             for first in range(0, self.num_rows - slice_len + 1, step):
                 of_row = np.count_nonzero(self._starts(first, step, slice_len), axis=1)
@@ -173,42 +176,42 @@ class Dataset:
         return self._counts[slice_len]
 
     def _find(self, nth: np.ndarray, slice_len: int) -> Start:
-        """Where the `nth` [B] of all slices start. The ends of a block are read once, whatever is asked of it."""
+        """The starts of the slices with the numbers `nth` [B]. The episode ends of a block are read at most once."""
         before = self._starts_before(slice_len)
         block_of = np.searchsorted(before, nth, side="right") - 1
         order = np.argsort(block_of, kind="stable")
         blocks, edges = np.unique(block_of[order], return_index=True)
         for leaf in (self.steps.terminated, self.steps.truncated):
             _expect(leaf, blocks * self._block_rows * self.num_envs, (self._block_rows + slice_len - 1) * self.num_envs)
-        place = np.empty(len(nth), np.int64)  # row * N + env
-        for block, asked in zip(blocks, np.split(order, edges[1:]), strict=True):
+        position = np.empty(len(nth), np.int64)  # row * N + env
+        for block, members in zip(blocks, np.split(order, edges[1:]), strict=True):
             first = int(block) * self._block_rows
             starts = np.flatnonzero(self._starts(first, self._block_rows, slice_len))
-            place[asked] = first * self.num_envs + starts[nth[asked] - before[block]]
-        return Start(place // self.num_envs, place % self.num_envs)
+            position[members] = first * self.num_envs + starts[nth[members] - before[block]]
+        return Start(position // self.num_envs, position % self.num_envs)
 
 
 def load(folder: str | Path, *, verify: bool = False) -> Dataset:
-    """Open a dataset. This reads its manifest and the lengths of its files; `verify` reads the files too.
+    """Open a dataset. Its manifest and the lengths of its files are read, with `verify` the files as well.
 
     Args:
       folder: as given to `writer`.
-      verify: whether to compare the SHA-256 of each file.
+      verify: True to compare the SHA-256 of each file.
 
     Raises:
-      DatasetError: there is none, or it is damaged; the file is named.
+      DatasetError: there is none, or it is damaged; the error names the file.
     """
     return Dataset(*storage.read(Path(folder), verify))
 
 
 def find(source: str | Path) -> Dataset:
-    """The dataset that a config names.
+    """Open the dataset that a config names.
 
     Args:
-      source: a folder that `writer` made; a NumPy archive (.npz) as `read_npz` takes it; or minari:NAME.
+      source: a folder of `writer`; a NumPy archive (.npz) with the keys of `read_npz`; or minari:NAME.
 
     Raises:
-      ConfigError: there is none, it is damaged, or the package for it is missing.
+      ConfigError: there is none, it is damaged, or its package is not installed.
     """
     text = str(source)
     if text.startswith("minari:"):
@@ -219,10 +222,9 @@ def find(source: str | Path) -> Dataset:
 
 
 def _expect(leaf: Any, first: np.ndarray, num_steps: int) -> None:
-    """Ask the disk for runs of steps [K] that are about to be read.
+    """Announce to the kernel the stretches of steps [K] that will be read next.
 
-    The reads overlap, and bring these steps alone: touched without notice, the kernel reads 128 KiB around each page,
-    of which little is wanted.
+    The reads then overlap and bring these steps alone; otherwise the kernel reads 128 KiB around each page.
     """
     if isinstance(leaf.base, mmap.mmap):
         size = leaf[0, 0].nbytes
@@ -232,13 +234,14 @@ def _expect(leaf: Any, first: np.ndarray, num_steps: int) -> None:
 
 
 def _release(leaves: Any) -> None:
-    """Unmap what was read, or it would count as this process's memory. The system's cache keeps it while it can."""
+    """Unmap pages that were read, which count as this process's memory. They may stay in the system's cache."""
     for leaf in jax.tree.leaves(leaves):
         if isinstance(leaf.base, mmap.mmap):
             leaf.base.madvise(mmap.MADV_DONTNEED)
 
 
 def _check_integers(**values: Any) -> None:
+    """Raise ConfigError unless all values are integers of at least 1."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ConfigError(f"{name}={value!r} must be an integer of at least 1")

@@ -1,4 +1,4 @@
-"""Transitions from flat arrays by the names of D4RL (Fu et al. 2020), in memory or in a NumPy archive."""
+"""Transitions from flat arrays with the names of D4RL (Fu et al. 2020), in memory or in a NumPy archive."""
 
 import math
 import os
@@ -20,29 +20,29 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def read_npz(path: str | Path) -> Transition:
-    """The transitions of a NumPy archive (.npz) with the keys that `from_arrays` takes; others are not looked at.
+    """Read the transitions of a NumPy archive (.npz) whose keys are arguments of `from_arrays`; other keys are ignored.
 
-    Objects are refused, and a shape is believed where the size of its array agrees. The arrays come whole into memory;
-    to write them as a dataset, `datasets.writer(folder, jax.tree.map(lambda x: x[0, 0], steps), num_envs=1)`.
+    Objects are refused, and a shape is accepted only where the size of its array agrees. The arrays are read into
+    memory; `datasets.writer(folder, jax.tree.map(lambda x: x[0, 0], steps), num_envs=1)` writes them as a dataset.
 
     Returns:
       Transition of NumPy arrays [T, 1, ...].
 
     Raises:
-      ConfigError: it is no such archive, or as `from_arrays`; the file and the key are named.
+      ConfigError: it is no such archive, or as `from_arrays`; the error names the file and the key.
     """
     path, key = Path(path), None
     try:
-        with os.fdopen(files._open(path, os.O_RDONLY), "rb") as file, zipfile.ZipFile(file) as archive:
+        with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as file, zipfile.ZipFile(file) as archive:
             members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
             arrays = {}
             for key in (*_REQUIRED, *_OPTIONAL):
                 if key in members:
                     arrays[key] = _array(archive, members[key])
     except Exception as error:  # a damaged archive raises errors of some ten kinds
-        said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
-        what = f"{key} cannot be read" if key else "it cannot be read"
-        raise ConfigError(f"{path}: {what} from a NumPy archive: {said}; write numbers by numpy.savez") from None
+        reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        subject = f"{key} cannot be read" if key else "it cannot be read"
+        raise ConfigError(f"{path}: {subject} from a NumPy archive: {reason}; write numbers by numpy.savez") from None
     if missing := [key for key in _REQUIRED if key not in arrays]:
         names = ", ".join(sorted(members)[:20]) or "nothing"
         raise ConfigError(f"{path} must hold {', '.join(missing)}, and it holds {names}; rename or add what is missing")
@@ -53,7 +53,7 @@ def read_npz(path: str | Path) -> Transition:
 
 
 def minari(name: str) -> Transition:
-    """The transitions of a Minari dataset, e.g. "D4RL/pen/human-v2", from the machine's own or the public store.
+    """Load the transitions of a Minari dataset, e.g. "D4RL/pen/human-v2", from the local or the public store.
 
     Returns:
       Transition of NumPy arrays [T, 1, ...].
@@ -74,16 +74,16 @@ def minari(name: str) -> Transition:
     if not episodes or not all(isinstance(episode.observations, np.ndarray) for episode in episodes):
         raise ConfigError(f"dataset='minari:{name}' must hold observations of one array; convert it by from_arrays")
 
-    def joined(part: Callable[[Any], Any]) -> np.ndarray:
+    def concatenate(part: Callable[[Any], Any]) -> np.ndarray:
         return np.concatenate([part(episode) for episode in episodes])
 
     return from_arrays(
-        observations=joined(lambda e: e.observations[:-1]),
-        next_observations=joined(lambda e: e.observations[1:]),
-        actions=joined(lambda e: e.actions),
-        rewards=joined(lambda e: e.rewards),
-        terminals=joined(lambda e: e.terminations),
-        timeouts=joined(lambda e: e.truncations & ~e.terminations),
+        observations=concatenate(lambda e: e.observations[:-1]),
+        next_observations=concatenate(lambda e: e.observations[1:]),
+        actions=concatenate(lambda e: e.actions),
+        rewards=concatenate(lambda e: e.rewards),
+        terminals=concatenate(lambda e: e.terminations),
+        timeouts=concatenate(lambda e: e.truncations & ~e.terminations),
     )
 
 
@@ -96,30 +96,30 @@ def from_arrays(
     timeouts: Any = None,
     next_observations: Any = None,
 ) -> Transition:
-    """The transitions of one stream of episodes, one after another.
+    """Make transitions from one stream of consecutive episodes.
 
-    Where there are no `timeouts`, an episode is cut where `next_observations[t]` is not `observations[t + 1]`. Where
-    there are no `next_observations`, they are the `observations` of the next step; of the last step of an episode that
-    was cut it is not known, so that step is left out and the one before is marked truncated. The last step of all is
-    always truncated or terminated, so that several streams can be joined.
+    Without `timeouts`, an episode is truncated where `next_observations[t]` differs from `observations[t + 1]`. Without
+    `next_observations`, they are the `observations` of the next step; for the last step of a truncated episode there is
+    none, so that step is left out and the one before is marked truncated. The last step of all is always truncated or
+    terminated, so that several streams can be concatenated.
 
     Args:
       observations: [S, ...] numbers.
       actions: [S, ...] numbers.
       rewards: [S] numbers.
-      terminals: [S] bool, or 0 and 1: the world ended.
-      timeouts: [S] bool, or 0 and 1: the episode was cut.
+      terminals: [S] bool, or 0 and 1: terminal states.
+      timeouts: [S] bool, or 0 and 1: time limits.
       next_observations: [S, ...] numbers, before any reset.
 
     Returns:
-      Transition of NumPy arrays [T, 1, ...], T <= S. float64 becomes float32, int64 int32. next_obs of a terminated
-      step is its own obs where `next_observations` is not given: its value is 0 anyway.
+      Transition of NumPy arrays [T, 1, ...], T <= S. float64 becomes float32, int64 int32. Without `next_observations`,
+      next_obs of a terminated step is its obs; it does not matter, since the value of a terminal state is 0.
 
     Raises:
       ConfigError: an array has another shape or type, neither of the last two is given, or no step is left.
     """
     if timeouts is None and next_observations is None:
-        raise ConfigError("timeouts or next_observations must be given, to tell where episodes are cut; add one")
+        raise ConfigError("timeouts or next_observations must be given to find truncated episodes; add one")
     obs, action = _numbers("observations", observations), _numbers("actions", actions)
     if not obs.ndim or not len(obs):
         raise ConfigError(f"observations has shape {obs.shape} and must be [S, ...] with S >= 1")
@@ -139,20 +139,20 @@ def from_arrays(
         if timeouts is None:
             same = np.isclose(next_obs, following, rtol=1e-5, atol=1e-5)
             cut = ~same.reshape(num_steps, -1).all(1)
-        kept = np.ones(num_steps, bool)
+        complete = np.ones(num_steps, bool)
         truncated = (cut | last) & ~terminated
     else:
-        kept = terminated | ~(cut | last)
+        complete = terminated | ~(cut | last)
         next_obs = np.where(terminated.reshape(-1, *(1,) * (obs.ndim - 1)), obs, following)
-        truncated = ~np.roll(kept, -1) & ~terminated
-        if not kept.any():
+        truncated = ~np.roll(complete, -1) & ~terminated
+        if not complete.any():
             raise ConfigError(f"timeouts leaves no step of {num_steps} a next observation; add next_observations")
     steps: tuple[Any, ...] = (obs, action, reward, terminated, truncated, next_obs)
-    return Transition(*(leaf[kept][:, None] for leaf in steps))
+    return Transition(*(leaf[complete][:, None] for leaf in steps))
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """One array of an archive. Nothing is allocated before its header agrees with its size, and nothing unpickled."""
+    """One array of an archive. It is allocated only if its header agrees with its size; nothing is unpickled."""
     with archive.open(member) as file:
         version = npy.read_magic(file)
         if version not in _HEADERS:
@@ -173,7 +173,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:
-    """In the machine's byte order and at most 32 bits wide. Raises ConfigError where that would change an integer."""
+    """An array in native byte order, of at most 32 bits. Raises ConfigError where that would change an integer."""
     array = np.asarray(value)
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind not in "biuf":
@@ -185,6 +185,7 @@ def _numbers(name: str, value: Any) -> np.ndarray:
 
 
 def _flags(name: str, value: Any, num_steps: int) -> np.ndarray:
+    """An array [S] bool. Raises ConfigError for another shape, or for numbers other than 0 and 1."""
     array = np.asarray(value)
     _check_shape(name, array, (num_steps,))
     if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
@@ -193,5 +194,6 @@ def _flags(name: str, value: Any, num_steps: int) -> np.ndarray:
 
 
 def _check_shape(name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+    """Raise ConfigError for another shape than expected."""
     if array.shape != expected:
         raise ConfigError(f"{name} has shape {array.shape} and must have {expected}, by observations")

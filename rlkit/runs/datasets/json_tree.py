@@ -1,4 +1,4 @@
-"""The structure of a pytree in JSON, and back, so that what was stored needs no template and names no class."""
+"""The structure of a pytree in JSON, and back: a stored tree needs no template, and names no class."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from rlkit.types import ConfigError, PyTree
 
 
 def describe(node: PyTree, name: str) -> Any:
-    """A tree of integers as JSON. Raises ConfigError, by the name, where it could not be built again from that."""
+    """Describe a tree of integers in JSON. Raises ConfigError, with the name, for a node that JSON cannot describe."""
     if node is None or type(node) is int:
         return node
     if type(node) is dict and all(isinstance(key, str) for key in node):
@@ -18,9 +18,9 @@ def describe(node: PyTree, name: str) -> Any:
 
 
 def rebuild(node: Any) -> PyTree:
-    """The tree that was described.
+    """Build the tree of a description.
 
-    A forged one raises ValueError, TypeError, KeyError, AttributeError or RecursionError, or is another tree.
+    A forged description raises ValueError, TypeError, KeyError, AttributeError or RecursionError, or gives any tree.
     """
     if node is None or type(node) is int:
         return node

@@ -2,10 +2,11 @@
 
     offline/walker/
       000.bin ...    one leaf of the transitions each: [T, N, ...], little-endian, the leaves in the order of the tree
-      manifest.json  rows, environments, the tree, each leaf's dtype, shape and SHA-256; sealed by its own; written last
+      manifest.json  rows, environments, the tree, each leaf's dtype, shape and SHA-256; its own SHA-256; written last
 
 The directory is written under a temporary name and renamed. The names of the files come from their numbers, never from
-the manifest, and a shape is believed where the length of its file agrees, so a forged one maps and allocates nothing.
+the manifest, and a shape is accepted only where the length of its file agrees, so a forged one maps and allocates
+nothing.
 """
 
 import hashlib
@@ -38,12 +39,13 @@ class DatasetError(ConfigError):
 
 
 class _Spec(NamedTuple):
-    """One leaf of one step."""
+    """Shape and dtype of one leaf of one step."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
     def num_bytes(self, steps: tuple[int, int]) -> int:
+        """Bytes of T x N steps."""
         return math.prod((*steps, *self.shape)) * self.dtype.itemsize
 
 
@@ -53,37 +55,37 @@ def writer(
 ) -> Iterator["Writer"]:
     """Write a new dataset: `with writer(folder, example, num_envs) as w: w.add(rollout)`, any number of times.
 
-    Each rollout goes to the disk as it comes. The folder appears when the block ends without an error; after an error
-    nothing of it stays. What a kill left behind is deleted by the next writer of the same folder.
+    Each rollout is written to the disk at once. The folder appears when the block ends without an error; after an error
+    nothing of it stays. What remains of a killed process is deleted by the next writer of the same folder.
 
     Args:
       folder: a new directory; the folders above it are made.
       example: one step, leaves [...], in dictionaries, tuples and lists.
       num_envs: N.
-      extra: JSON-able values to get back as `Dataset.extra`: where the transitions come from.
+      extra: values that JSON can represent, for `Dataset.extra`: for example the origin of the transitions.
 
     Raises:
-      ConfigError: the folder exists or cannot be made, the example cannot be kept, or no row was added.
+      ConfigError: the folder exists or cannot be made, the example cannot be stored, or no row was added.
       OSError: the disk is full or fails.
     """
     target = Path(folder)
-    made = Writer(target.with_name(files.TEMPORARY + target.name), example, num_envs, {} if extra is None else extra)
+    new = Writer(target.with_name(files.TEMPORARY + target.name), example, num_envs, {} if extra is None else extra)
     _check_new(target)
-    _discard(made.folder)
+    _discard(new.folder)
     try:
-        files.make_directory(made.folder)
-        yield made
-        made.finish()
+        files.make_directory(new.folder)
+        yield new
+        new.finish()
         _check_new(target)
-        files.rename(made.folder, target)
+        files.rename(new.folder, target)
     except BaseException:
         with suppress(OSError):
-            _discard(made.folder)
+            _discard(new.folder)
         raise
 
 
 class Writer:
-    """What `writer` gives: a dataset that is being written."""
+    """A dataset that is being written; `writer` makes one."""
 
     def __init__(self, folder: Path, example: Transition, num_envs: int, extra: dict[str, Any]):
         if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
@@ -104,13 +106,13 @@ class Writer:
         self.folder, self.num_rows = folder, 0
 
     def add(self, rollout: Transition) -> None:
-        """Write the next rows, leaves [T, N, ...] with T >= 1. An environment's steps follow each other.
+        """Write the next rows, leaves [T, N, ...] with T >= 1. The steps of an environment must be consecutive.
 
-        Where they do not, as between two sources, the step before the seam must be terminated or truncated.
+        Where they are not, as between two sources, the last step before the gap must be terminated or truncated.
 
         Raises:
-          ValueError: the rollout has not the structure, shapes or dtypes of the example; nothing was written.
-          OSError: the disk is full or fails; this dataset cannot be finished any more.
+          ValueError: the rollout differs from the example in structure, shapes or dtypes; nothing was written.
+          OSError: the disk is full or fails; this dataset can no longer be finished.
         """
         if (given := jax.tree.structure(rollout)) != self._structure:
             raise ValueError(f"rollout has the structure {given}, expected {self._structure}, the example's")
@@ -128,7 +130,7 @@ class Writer:
         self.num_rows += num_rows
 
     def finish(self) -> None:
-        """Bring everything to the disk, the manifest last."""
+        """Flush everything to the disk, the manifest last."""
         if not self.num_rows:
             raise ConfigError("a dataset must hold a row, and none was added; call `add` before the end of the block")
         steps = (self.num_rows, self._about["num_envs"])
@@ -138,7 +140,7 @@ class Writer:
 
 
 class _Leaf:
-    """The file of one leaf, which grows."""
+    """The growing file of one leaf."""
 
     def __init__(self, path: Path, name: str, example: Any):
         dtype = str(example.dtype if hasattr(example, "dtype") else jnp.asarray(example).dtype)
@@ -148,6 +150,7 @@ class _Leaf:
         self._path, self._length, self._digest = path, 0, hashlib.sha256()
 
     def append(self, array: np.ndarray) -> None:
+        """Write an array after those before."""
         left: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         self._digest.update(left)
         while len(left):
@@ -156,19 +159,21 @@ class _Leaf:
             left, self._length = left[written:], self._length + written
 
     def finish(self, steps: tuple[int, int]) -> dict[str, Any]:
+        """Flush the file to the disk; its entry in the manifest."""
         self._check(files.append(self._path, b"", durable=True) == self._length == self.spec.num_bytes(steps))
         return {"dtype": str(self.spec.dtype), "shape": self.spec.shape, "sha256": self._digest.hexdigest()}
 
-    def _check(self, as_written: bool) -> None:
-        if not as_written:
+    def _check(self, has_expected_length: bool) -> None:
+        """Raise OSError where the file has not the length of what was written."""
+        if not has_expected_length:
             raise OSError(5, "not as long as what was written to it", str(self._path))
 
 
 def read(folder: Path, verify: bool) -> tuple[Transition, dict[str, Any]]:
-    """The transitions of a dataset, leaves [T, N, ...] mapped from its files, and `extra`.
+    """Read the transitions of a dataset, leaves [T, N, ...] mapped from its files, and its `extra`.
 
     Raises:
-      DatasetError: there is none, or it is damaged; the file is named.
+      DatasetError: there is none, or it is damaged; the error names the file.
     """
     about = _manifest(folder)
     try:
@@ -176,7 +181,7 @@ def read(folder: Path, verify: bool) -> tuple[Transition, dict[str, Any]]:
         specs = [_Spec(_shape(leaf["shape"]), _DTYPES[leaf["dtype"]]) for leaf in about["leaves"]]
         digests = [leaf["sha256"] for leaf in about["leaves"]]
         numbered = Transition(**{name: json_tree.rebuild(node) for name, node in about["tree"].items()})
-        # Sizes that NumPy can address, even those beside a 0, which make a file no longer.
+        # NumPy must be able to address the sizes, also those beside a 0, which add nothing to a file's length.
         spans = [math.prod(max(n, 1) for n in (num_rows, num_envs, *spec.shape)) for spec in specs]
         if not 0 < num_rows * num_envs <= max(spans) < 1 << 58 or not isinstance(about["extra"], dict):
             raise ValueError
@@ -194,7 +199,7 @@ def read(folder: Path, verify: bool) -> tuple[Transition, dict[str, Any]]:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """What the manifest says, if it is as it was written. A forged one may still say anything."""
+    """The manifest, if it is as it was written. A forged one may still hold anything."""
     if folder.is_symlink():
         raise DatasetError(f"folder={str(folder)!r} must not be a symlink; give the directory it points to")
     if not folder.is_dir():
@@ -203,12 +208,12 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         raw = files.read(path, _MANIFEST_LIMIT)
         about = json.loads(raw.decode())["dataset"]
-        whole = isinstance(about, dict) and _sealed(about) == raw
+        is_whole = isinstance(about, dict) and _sealed(about) == raw
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror}; {_REMEDY}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
-        whole = False
-    if not whole:
+        is_whole = False
+    if not is_whole:
         raise DatasetError(f"{path} is not as it was written; {_REMEDY}")
     if about.get("format") != _FORMAT:
         raise DatasetError(f"{path} must be of the format {_FORMAT!r}, and it is not; use the rlkit that wrote it")
@@ -216,10 +221,10 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _map(path: Path, steps: tuple[int, int], spec: _Spec) -> np.ndarray:
-    """A file's numbers [T, N, ...], read when they are looked at."""
+    """A file's numbers [T, N, ...], mapped: read on access."""
     expected, shape = spec.num_bytes(steps), (*steps, *spec.shape)
     try:
-        with os.fdopen(files._open(path, os.O_RDONLY), "rb", 0) as file:
+        with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb", 0) as file:
             length = os.fstat(file.fileno()).st_size
             if length != expected:
                 raise DatasetError(f"{path} has {length} bytes and should have {expected}; {_REMEDY}")
@@ -231,7 +236,7 @@ def _map(path: Path, steps: tuple[int, int], spec: _Spec) -> np.ndarray:
 
 
 def _check_step(numbered: Transition, specs: Sequence[_Spec]) -> None:
-    """Raise ConfigError unless reward and flags are what slices are found by: scalars, and bools."""
+    """Raise ConfigError unless the reward is a scalar and both flags are scalar bools."""
     for name in ("reward", "terminated", "truncated"):
         number = getattr(numbered, name)
         spec = specs[number] if type(number) is int else None
@@ -240,21 +245,23 @@ def _check_step(numbered: Transition, specs: Sequence[_Spec]) -> None:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
+    """A shape. Raises ValueError unless the value is a list of natural numbers."""
     if not isinstance(value, list) or len(value) > 30 or not all(type(n) is int and n >= 0 for n in value):
         raise ValueError
     return tuple(value)
 
 
 def _file(number: int) -> str:
+    """The name of a leaf's file."""
     return f"{number:03d}.bin"
 
 
 def _check_new(target: Path) -> None:
-    """Raise ConfigError unless a directory can be made there and there is nothing yet."""
+    """Raise ConfigError unless nothing exists at the path and a directory can be made there."""
     if not files.NAME.fullmatch(target.name):
         raise ConfigError(f"folder={str(target)!r} must end in a name of letters, digits, . _ and -; try offline/first")
     if os.path.lexists(target):
-        raise ConfigError(f"folder={str(target)!r} must not exist, for nothing is overwritten; choose another name")
+        raise ConfigError(f"folder={str(target)!r} must not exist, as nothing is overwritten; choose another name")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -262,11 +269,13 @@ def _check_new(target: Path) -> None:
 
 
 def _discard(temporary: Path) -> None:
+    """Delete a temporary directory, if there is one."""
     if os.path.lexists(temporary):
         files.remove(temporary)
 
 
 def _is_json(value: Any) -> bool:
+    """True where JSON represents the value exactly."""
     try:
         return json.loads(_json(value)) == value
     except (TypeError, ValueError, RecursionError):
@@ -274,10 +283,11 @@ def _is_json(value: Any) -> bool:
 
 
 def _json(value: Any) -> bytes:
+    """A value as JSON."""
     return json.dumps(value, indent=1, allow_nan=False).encode()
 
 
 def _sealed(about: dict[str, Any]) -> bytes:
-    """manifest.json: no byte of it can change unnoticed."""
+    """The bytes of manifest.json, with the SHA-256 of its content, so that any change is detected."""
     assert sys.byteorder == "little"
     return _json({"sha256": hashlib.sha256(_json(about)).hexdigest(), "dataset": about})

@@ -1,1 +1,1 @@
-"""Learning curves and GIFs."""
+"""Pictures: learning curves, frames of environments, GIFs of policies."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlkit.runs import files, metrics
+from rlkit.runs import files, metrics, run_directory
 from rlkit.types import ConfigError
 
 _COLORS = ("#3465a4", "#d9822b", "#4e9a5d", "#b5484f", "#7c5ca8", "#8a6d54", "#cc6fa5", "#7a7a7a")
@@ -16,30 +16,30 @@ class Curve(NamedTuple):
     """Returns over environment steps."""
 
     step: np.ndarray  # [L] int
-    center: np.ndarray  # [L] the interquartile mean over seeds; the mean over episodes where there is one seed
-    low: np.ndarray  # [L] the 95% bootstrap interval of it; equal to the center where there is one seed
-    high: np.ndarray  # [L]
+    center: np.ndarray  # [L] float, interquartile mean over seeds; the mean over episodes where there is one seed
+    low: np.ndarray  # [L] float, lower end of its 95% bootstrap interval; equal to the center where there is one seed
+    high: np.ndarray  # [L] float, upper end
     seeds: int
-    greedy: bool = False  # whether the returns are those of evaluations
+    greedy: bool = False  # True for returns of evaluations
 
 
 def curve(lines: Sequence[dict[str, Any]], run: Path | None = None) -> Curve:
-    """The learning curve in metric lines; lines in which some seed finished no episode are left out.
+    """Return the learning curve of metric lines; lines in which some seed finished no episode are left out.
 
-    Where that leaves none, as in a run that learns from a dataset, it is the curve of the evaluations.
+    Where no line is left, as in a run that learns from a dataset, it is the curve of the evaluations.
 
     Args:
-      lines: as `metrics.read` gives them.
-      run: where they are from, for the error.
+      lines: as `metrics.read` returns them.
+      run: the run directory of the lines, for the error.
 
     Raises:
-      ConfigError: no line is left.
+      ConfigError: there is no evaluation either.
     """
     rows = _rows(lines, "return_mean")
     greedy = not rows
     rows = rows or _rows(lines, "eval_return_mean")
     if not rows or len({row.shape for _, row in rows}) != 1:
-        path = files.METRICS if run is None else run / files.METRICS
+        path = run_directory.METRICS if run is None else run / run_directory.METRICS
         raise ConfigError(f"{path} must hold a line in which every seed finished an episode; {_remedy(run)}")
     step = np.array([step for step, _ in rows])
     returns = np.array([row for _, row in rows], np.float32)  # [L, S]
@@ -55,12 +55,12 @@ def _rows(lines: Sequence[dict[str, Any]], name: str) -> list[tuple[int, np.ndar
 
 
 def _remedy(run: Path | None) -> str:
-    """What gives a run its first episode."""
-    from rlkit.runs.config.run_config import read
+    """A remedy for a run without a finished episode."""
+    from rlkit.runs.config.load import read
 
-    config = {} if run is None else read(run / files.CONFIG)
+    config = {} if run is None else read(run / run_directory.CONFIG)
     if config.get("dataset") is not None and config.get("eval_every") is None:
-        return "from a dataset that is an evaluation: train with eval_every"
+        return "a run that learns from a dataset has episodes only in evaluations: train with eval_every"
     return "train longer"
 
 
@@ -80,13 +80,13 @@ def _intervals(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def figure(curves: dict[str, Curve], *, title: str | None = None) -> Any:
-    """A matplotlib Figure of named curves. It is no part of pyplot's state, so nothing has to be closed."""
+    """Return a matplotlib Figure of named curves. It is no part of pyplot's state, so nothing has to be closed."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    drawn = Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
-    axes = drawn.subplots()
-    many = any(line.seeds > 1 for line in curves.values())
+    drawing = Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
+    axes = drawing.subplots()
+    several_seeds = any(line.seeds > 1 for line in curves.values())
     greedy = all(line.greedy for line in curves.values())
     for index, (name, line) in enumerate(curves.items()):
         color = _COLORS[index % len(_COLORS)]
@@ -97,7 +97,7 @@ def figure(curves: dict[str, Curve], *, title: str | None = None) -> Any:
         axes.fill_between(line.step, line.low, line.high, color=color, alpha=0.2, linewidth=0)
     axes.set_xlabel("environment steps")
     returns = "greedy return" if greedy else "return"
-    axes.set_ylabel(f"{returns} (IQM over seeds, 95% interval)" if many else f"{returns} (mean over episodes)")
+    axes.set_ylabel(f"{returns} (IQM over seeds, 95% interval)" if several_seeds else f"{returns} (mean over episodes)")
     axes.set_title(title or "", fontsize=11, loc="left")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.margins(x=0.01)
@@ -105,9 +105,9 @@ def figure(curves: dict[str, Curve], *, title: str | None = None) -> Any:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors="#444444", labelsize=9)
-    if len(curves) > 1 or many:
+    if len(curves) > 1 or several_seeds:
         axes.legend(frameon=False, fontsize=9)
-    return drawn
+    return drawing
 
 
 def plot(runs: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> list[Path]:
@@ -116,40 +116,40 @@ def plot(runs: Sequence[str | Path], out: str | Path, *, title: str | None = Non
     Args:
       runs: run directories.
       out: path, with or without .png or .svg.
-      title: above the axes; the environment where there is one run and no title.
+      title: text above the axes; None for none.
 
     Raises:
       ConfigError: a run has no finished episode and no evaluation, or `out` has no name or cannot be written.
     """
     if Path(out).name in ("", ".."):
-        raise ConfigError(f"out={str(out)!r} must end in a name, that of the pictures; try --out curves")
-    paths = [files.open_run(run) for run in runs]
+        raise ConfigError(f"out={str(out)!r} must end in a name for the pictures; try --out curves")
+    paths = [run_directory.existing(run) for run in runs]
     names = [path.name for path in paths]
     labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
     curves = {label: curve(metrics.read(path), path) for label, path in zip(labels, paths, strict=True)}
     stem = Path(out).with_suffix("") if Path(out).suffix in (".png", ".svg") else Path(out)
-    drawn = figure(curves, title=title)
+    drawing = figure(curves, title=title)
     targets = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
     for target in targets:
-        save(drawn, target)
+        save(drawing, target)
     return targets
 
 
 def draw(run: Path, *, name: str, title: str) -> None:
-    """curve.png in a run directory, where it has a learning curve."""
+    """Write curve.png in a run directory, where there is a learning curve."""
     try:
-        found = curve(metrics.read(run))
+        learning_curve = curve(metrics.read(run))
     except ConfigError:
         return
-    save(figure({name: found}, title=title), run / "curve.png")
+    save(figure({name: learning_curve}, title=title), run / "curve.png")
 
 
-def save(drawn: Any, target: Path) -> None:
-    """Write a figure whole or not at all, in the format of the name's ending. Raises ConfigError where it cannot."""
+def save(drawing: Any, target: Path) -> None:
+    """Write a figure atomically, in the format of the name's ending. Raises ConfigError where that fails."""
     import io
 
     data = io.BytesIO()
-    drawn.savefig(data, format=target.suffix[1:], metadata={"Date": None} if target.suffix == ".svg" else {})
+    drawing.savefig(data, format=target.suffix[1:], metadata={"Date": None} if target.suffix == ".svg" else {})
     try:
         files.replace(target, data.getvalue())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A picture of what a policy does."""
+"""Recording of a policy as a GIF."""
 
 import re
 from contextlib import closing
@@ -11,12 +11,12 @@ from rlkit.hosts import registry
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import HostError, Pool
 from rlkit.hosts.worker.group import READY, fault
-from rlkit.runs import files
+from rlkit.runs import files, run_directory
 from rlkit.runs.pictures import render
 from rlkit.runs.policy import Policy, load
 from rlkit.types import ConfigError
 
-# What Python says of a class or function that does not take it; the latter where there is no constructor at all.
+# Python's errors for a class or function without that argument, and for a class without a constructor.
 _NO_RENDER_MODE = re.compile(r"TypeError: .*(keyword argument 'render_mode'|\(\) takes no (keyword )?arguments)")
 
 
@@ -28,14 +28,14 @@ def record(
     max_steps: int = 500,
     env: str | None = None,
 ) -> Path:
-    """Write a GIF of one greedy episode of a run's newest checkpoint.
+    """Record one greedy episode of a run's newest checkpoint as a GIF.
 
     Args:
       run: a run directory.
       out: the GIF; None for RUN/policy.gif.
-      seed: which seed's policy; None for the first.
-      max_steps: frames at most.
-      env: the run's environment once more, where it is code of one's own, `module:Class`.
+      seed: seed of the policy; None for the first.
+      max_steps: largest number of frames.
+      env: the run's environment again, where it is the user's own code, `module:Class`.
 
     Returns:
       The path of the GIF.
@@ -43,73 +43,71 @@ def record(
     Raises:
       ConfigError: there is no such run or seed, `max_steps` is not positive, the environment has no picture, or the GIF
         cannot be written.
-      HostError: the environment, one outside of JAX, fails.
+      HostError: an environment outside of JAX fails.
     """
     if max_steps < 1:
         raise ConfigError(f"max_steps={max_steps} must be at least 1; try 500")
-    path = Path(out) if out is not None else files.open_run(run) / "policy.gif"
+    path = Path(out) if out is not None else run_directory.existing(run) / "policy.gif"
     if path.is_dir():
         raise ConfigError(f"out={str(path)!r} must be a file, and it is a directory; try {path / 'policy.gif'}")
-    agent = load(run, seed=seed, env=env)
+    policy = load(run, seed=seed, env=env)
     files.require_writable(path.parent, f"out={str(path)!r}")
-    frames = _on_a_host(agent, max_steps) if isinstance(agent.env, HostEnv) else _in_jax(agent, max_steps)
+    frames = (_record_host if isinstance(policy.env, HostEnv) else _record_jax)(policy, max_steps)
     render.save_gif(frames, path)
     return path
 
 
-def _in_jax(agent: Policy, max_steps: int) -> list[np.ndarray]:
-    """The frames [height, width, 3] of an episode."""
-    step = jax.jit(agent.env.step)
-    reset_key, key = jax.random.split(jax.random.key(agent.config.run.seed))
-    obs, state = jax.jit(agent.env.reset)(reset_key, agent.params)
-    frames, memory, done = [], agent.memory, False
+def _record_jax(policy: Policy, max_steps: int) -> list[np.ndarray]:
+    """The frames [height, width, 3] uint8 of an episode."""
+    step = jax.jit(policy.env.step)
+    reset_key, key = jax.random.split(jax.random.key(policy.config.run.seed))
+    obs, state = jax.jit(policy.env.reset)(reset_key, policy.params)
+    frames, memory, done = [], policy.memory, False
     while not done and len(frames) < max_steps:
-        frames.append(render.frame(agent.config.run.env, state, obs))
+        frames.append(render.frame(policy.config.run.env, state, obs))
         key, act_key, env_key = jax.random.split(key, 3)
-        action, memory = agent.act(obs, act_key, memory)
-        obs, state, _, terminated, truncated, _ = step(env_key, state, action, agent.params)
+        action, memory = policy.act(obs, act_key, memory)
+        obs, state, _, terminated, truncated, _ = step(env_key, state, action, policy.params)
         done = bool(terminated | truncated)
     return frames
 
 
-def _on_a_host(agent: Policy, max_steps: int) -> list[np.ndarray]:
-    """As `_in_jax`, by the environment's own `render`."""
-    run = agent.config.run
+def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
+    """The frames [height, width, 3] uint8 of an episode, by the environment's own `render`."""
+    run = policy.config.run
     kwargs = {**run.env_kwargs, "render_mode": "rgb_array"}
-    frames, memory, done = [], agent.memory, False
+    frames, memory, done = [], policy.memory, False
     try:
-        made = registry.pool(run.env, kwargs, num_envs=1, backend="serial", seed=run.seed, restarts=0)
+        pool = registry.pool(run.env, kwargs, num_envs=1, backend="serial", seed=run.seed, restarts=0)
     except HostError as error:
         if not _NO_RENDER_MODE.search(str(error)):
             raise
         raise ConfigError(
-            f"env={run.env!r} must be made with render_mode='rgb_array' for a picture, and it does not take that; "
+            f"env={run.env!r} must be made with render_mode='rgb_array' for a picture, and it has no such argument; "
             "take render_mode in the constructor"
         ) from None
-    with closing(made) as pool:
+    with closing(pool):
         if not isinstance(pool, Pool):
-            raise ConfigError(
-                f"env={run.env!r} comes as a vector environment, which has no picture; use gymnasium:NAME"
-            )
+            raise ConfigError(f"env={run.env!r} is a vector environment, which has no picture; use gymnasium:NAME")
         obs, key = pool.reset(), jax.random.key(run.seed)
         while not done and len(frames) < max_steps:
             frames.append(_picture(pool, run.env))
             key, act_key = jax.random.split(key)
-            action, memory = agent.act(jax.tree.map(lambda x: x[0], obs), act_key, memory)
+            action, memory = policy.act(jax.tree.map(lambda x: x[0], obs), act_key, memory)
             step = pool.step(jax.tree.map(lambda x: np.asarray(x)[None], action))
             obs, done = step.obs, bool((step.terminated | step.truncated)[0])
     return frames
 
 
 def _picture(pool: Pool, env: str) -> np.ndarray:
-    """What the only environment of a serial pool shows."""
+    """The frame that the only environment of a serial pool renders."""
     try:
-        found = pool.workers.groups[0].envs[0].render()  # type: ignore[union-attr]
+        picture = pool.workers.groups[0].envs[0].render()  # type: ignore[union-attr]
     except Exception as error:
         raise HostError(f"env={env!r}: failed in render: {fault(error, 0, READY).text}") from error
-    if not isinstance(found, np.ndarray) or found.ndim != 3 or found.shape[2] != 3 or found.dtype != np.uint8:
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
         raise ConfigError(
-            f"env={env!r} must have a render that gives uint8[height, width, 3] where it was made with "
-            f"render_mode='rgb_array', and it gave {type(found).__name__}; there is no picture of it"
+            f"env={env!r} must render uint8[height, width, 3] where it is made with render_mode='rgb_array', "
+            f"and it rendered {type(picture).__name__}; mend its render"
         )
-    return found
+    return picture

@@ -1,4 +1,4 @@
-"""Pictures of environments: a frame from an environment's state and observation, a GIF from frames."""
+"""Frames of environments, drawn from their states and observations, and GIFs of frames."""
 
 import io
 import math
@@ -14,7 +14,7 @@ from rlkit.runs import files
 Color = str | tuple[int, int, int]
 Point = tuple[float, float]
 
-_SHARPNESS = 3  # frames are drawn this many times larger, then reduced: smooth edges
+_SHARPNESS = 3  # factor by which frames are drawn larger and then reduced, for smooth edges
 
 _PAPER, _INK, _FAINT = "#f7f7f5", "#2b2d42", "#c9cbd3"
 _BLUE, _RED, _GOLD, _GREEN = "#3a6ea5", "#d1495b", "#edae49", "#66a182"
@@ -36,7 +36,7 @@ _MINATAR: dict[str, list[tuple[int, Color, str]]] = {
         (0, _YELLOW, "ball"),
     ],
     "Seaquest-MinAtar": [
-        (3, _SLATE, "small"),  # where fish, submarines and divers come from
+        (3, _SLATE, "small"),  # gauge of when fish, submarines and divers appear
         (7, _MINT, "bar"),  # oxygen
         (8, _ORANGE, "bar"),  # divers aboard
         (9, _ORANGE, "ball"),  # divers
@@ -60,17 +60,17 @@ _CHANNELS = {"Breakout-MinAtar": 4, "Asterix-MinAtar": 4, "Freeway-MinAtar": 7, 
 
 
 def frame(name: str, env_state: Any, obs: Any) -> np.ndarray:
-    """A picture of one environment, [height, width, 3] uint8.
+    """Draw one environment: [height, width, 3] uint8.
 
     Classic-control tasks are drawn from the state, MinAtar games from the observation (stacked or flattened ones too),
-    other tasks as the grid that their observation is, or as its numbers.
+    other tasks as the grid of their observation, or as its numbers.
 
     Args:
       name: the environment's name, as `rlkit.envs.make` takes it.
-      env_state: the state of one environment, within wrappers or not.
+      env_state: the state of one environment, with or without those of wrappers around it.
       obs: its observation.
     """
-    while hasattr(env_state, "env_state"):  # a wrapper's
+    while hasattr(env_state, "env_state"):  # of a wrapper
         env_state = env_state.env_state
     if name in _CLASSIC:
         return _CLASSIC[name](env_state)
@@ -97,7 +97,7 @@ def save_gif(frames: Sequence[np.ndarray], path: str | Path, fps: float = 30) ->
 
 
 def _palette(frames: Sequence[np.ndarray]) -> Image.Image:
-    """The 256 colors that the frames use most; one palette for all, since frames with palettes of their own flicker."""
+    """The 256 most frequent colors; one palette for all frames, since different palettes would flicker."""
     pixels = np.concatenate([f.reshape(-1, 3) for f in frames]).astype(np.uint32)
     colors, counts = np.unique(pixels @ np.array([1 << 16, 1 << 8, 1], np.uint32), return_counts=True)
     most = colors[np.argsort(-counts, kind="stable")][:256]
@@ -107,7 +107,7 @@ def _palette(frames: Sequence[np.ndarray]) -> Image.Image:
 
 
 class _Canvas:
-    """Draws in world coordinates, y upwards: `center` is the middle of the picture, `unit` pixels are 1."""
+    """A picture in world coordinates, y upwards, around `center`; `unit` pixels are a length of 1."""
 
     def __init__(self, width: int, height: int, center: Point = (0, 0), unit: float = 1, color: Color = _PAPER):
         self.image = Image.new("RGB", (width * _SHARPNESS, height * _SHARPNESS), color)
@@ -115,30 +115,34 @@ class _Canvas:
         self.center, self.unit = center, unit * _SHARPNESS
 
     def at(self, x: float, y: float) -> Point:
+        """The pixel of a point."""
         (width, height), (cx, cy) = self.image.size, self.center
         return width / 2 + (x - cx) * self.unit, height / 2 - (y - cy) * self.unit
 
     def polygon(self, points: Sequence[Point], color: Color) -> None:
+        """Fill a polygon."""
         self.draw.polygon([self.at(*point) for point in points], fill=color)
 
     def disc(self, x: float, y: float, radius: float, color: Color) -> None:
+        """Fill a circle."""
         (px, py), r = self.at(x, y), radius * self.unit
         self.draw.ellipse((px - r, py - r, px + r, py + r), fill=color)
 
     def line(self, points: Sequence[Point], width: float, color: Color) -> None:
-        """A line with round ends and joints, `width` in world units."""
+        """Draw a line with round ends and joints, `width` in world units."""
         pixels = [self.at(*point) for point in points]
         self.draw.line(pixels, fill=color, width=max(1, round(width * self.unit)), joint="curve")
         for point in (points[0], points[-1]):
             self.disc(*point, width / 2, color)
 
     def box(self, x: float, y: float, width: float, height: float, radius: float, color: Color) -> None:
-        """A rectangle around (x, y) with round corners."""
+        """Fill a rectangle around (x, y) with round corners."""
         left, top = self.at(x - width / 2, y + height / 2)
         right, bottom = self.at(x + width / 2, y - height / 2)
         self.draw.rounded_rectangle((left, top, right, bottom), radius * self.unit, fill=color)
 
     def array(self) -> np.ndarray:
+        """The picture, [height, width, 3] uint8."""
         return np.asarray(self.image.reduce(_SHARPNESS))
 
 
@@ -173,16 +177,16 @@ def _mountain_car(state: Any, goal: float) -> np.ndarray:
     x = float(state.position)
     slope = math.atan(1.35 * math.cos(3 * x))  # of the hill, 3 * 0.45 cos(3x)
 
-    def placed(along: float, above: float) -> Point:
-        """A point of the car, which stands on the slope."""
+    def on_slope(along: float, above: float) -> Point:
+        """The world coordinates of a point of the car, which stands on the slope."""
         sin, cos = math.sin(slope), math.cos(slope)
         return x + along * cos - above * sin, height(x) + along * sin + above * cos
 
-    canvas.line([placed(-0.045, 0.06), placed(0.045, 0.06)], 0.05, _BLUE)
-    canvas.line([placed(-0.022, 0.085), placed(0.022, 0.085)], 0.04, _BLUE)
+    canvas.line([on_slope(-0.045, 0.06), on_slope(0.045, 0.06)], 0.05, _BLUE)
+    canvas.line([on_slope(-0.022, 0.085), on_slope(0.022, 0.085)], 0.04, _BLUE)
     for wheel in (-0.04, 0.04):
-        canvas.disc(*placed(wheel, 0.026), 0.026, _INK)
-        canvas.disc(*placed(wheel, 0.026), 0.010, _FAINT)
+        canvas.disc(*on_slope(wheel, 0.026), 0.026, _INK)
+        canvas.disc(*on_slope(wheel, 0.026), 0.010, _FAINT)
     return canvas.array()
 
 
@@ -200,8 +204,11 @@ def _pendulum(state: Any) -> np.ndarray:
         arc = [(0.34 * -math.sin(a), 0.34 * math.cos(a)) for a in np.linspace(-sweep / 2, sweep / 2, 30)]
         canvas.line(arc, 0.035, _GOLD)
         (x0, y0), (x1, y1) = arc[-2], arc[-1]
-        ahead = math.atan2(y1 - y0, x1 - x0)
-        tip = [(x1 + 0.09 * math.cos(ahead + turn), y1 + 0.09 * math.sin(ahead + turn)) for turn in (0, 2.2, -2.2)]
+        direction = math.atan2(y1 - y0, x1 - x0)
+        tip = [
+            (x1 + 0.09 * math.cos(direction + angle), y1 + 0.09 * math.sin(direction + angle))
+            for angle in (0, 2.2, -2.2)
+        ]
         canvas.polygon(tip, _GOLD)
     canvas.disc(0, 0, 0.045, _INK)
     return canvas.array()
@@ -232,7 +239,7 @@ _CLASSIC = {
 
 
 def _grid(cells: np.ndarray, layers: Sequence[tuple[int, Color, str]]) -> np.ndarray:
-    """Layers of [rows, columns, C], row 0 on top, cells that are not 0 in their layer's color and shape."""
+    """Draw layers of cells [rows, columns, C], row 0 on top; cells other than 0 have their layer's color and shape."""
     rows, columns, _ = cells.shape
     size = max(8, 400 // max(rows, columns))
     canvas = _Canvas(columns * size, rows * size, (columns / 2, -rows / 2), size, _NIGHT)
@@ -254,7 +261,7 @@ def _grid(cells: np.ndarray, layers: Sequence[tuple[int, Color, str]]) -> np.nda
 
 
 def _other(name: str, obs: Any) -> np.ndarray:
-    """An observation that is a small grid as one, any other as text."""
+    """Draw an observation: a small grid as a grid, any other as text."""
     if not isinstance(obs, dict | tuple) and np.ndim(obs) in (2, 3) and max(np.shape(obs)[:2]) <= 64:
         cells = np.asarray(obs)[:, :, None] if np.ndim(obs) == 2 else np.asarray(obs)
         colors = (_SKY, _YELLOW, _SLATE, _CORAL, _MINT, _VIOLET, _ORANGE, _WHITE)

@@ -1,1 +1,1 @@
-"""Compiled programs of a run: environments in JAX, environments in worker processes, datasets."""
+"""Compiled programs of a run: environments in JAX or in worker processes, each online or learning from a dataset."""

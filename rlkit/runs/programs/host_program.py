@@ -1,106 +1,95 @@
-"""Runs in environments outside of JAX: the same surface as `program.Program`, around worker processes.
+"""Programs whose environments are outside of JAX, in worker processes.
 
-With `overlap`, the workers step rollout k + 1 with the parameters from before update k while update k runs. One update
-late, the log-probs are those of acting, so that PPO's ratio is right. A run that is resumed begins new episodes.
+With `overlap`, the workers step rollout k + 1 with the parameters from before update k while update k runs, so that
+rollouts are one update late; `Config.for_overlap` makes the agent's settings right for that. A run that is resumed
+begins new episodes.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from rlkit import _cpu, agents, hosts
 from rlkit.hosts import devices, registry, validation
-from rlkit.hosts.collect import Collected, Collector, NotFinite, act_shapes
+from rlkit.hosts.collect import Collected, Collector, NotFinite
 from rlkit.hosts.evaluate import play
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.programs.jax_program import Chunk, Program
-from rlkit.runs.programs.parts import join, split
-from rlkit.spaces import zeros
+from rlkit.runs.device_memory import tree_num_bytes
+from rlkit.runs.programs import host_state
+from rlkit.runs.programs.finite import name_non_finite, update_is_finite
+from rlkit.runs.programs.host_state import HeldSteps
+from rlkit.runs.programs.protocol import Chunk, Rollouts
+from rlkit.runs.programs.replay_state import join, split
+from rlkit.spaces import shape_of
 from rlkit.training import Evaluation, TrainState
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
 
-_EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # what tells the seeds of these from those of training
-
-
-class Held(struct.PyTreeNode):
-    """What the collector of a replaying agent holds back between two rollouts."""
-
-    steps: PyTree  # Transition, leaves [N, ...]; () for an agent that does not replay
-    there: Array  # [] bool, false before the first rollout
-
-
-def program(config: RunConfig, streams: int | None = None) -> "Program | HostProgram":
-    """The program of a config, whichever kind its environment needs; `streams` as for `program.Program`."""
-    if not hosts.is_host(config.run.env):
-        return Program(config, streams)
-    if config.run.dataset is None:
-        return HostProgram(config)
-    from rlkit.runs.programs.offline_host_program import OfflineHostProgram
-
-    return OfflineHostProgram(config, streams)
+_EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # folded into the seeds of evaluations and of resumed runs
 
 
 class HostProgram:
-    """What `program.Program` is, for an environment outside of JAX. Building one starts the worker processes.
+    """A `Program` for an environment outside of JAX. Making one starts the worker processes.
 
     Raises:
       ConfigError: the environment cannot be made, breaks its contract, or does not fit the agent or the batch.
       HostError: the environment fails when it is made.
     """
 
+    num_streams: int | None = None
+
     def __init__(self, config: RunConfig):
         run, module = config.run, agents.get(config.run.agent)
-        for field, wrong in (("num_seeds", run.num_seeds > 1), ("wrappers", run.wrappers)):
-            if wrong:
-                remedy = "start one run for each" if field == "num_seeds" else "leave it out"
-                raise ConfigError(
-                    f"{field}={wrong and getattr(run, field)!r} does not go with env={run.env!r}; {remedy}"
-                )
+        if run.num_seeds > 1:
+            raise ConfigError(f"num_seeds={run.num_seeds} does not go with env={run.env!r}; start one run for each")
+        if run.wrappers:
+            raise ConfigError(f"wrappers={run.wrappers!r} does not go with env={run.env!r}; leave it out")
         devices.prepare()
         self.device, why = devices.acting()
         self.overlap = run.overlap and why is None
         self.note = f"overlap is off: {why}" if run.overlap and why is not None else None
-        if self.overlap and getattr(config.agent, "old_log_prob", None) == "recompute":
-            config = replace(config, agent=config.agent.model_copy(update={"old_log_prob": "collected"}))
-        self.config, self.params, self.dataset = config, None, None
+        if self.overlap:
+            config = replace(config, agent=config.agent.for_overlap())
+        self.config, self.params = config, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
-        self.stop: Callable[[], bool] = lambda: False
-        self.pool = self.new_pool(run.num_envs)
+        self.should_stop: Callable[[], bool] = lambda: False
+        self.pool = self._new_pool(run.num_envs)
         try:
             spaces = self.pool.observation_space, self.pool.action_space
             self.env = HostEnv(run.env, *spaces)
             self.agent: Agent = module.make(config.agent, *spaces)
-            self.streams = self._streams()
+            self._check_agent()
         except BaseException:
             self.pool.close()
             raise
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.hold = self.agent.add is not None
+        self._compiled: Callable[..., Any] | None = None  # the update
         self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         self.background = ThreadPoolExecutor(1, "rlkit-update")
-        self.begun = False
-        self.ahead: Collected | Exception | None = None
-        self.reason, self.before = "a quantity", None
+        self.begun = False  # True once the environments have been reset
+        self.next_rollout: Collected | Exception | None = None  # collected during an update, or its failure
+        self.non_finite, self.before = "a quantity", None  # of the last update that was not finite
 
-    def _streams(self) -> int:
-        """N, how many streams of transitions the agent learns from. Raises ConfigError where they do not fit it."""
+    def _check_agent(self) -> None:
+        """Raise ConfigError where the batch does not fit the agent."""
         self.agent.check(self.config.run.num_envs, self.config.run.num_steps)
-        return self.config.run.num_envs
 
-    def new_pool(self, num_envs: int) -> hosts.Pool | hosts.VectorPool:
+    def _new_pool(self, num_envs: int) -> hosts.Pool | hosts.VectorPool:
+        """A pool of the run's environment, which stops waiting for workers where the run shall stop."""
         run = self.config.run
-        made = registry.pool(
+        pool = registry.pool(
             run.env,
             {name: list(value) if isinstance(value, tuple) else value for name, value in run.env_kwargs.items()},
             num_envs=num_envs,
@@ -110,190 +99,201 @@ class HostProgram:
             timeout=run.env_timeout,
             restarts=run.env_restarts,
         )
-        made.watch(lambda: self.stop())
-        return made
+        pool.watch(lambda: self.should_stop())
+        return pool
 
     def close(self) -> None:
-        """End all workers."""
+        """End all worker processes."""
         self.pool.close()
         if self.eval_pool is not None:
             self.eval_pool.close()
         self.background.shutdown(cancel_futures=True)
 
     def check(self) -> None:
-        """Take a few steps and look at their values. Raises ConfigError where the contract is broken."""
+        """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
         validation.check(self.pool, self.config.run.seed)
-        self.pool.restarted = 0  # the budget is for the run
+        self.pool.restarted = 0  # restarts during this check do not count for the run
 
     def _init(self, seed: Array, hyper: PyTree) -> TrainState:
-        return self._init_from_key(jax.random.split(jax.random.key(seed))[0], hyper)
-
-    @_cpu.straight_line_keys
-    def _init_from_key(self, key: Key, hyper: PyTree) -> TrainState:
-        agent_key, run_key = jax.random.split(key)
-        num_envs = self.streams
-        obs, action = zeros(self.env.obs), zeros(self.env.action)
-        reward, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
-        example = Transition(obs, action, reward, flag, flag, obs)
-        state = self.agent.init(hyper, agent_key, example, num_envs)
-        steps: PyTree = ()
-        if self.hold:
-            extras = act_shapes(self.agent, self.env.obs, self.agent.actor(state), num_envs)[2]
-            steps = jax.tree.map(lambda x: jnp.zeros((num_envs, *x.shape), x.dtype), example)._replace(
-                extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
-            )
-        return TrainState(state, Held(steps, jnp.zeros((), bool)), run_key, jnp.zeros((), jnp.int32))
+        num_envs = self.num_streams or self.config.run.num_envs
+        return host_state.init(self.agent, self.env, num_envs, self.hold, seed, hyper)
 
     @cached_property
     def template(self) -> PyTree:
-        """The shapes and dtypes of the state, for `checkpoint.restore`."""
+        """Shapes and dtypes of the state."""
         return jax.eval_shape(self._init, self.seeds[0], self.hyper)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the state twice, but of the buffer once as an update takes it over, and of three rollouts."""
+        state = self.template
+        obs = tree_num_bytes(shape_of(self.env.obs))
+        replay = tree_num_bytes(split(state.agent)[1])
+        return 2 * tree_num_bytes(state) - replay + 3 * self.config.steps_per_update * (2 * obs + 32)
+
     def start(self) -> PyTree:
-        """The state before the first update."""
+        """Return the state before the first update."""
         return jax.jit(self._init)(self.seeds[0], self.hyper)
 
     @cached_property
     def collector(self) -> Collector:
-        """What fills the rollouts, compiled."""
-        run = self.config.run
-        made = Collector(self.agent, self.pool, num_steps=run.num_steps, device=self.device, hold=self.hold)
+        """The collector of rollouts, compiled."""
         actor = jax.eval_shape(self.agent.actor, self.template.agent)
-        made.compile(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), actor), jax.random.key(0))
-        return made
+        zero_actor = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), actor)
+        return self._collector(self.agent, self.pool, self.config.run.num_steps, zero_actor, hold=self.hold)
 
-    @cached_property
-    def advance(self) -> Callable[[PyTree, np.int32], Chunk]:
-        """(state, count) -> Chunk: `count` updates, or fewer: up to what is not finite, or until `stop` says so.
+    def _collector(self, agent: Agent, pool: Any, num_steps: int, actor: PyTree, *, hold: bool) -> Collector:
+        """A compiled collector of rollouts of `num_steps` steps of each environment."""
+        collector = Collector(agent, pool, num_steps=num_steps, device=self.device, hold=hold)
+        collector.compile(actor, jax.random.key(0))
+        return collector
 
-        The replay buffer of the state is donated; everything else outlives the call.
-        """
-        steps, (rest, replay) = self.collector.shapes(), split(self.template.agent)
-        update = jax.jit(self._update, donate_argnums=0).lower(replay, rest, steps, self.template.key).compile()
-        self._compiled = update
-        self._actor = jax.jit(self.agent.actor).lower(self.template.agent).compile()
-        self._keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(self.template.key).compile()
-        return self._advance
+    def compile(self) -> None:
+        """Compile acting and learning; without this call, the first `advance` does."""
+        if self._compiled is None:
+            steps, (rest, replay), key = self.collector.shapes(), split(self.template.agent), self.template.key
+            self._compiled = jax.jit(self._update, donate_argnums=0).lower(replay, rest, steps, key).compile()
+            self._actor = jax.jit(self.agent.actor).lower(self.template.agent).compile()
+            self._keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(key).compile()
 
     @_cpu.straight_line_keys
     def _update(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
+        """One update of the agent: its state, metrics, and [] bool, True where they are finite."""
         state, metrics = self.agent.update(join(rest, replay), rollout, key)
-        return state, metrics, self._finite(state, metrics)
+        return state, metrics, update_is_finite(metrics, self.agent.actor(state))
 
-    def _finite(self, state: PyTree, metrics: dict[str, Array]) -> Array:
-        """Whether losses, gradients and what acts are finite, [] bool."""
-        checked = [x for name, x in metrics.items() if "loss" in name or "grad" in name]
-        checked += [x for x in jax.tree.leaves(self.agent.actor(state)) if jnp.issubdtype(x.dtype, jnp.floating)]
-        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in checked]))
+    def advance(self, state: PyTree, count: np.int32) -> Chunk:
+        """Make `count` updates, or fewer where one is not finite or where `should_stop()`.
 
-    def _quantity(self, metrics: dict[str, Any]) -> str:
-        """The name of what is not finite after an update."""
-        for name, value in metrics.items():
-            if ("loss" in name or "grad" in name) and not np.isfinite(value).all():
-                return name
-        return "params"
-
-    def _advance(self, state: PyTree, count: np.int32) -> Chunk:
+        The replay buffer of the state is donated; everything else outlives the call.
+        """
+        self.compile()
         if not self.begun:
             self._begin(state)
         rows: list[dict[str, Any]] = []
         finite = True
-        while finite and len(rows) < count and not self.stop():
+        while finite and len(rows) < count and not self.should_stop():
             self.before = state
             try:
-                state, row, finite = self._one(state)
+                state, row, finite = self._iterate(state)
             except Interrupted:
                 break
             except NotFinite as error:
-                self.reason, finite, row = str(error), False, (rows or [{}])[-1]
+                self.non_finite, finite, row = str(error), False, (rows or [{}])[-1]
             except (hosts.HostError, ConfigError) as error:
                 if not rows:
                     raise
-                self.ahead = error
-                break  # what was learned is handed over first; the next call raises
+                self.next_rollout = error
+                break  # the updates so far are returned first; the next call raises
             rows.append(row)
         metrics: Any = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in (rows or [{}])[0]}
-        done: Any = np.int32(len(rows))
-        well: Any = np.bool_(finite)
-        return Chunk(state, done, well, metrics)
+        num_updates: Any = np.int32(len(rows))
+        is_finite: Any = np.bool_(finite)
+        return Chunk(state, num_updates, is_finite, metrics)
 
     def _begin(self, state: PyTree) -> None:
+        """Reset the environments, after the steps that a checkpoint held back."""
         self.begun = True
         update, seed = int(state.step), self.config.run.seed
         held = state.envs.steps if bool(state.envs.there) else ()
         self.collector.begin(derive(seed, _RESUMED, update) if update else seed, jax.tree.map(np.asarray, held))
 
-    def _one(self, state: PyTree) -> tuple[PyTree, dict[str, Any], bool]:
-        """One update, and with overlap the next rollout meanwhile."""
+    def _iterate(self, state: PyTree) -> tuple[PyTree, dict[str, Any], bool]:
+        """One rollout and one update, and with overlap the next rollout at the same time."""
         begin = time.perf_counter()
         rollout_key, update_key, next_key = self._keys(state.key)
-        actor = self.collector.place(self._actor(state.agent))  # a copy: the update may take the state's arrays
-        stepping = 0.0
-        if self.ahead is None:
-            self.ahead = self.collector.collect(actor, rollout_key)
-            stepping += self.ahead.seconds
-        rollout = self.ahead
+        actor = self.collector.place(self._actor(state.agent))  # a copy: the update may take the state's arrays over
+        collect_seconds = 0.0
+        if self.next_rollout is None:
+            self.next_rollout = self.collector.collect(actor, rollout_key)
+            collect_seconds += self.next_rollout.seconds
+        rollout = self.next_rollout
         if isinstance(rollout, Exception):
             raise rollout
         rest, replay = split(state.agent)
         learning = self.background.submit(self._learn, replay, rest, rollout.transitions, update_key)
-        self.ahead = None
+        self.next_rollout = None
         if self.overlap and int(state.step) + 1 < self.config.num_updates:
             try:
-                self.ahead = self.collector.collect(actor, self._keys(next_key)[0])
-                stepping += self.ahead.seconds
+                self.next_rollout = self.collector.collect(actor, self._keys(next_key)[0])
+                collect_seconds += self.next_rollout.seconds
             except (NotFinite, Interrupted, hosts.HostError, ConfigError) as error:
-                self.ahead = error
-        agent, metrics, finite, updating = learning.result()
+                self.next_rollout = error
+        agent, metrics, finite, update_seconds = learning.result()
         if not finite:
-            self.reason = self._quantity(metrics)
+            self.non_finite = name_non_finite(metrics)
             self.before = state.replace(agent=join(rest, split(agent)[1]))
-        wall = time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
         row = {
             **metrics,
             "returns": rollout.returns.copy(),
             "lengths": rollout.lengths.copy(),
-            "update_seconds": updating,
-            "envs_idle": max(0.0, 1.0 - stepping / wall),
-            "learner_idle": max(0.0, 1.0 - updating / wall),
+            "update_seconds": update_seconds,
+            "envs_idle": max(0.0, 1.0 - collect_seconds / seconds),
+            "learner_idle": max(0.0, 1.0 - update_seconds / seconds),
             "env_restarts": self.pool.restarted,
         }
-        count: Any = np.int32(int(state.step) + 1)
+        step: Any = np.int32(int(state.step) + 1)
         there: Any = np.bool_(self.hold)
-        return TrainState(agent, Held(rollout.held, there), next_key, count), row, finite
+        return TrainState(agent, HeldSteps(rollout.held, there), next_key, step), row, finite
 
     def _learn(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, bool, float]:
+        """Run the compiled update to its end: the agent's state, metrics, whether they are finite, seconds."""
+        assert self._compiled is not None
         begin = time.perf_counter()
         agent, metrics, finite = self._compiled(replay, rest, rollout, key)
         metrics, finite = jax.device_get((metrics, finite))
         jax.block_until_ready(agent)
         return agent, metrics, bool(finite), time.perf_counter() - begin
 
-    def before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
-        """The state before the last update of a chunk."""
+    def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
+        """Return the state before the last update of the last chunk."""
         return self.before
 
-    def blame(self, before: PyTree, chunk: Chunk) -> str:
-        """What was not finite in the last update."""
-        return self.reason
+    def name_non_finite(self, before: PyTree, chunk: Chunk) -> str:
+        """Name the quantity that was not finite in the last update of the last chunk."""
+        return self.non_finite
 
-    @cached_property
-    def evaluate(self) -> Callable[[PyTree], Evaluation]:
-        """state -> whole greedy episodes, at least `eval_episodes`, as many in each environment, leaves [N, E].
+    def compile_evaluation(self) -> None:
+        """Do nothing: acting is compiled in the first evaluation, for its number of environments."""
 
-        The same seeds every time, so that evaluations differ by what was learned.
+    def evaluate(self, state: PyTree) -> Evaluation:
+        """Play greedy episodes, at least `eval_episodes`, equally many in each environment; leaves [N, E].
+
+        The seeds are the same every time, so that evaluations differ only by the policy.
         """
         run = self.config.run
         num_envs = min(run.num_envs, run.eval_episodes)
-        policy = jax.jit(jax.vmap(self.agent.policy, (None, 0, 0, 0)))
-        actor_of = jax.jit(self.agent.actor)
+        if self.eval_pool is None:
+            self.eval_pool = self._new_pool(num_envs)
+        seed = derive(run.seed, _EVALUATION)
+        actor_of, policy = self._eval_functions
+        actor = jax.device_put(actor_of(state.agent), self.device)
+        episodes = -(-run.eval_episodes // num_envs)
+        return play(self.agent, policy, self.eval_pool, actor, seed=seed, episodes_per_env=episodes)
 
-        def evaluate(state: PyTree) -> Evaluation:
-            if self.eval_pool is None:
-                self.eval_pool = self.new_pool(num_envs)
-            seed = derive(run.seed, _EVALUATION)
-            actor = jax.device_put(actor_of(state.agent), self.device)
-            episodes = -(-run.eval_episodes // num_envs)
-            return play(self.agent, policy, self.eval_pool, actor, seed=seed, episodes_per_env=episodes)
+    @cached_property
+    def _eval_functions(self) -> tuple[Callable[[PyTree], PyTree], Callable[..., Any]]:
+        return jax.jit(self.agent.actor), jax.jit(jax.vmap(self.agent.policy, (None, 0, 0, 0)))
 
-        return evaluate
+    @contextmanager
+    def rollouts(self, agent: Agent, actor: PyTree, *, num_envs: int, num_steps: int, seed: int) -> Iterator[Rollouts]:
+        """Collect transitions of `agent.act` in new environments, as `Program.rollouts` describes.
+
+        The last step of each environment is held back until it is known whether a failing worker has ended the episode
+        with it.
+        """
+        with closing(self._new_pool(num_envs)) as pool:
+            collector = self._collector(agent, pool, num_steps, actor, hold=True)
+
+            def generate() -> Iterator[Transition]:
+                collector.begin(seed)
+                for first in count(0, num_steps):
+                    key = jax.random.fold_in(jax.random.key(seed), first)
+                    try:
+                        collected = collector.collect(actor, key)
+                    except NotFinite as error:
+                        raise ConfigError(f"env={pool.name!r}: {error} must be finite in a dataset; mend it") from None
+                    yield collected.transitions._replace(extras=())
+
+            yield Rollouts(collector.shapes()._replace(extras=()), generate())

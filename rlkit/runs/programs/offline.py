@@ -1,58 +1,73 @@
-"""What runs that learn from a dataset alone do with it."""
+"""Functions that the two offline programs share: a dataset must fit the agent, and then fills its replay buffer."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from rlkit.replay.validation import check_capacity
+from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.datasets import Dataset
 from rlkit.types import Agent, ConfigError, Env, PyTree
 
-_ROWS = 1 << 16  # steps that go to a buffer at a time
+_STEPS_AT_ONCE = 1 << 16  # steps that are added to a buffer at a time
 
 
-def check(config: Any, dataset: Dataset, agent: Agent, env: Env, params: Any) -> None:
+def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: Any) -> None:
     """Raise a ConfigError where a dataset does not fit the agent, its buffer, or the environment's spaces."""
     name, source = config.run.agent, config.run.dataset
     if agent.learn is None:
-        raise ConfigError(f"dataset={source!r} is nothing for agent={name!r}, which has no buffer; use iql or td3_bc")
-    if config.agent.capacity < dataset.size:
         raise ConfigError(
-            f"capacity={config.agent.capacity} must hold the {dataset.size} steps of dataset={source!r}; "
-            f"try {dataset.size}"
+            f"dataset={source!r} needs an agent with a replay buffer, and agent={name!r} has none; use iql or td3_bc"
         )
-    if config.agent.capacity % dataset.num_envs:
-        near = -(-config.agent.capacity // dataset.num_envs) * dataset.num_envs
-        raise ConfigError(
-            f"capacity={config.agent.capacity} must be a multiple of the {dataset.num_envs} streams of "
-            f"dataset={source!r}; try {near}"
-        )
+    _check_capacity(config.agent.replay_capacity, dataset, source)
     key = jax.eval_shape(lambda: jax.random.key(0))
     for field, space in (("obs", env.observation_space(params)), ("action", env.action_space(params))):
-        expected = jax.eval_shape(space.sample, key)
-        found = jax.tree.map(lambda x: x[0, 0], getattr(dataset.steps, field))
-        if _says(expected) != _says(found):
+        expected = _shapes_text(jax.eval_shape(space.sample, key))
+        stored = _shapes_text(jax.tree.map(lambda x: x[0, 0], getattr(dataset.steps, field)))
+        if stored != expected:
             raise ConfigError(
-                f"dataset={source!r} must hold {field} of {_says(expected)}, as {config.run.env} has, and it holds "
-                f"{_says(found)}; collect it from this environment"
+                f"dataset={source!r} must hold {field} of {expected}, as {config.run.env} has, and it holds "
+                f"{stored}; collect it from this environment"
             )
 
 
-def _says(tree: PyTree) -> str:
+def _check_capacity(capacity: int, dataset: Dataset, source: str | None) -> None:
+    """Raise a ConfigError unless a buffer of `capacity` steps holds all streams of the dataset."""
+    check_capacity(
+        capacity,
+        dataset.num_envs,
+        min_rows=dataset.num_rows,
+        purpose=f"all steps of dataset={source!r}",
+        divisor=f"the {dataset.num_envs} streams of dataset={source!r}",
+    )
+
+
+def _shapes_text(tree: PyTree) -> str:
+    """The paths, dtypes and shapes of a tree's leaves."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    parts = [f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}".strip() for path, leaf in leaves]
-    return ", ".join(parts)
+    return ", ".join(f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}".strip() for path, leaf in leaves)
 
 
 def fill(agent: Agent, state: PyTree, dataset: Dataset, *, batched: bool) -> PyTree:
-    """An agent's state, or those of several seeds, with all of a dataset in its buffer."""
+    """Return an agent's state with all of a dataset in its replay buffer.
+
+    Args:
+      agent: one with a replay buffer.
+      state: of the agent; leaves [S, ...] where `batched`, and then each seed's buffer is filled.
+      dataset: T steps of N streams.
+      batched: True for states of several seeds.
+
+    Raises:
+      ConfigError: the agent's transitions have extras, which a dataset does not hold.
+    """
     assert agent.add is not None
     add = jax.jit(jax.vmap(agent.add, (0, None)) if batched else agent.add, donate_argnums=0)
-    for rows in dataset.chunks(max(_ROWS // dataset.num_envs, 1)):
+    for rows in dataset.chunks(max(_STEPS_AT_ONCE // dataset.num_envs, 1)):
         try:
             state = add(state, jax.tree.map(jnp.asarray, rows._replace(extras=())))
         except ValueError as error:
             raise ConfigError(
-                f"a dataset does not fit this agent, which wants more than transitions: {error}"
+                f"a dataset does not fit this agent, which needs extras beside transitions: {error}"
             ) from None
     return state

@@ -1,0 +1,62 @@
+"""The command line: `rlkit`, and `python -m rlkit`.
+
+JAX is imported only by the commands that need it, so that help is shown at once.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+
+from rlkit.cli.parser import make_parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+      arguments: the words after `rlkit`; None for those of this process.
+
+    Returns:
+      The exit code: 0; 1 where a run or the system failed; 2 for a mistake; 128 + N after signal N.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    options = make_parser().parse_args(words)
+    _make_own_code_importable(words)
+    try:
+        return options.command(options)
+    except KeyboardInterrupt:
+        print("rlkit: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # e.g. rlkit list | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        print(f"rlkit: {error}", file=sys.stderr)
+        return code
+
+
+def _make_own_code_importable(words: Sequence[str]) -> None:
+    """Let `--env module:Class` import modules of the current folder, as `python -m rlkit` can."""
+    names = [word.removeprefix("--env=") for word in words if word.startswith("--env=")]
+    names += [name for flag, name in pairwise(words) if flag == "--env"]
+    if any(":" in name for name in names):
+        from rlkit.hosts.registry import is_own
+
+        if any(map(is_own, names)) and not {"", os.getcwd()} & set(sys.path):
+            sys.path.insert(0, os.getcwd())
+
+
+def _exit_code(error: Exception) -> int | None:
+    """2 for a mistake, 1 for a failure outside of rlkit, None for an error that needs its traceback."""
+    from rlkit.types import ConfigError
+
+    if isinstance(error, ConfigError):
+        return 2
+    # A class whose module has not been imported cannot be that of the error.
+    names = (("rlkit.runs.loop", "NonFiniteError"), ("rlkit.hosts.pool", "HostError"))
+    failures = [getattr(sys.modules[module], name) for module, name in names if module in sys.modules]
+    return 1 if isinstance(error, (OSError, *failures)) else None

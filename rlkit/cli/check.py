@@ -1,0 +1,24 @@
+"""`rlkit check`: describe the run of a config without training it."""
+
+import argparse
+from typing import Any
+
+from rlkit.cli.command import add_command, add_config, print_keys_for_help
+from rlkit.cli.overrides import parse_overrides
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    usage = "rlkit check CONFIG [--key value ...]"
+    add_config(add_command(commands, "check", run, "describe what a config would run; compiles nothing", usage))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a description of the run, or the config's keys."""
+    if print_keys_for_help(options):
+        return 0
+    from rlkit.runs.config.load import load_config
+    from rlkit.runs.describe import describe
+
+    print(describe(load_config(options.config, parse_overrides(options.rest)[0])))
+    return 0

@@ -1,0 +1,40 @@
+"""`rlkit collect`: write a dataset of a policy's transitions."""
+
+import argparse
+from typing import Any
+
+from rlkit.cli.command import ENV_HELP, add_command
+from rlkit.cli.compilation_cache import enable_compilation_cache
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    help = "a dataset of the policy's transitions, to learn from without an environment"
+    parser = add_command(commands, "collect", run, help)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--steps", type=int, required=True, help="steps of all environments together")
+    parser.add_argument("--out", help="the dataset's folder (RUN/dataset)")
+    parser.add_argument("--num-envs", type=int, default=16, help="environments side by side (%(default)s)")
+    parser.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
+    parser.add_argument("--checkpoint", type=int, metavar="STEP", help="step of the checkpoint (the newest)")
+    parser.add_argument("--seed", type=int, default=0, help="of the environments and the exploration (%(default)s)")
+    parser.add_argument("--env", help=ENV_HELP)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Collect a dataset, and print its folder."""
+    enable_compilation_cache()
+    from rlkit.runs.collecting import collect
+
+    folder = collect(
+        options.run,
+        options.steps,
+        options.out,
+        num_envs=options.num_envs,
+        greedy=options.greedy,
+        checkpoint=options.checkpoint,
+        seed=options.seed,
+        env=options.env,
+    )
+    print(f"{folder}\nlearn from it: rlkit train CONFIG --dataset {folder}")
+    return 0

@@ -1,0 +1,43 @@
+"""Functions that the commands' files share for their parsers."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+ENV_HELP = "the run's environment again, where it is your own code (module:Class)"
+
+
+def add_command(
+    commands: Any, name: str, function: Callable[[argparse.Namespace], int], help: str, usage: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command and return its parser.
+
+    Args:
+      commands: as `add_subparsers` returns them.
+      name: the word on the command line.
+      function: options -> exit code.
+      help: one line.
+      usage: text in place of argparse's own.
+    """
+    parser = commands.add_parser(name, help=help, description=help, usage=usage, allow_abbrev=False)
+    parser.set_defaults(command=function)
+    return parser
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add the argument CONFIG, and collect the words after it as `rest`: they depend on the config's keys."""
+    parser.add_argument(
+        "config", metavar="CONFIG", help="a file, or a name such as ppo/cartpole; with --help, its keys"
+    )
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def print_keys_for_help(options: argparse.Namespace) -> bool:
+    """Print the keys of a config if --help is among the words after it; True where it is."""
+    if not {"-h", "--help"} & set(options.rest):
+        return False
+    from rlkit.runs.config.keys import describe_keys
+    from rlkit.runs.config.load import load_config
+
+    print(describe_keys(load_config(options.config)))
+    return True

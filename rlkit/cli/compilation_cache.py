@@ -1,0 +1,33 @@
+"""The cache of compiled programs."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+
+def enable_compilation_cache() -> None:
+    """Keep compiled programs in a private folder, so that the second run of a config starts at once.
+
+    RLKIT_CACHE=off turns the cache off; another value is its folder. A cached program is code, so a folder that other
+    users can write to is not used.
+    """
+    import jax
+
+    setting = os.environ.get("RLKIT_CACHE", "")
+    if setting.lower() in ("off", "0", "false"):
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(setting) if setting else home / "rlkit" / "xla"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        print(f"rlkit: no compilation cache in {folder}: {error.strerror}", file=sys.stderr)
+        return
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        print(f"rlkit: no compilation cache: {folder} must be a folder only you can use (chmod 700)", file=sys.stderr)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -1,0 +1,32 @@
+"""`rlkit eval`: evaluate a run."""
+
+import argparse
+from contextlib import closing
+from typing import Any
+
+from rlkit.cli.command import ENV_HELP, add_command
+from rlkit.cli.compilation_cache import enable_compilation_cache
+from rlkit.cli.report import evaluation_line
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = add_command(commands, "eval", run, "greedy episodes of the newest checkpoint: mean, IQM and interval")
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--env", help=ENV_HELP)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the scores of a run's newest checkpoint, and write them into the run."""
+    enable_compilation_cache()
+    from rlkit.runs import files, run_directory, scores
+    from rlkit.runs.policy import load_state
+
+    path = run_directory.existing(options.run)
+    program, state, step = load_state(path, env=options.env)
+    with closing(program):
+        evaluation = scores.evaluate(program, state, step)
+    print(evaluation_line(evaluation))
+    files.require_writable(path, f"run={options.run!r}")
+    scores.save(path, evaluation)
+    return 0

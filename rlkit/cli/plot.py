@@ -1,0 +1,22 @@
+"""`rlkit plot`: draw learning curves."""
+
+import argparse
+from typing import Any
+
+from rlkit.cli.command import add_command
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = add_command(commands, "plot", run, "learning curves with intervals, PNG and SVG")
+    parser.add_argument("runs", metavar="RUN", nargs="+")
+    parser.add_argument("--out", default="curves", help="the pictures' name, without ending (%(default)s)")
+    parser.add_argument("--title")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Draw the learning curves of runs, and print the pictures' paths."""
+    from rlkit.runs.pictures.curves import plot
+
+    print("\n".join(map(str, plot(options.runs, options.out, title=options.title))))
+    return 0

@@ -1,0 +1,26 @@
+"""`rlkit render`: record a policy as a GIF."""
+
+import argparse
+from typing import Any
+
+from rlkit.cli.command import ENV_HELP, add_command
+from rlkit.cli.compilation_cache import enable_compilation_cache
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = add_command(commands, "render", run, "a GIF of the policy")
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--out", help="the GIF (RUN/policy.gif)")
+    parser.add_argument("--seed", type=int, help="seed of the policy, in a run with several (the first)")
+    parser.add_argument("--env", help=ENV_HELP)
+    parser.add_argument("--max-steps", type=int, default=500, help="largest number of frames (%(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Record a GIF, and print its path."""
+    enable_compilation_cache()
+    from rlkit.runs.pictures.record import record
+
+    print(record(options.run, options.out, seed=options.seed, max_steps=options.max_steps, env=options.env))
+    return 0

@@ -1,0 +1,29 @@
+"""`rlkit train`: train a config."""
+
+import argparse
+from typing import Any
+
+from rlkit.cli.command import add_command, add_config, print_keys_for_help
+from rlkit.cli.compilation_cache import enable_compilation_cache
+from rlkit.cli.overrides import parse_overrides
+from rlkit.cli.report import report
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    usage = "rlkit train CONFIG [--key value ...] [--seeds N] [--out DIR] [--init-from RUN]"
+    add_config(add_command(commands, "train", run, "train a config", usage))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train a config, or print its keys."""
+    if print_keys_for_help(options):
+        return 0
+    from rlkit.runs.config.load import load_config
+
+    overrides, flags = parse_overrides(options.rest, ("out", "init_from"))
+    config = load_config(options.config, overrides)
+    enable_compilation_cache()
+    from rlkit.runs.loop import train
+
+    return report(train(config, out=flags.get("out"), init_from=flags.get("init_from")))

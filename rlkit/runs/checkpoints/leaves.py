@@ -1,0 +1,90 @@
+"""The leaves of a pytree as one stretch of bytes, and back."""
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit.types import PyTree
+
+_ALIGNMENT = 64
+
+
+def layout(tree: PyTree) -> tuple[list[dict[str, Any]], int]:
+    """Return the path, dtype, shape and offset of each leaf, and the number of bytes of all.
+
+    Args:
+      tree: pytree of arrays, typed keys included, or of jax.ShapeDtypeStruct; the layout is the same.
+    """
+    entries, offset = [], 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        data, _ = _numbers(leaf)
+        offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        entries.append({"path": name, "dtype": str(leaf.dtype), "shape": list(leaf.shape), "offset": offset})
+        offset += data.size * data.dtype.itemsize
+    return entries, offset
+
+
+def to_bytes(tree: PyTree) -> list[bytes | memoryview]:
+    """Return the bytes of all leaves in their layout: views of the arrays, and zeros between them."""
+    assert sys.byteorder == "little"
+    chunks, position = [], 0
+    for leaf, entry in zip(jax.tree.leaves(tree), layout(tree)[0], strict=True):
+        array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        chunks.append(bytes(entry["offset"] - position))
+        chunks.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        position = entry["offset"] + array.nbytes
+    return chunks
+
+
+def from_bytes(buffer: np.ndarray, template: PyTree) -> PyTree:
+    """Return the arrays of a buffer [num_bytes] uint8, in the structure and on the devices of a template."""
+
+    def leaf(like: Any, entry: dict[str, Any]) -> jax.Array:
+        data, impl = _numbers(like)
+        size = data.size * data.dtype.itemsize
+        array = buffer[entry["offset"] : entry["offset"] + size].view(data.dtype).reshape(data.shape)
+        placed = jax.device_put(array, getattr(like, "sharding", None))
+        return jax.random.wrap_key_data(placed, impl=impl) if impl else placed
+
+    templates, treedef = jax.tree.flatten(template)
+    entries, _ = layout(template)
+    return jax.tree.unflatten(treedef, [leaf(like, entry) for like, entry in zip(templates, entries, strict=True)])
+
+
+def first_difference(stored: list[Any], expected: list[dict[str, Any]]) -> str | None:
+    """Return the first leaf that differs between a stored layout and the expected one, in words; None: no difference.
+
+    Args:
+      stored: as `layout` returned it, or anything else where a file is forged.
+      expected: as `layout` returns it.
+    """
+    by_path = {str(entry.get("path")): entry for entry in stored if isinstance(entry, dict)}
+
+    def text(entry: dict[str, Any]) -> str:
+        return f"{entry.get('dtype')}{entry.get('shape')}"
+
+    for entry in expected:
+        other = by_path.pop(entry["path"], None)
+        if other is None:
+            return f"the leaf {entry['path']} must be {text(entry)}, and there is none"
+        if text(other) != text(entry):
+            return f"the leaf {entry['path']} must be {text(entry)}, and it is {text(other)}"
+    return next((f"the leaf {path} must not be there" for path in by_path), None)
+
+
+def _is_key(leaf: Any) -> bool:
+    """True for typed keys."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _numbers(leaf: Any) -> tuple[Any, str | None]:
+    """The shape and dtype of a leaf's numbers, and the implementation of its generator where it holds typed keys."""
+    if not _is_key(leaf):
+        return leaf, None
+    impls = []
+    data = jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)) or jax.random.key_data(key), leaf)
+    return data, str(impls[0])

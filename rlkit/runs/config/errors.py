@@ -1,0 +1,46 @@
+"""Text of a config's errors: one line with the key, the value, the rule and a remedy."""
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+
+def show_value(value: Any) -> str:
+    """A value as ASCII text of at most 60 characters."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:50]}..."
+
+
+def show_key(key: Any) -> str:
+    """A key as it stands where it is a plain word, otherwise quoted and shortened."""
+    return key if isinstance(key, str) and re.fullmatch(r"[\w.-]{1,60}", key) else show_value(key)
+
+
+def plain_value(value: Any) -> Any:
+    """A value with lists instead of tuples, as YAML has them."""
+    if isinstance(value, tuple | list):
+        return [plain_value(item) for item in value]
+    return {key: plain_value(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def explain(model: type[BaseModel], error: ValidationError) -> str:
+    """One line on the first problem of a validation, and the number of the others."""
+    problems = error.errors(include_url=False)
+    first, more = problems[0], len(problems) - 1
+    rule = re.sub(r"^(Input|Value|Value error,|[A-Z][a-z]+) should |^Value error, ", "must ", first["msg"])
+    key = ".".join(show_key(part) for part in first["loc"])
+    field = model.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+    if first["type"] == "missing":
+        line = f"{key} is missing; add it: {field.description if field else ''}"
+    elif field is None:  # a rule between fields, in the model's own words
+        line = re.sub(r"^Value error, ", "", first["msg"])
+    else:
+        if first["type"] == "value_error":
+            rule = str(first.get("ctx", {}).get("error", rule))
+        line = f"{key}={show_value(first['input'])} {rule}"
+        if not field.is_required():
+            line += f"; the default is {show_value(plain_value(field.default))}"
+        elif field.description:
+            line += f" ({field.description})"
+    return " ".join(line.split()) + (f" (and {more} more)" if more else "")

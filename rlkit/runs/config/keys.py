@@ -1,0 +1,49 @@
+"""The keys of a config in text: values, types, ranges and meanings, for `--help`."""
+
+import typing
+from typing import Any
+
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schema import schema
+
+
+def describe_keys(config: RunConfig) -> str:
+    """Return the keys of a config with their values, types or ranges, and meaning; one line a key."""
+    values, lines = config.flat(), []
+    for title, model in zip(("run", "agent", "agent, may be swept"), schema(config.run.agent).models, strict=True):
+        lines.append(f"\n{title}:")
+        for name, field in model.model_fields.items():
+            left = f"  --{name} {_value_text(values[name])}"
+            lines.append(f"{left:<44} {_field_type(field)}" + (f"; {field.description}" if field.description else ""))
+    return "\n".join(lines).lstrip("\n")
+
+
+def _value_text(value: Any) -> str:
+    """A value as it is written in YAML."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _field_type(field: Any) -> str:
+    """The type of a field and its limits."""
+    limits = []
+    for constraint in field.metadata:
+        for bound, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
+            if (limit := getattr(constraint, bound, None)) is not None:
+                limits.append(f"{sign} {limit:.15g}" if isinstance(limit, float) else f"{sign} {limit}")
+    return " ".join([_type_text(field.annotation), ", ".join(limits)]).strip()
+
+
+def _type_text(annotation: Any) -> str:
+    """An annotation as text: `int | null`, `mlp | conv`, `[int, ...]`."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " | ".join(map(str, arguments))
+    if origin is typing.Annotated:
+        return _type_text(arguments[0])
+    if origin is tuple:
+        return f"[{_type_text(arguments[0])}, ...]"
+    if arguments and origin is not dict:
+        return " | ".join(_type_text(argument) for argument in arguments)
+    return {type(None): "null"}.get(annotation, getattr(origin or annotation, "__name__", str(annotation)))

@@ -1,0 +1,90 @@
+"""Config files: by path, by the name of a run directory, or by a short name such as ppo/cartpole."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlkit.hosts.registry import is_own
+from rlkit.names import did_you_mean
+from rlkit.runs import files, run_directory
+from rlkit.runs.config import strict_yaml
+from rlkit.runs.config.errors import show_value
+from rlkit.runs.config.parse import parse
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.types import ConfigError
+
+
+def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Load the config of a file: a path, or a name such as ppo/cartpole in ./configs or in the package.
+
+    Args:
+      source: path or name, with or without .yaml.
+      overrides: keys that replace those of the file; `env_kwargs.NAME` replaces one entry.
+
+    Raises:
+      ConfigError: there is no such file, it cannot be read, or it holds a mistake.
+    """
+    path = find(source)
+    values = read(path)
+    env = values.get("env")
+    if isinstance(env, str) and is_own(env) and "env" not in (overrides or {}):
+        raise ConfigError(f"env={show_value(env)} is code, and no file may name code to run; add --env {env[:80]}")
+    for key, value in (overrides or {}).items():
+        outer, dot, inner = key.partition(".")
+        if dot and isinstance(values.get(outer, {}), dict):
+            values[outer] = {**values.get(outer, {}), inner: value}
+        else:
+            values[key] = value
+    return parse(values, name="-".join([path.parent.name, path.stem]) if path.parent.name else path.stem)
+
+
+def read(path: Path) -> dict[Any, Any]:
+    """Read the mapping in a YAML file, without validating its keys. Raises ConfigError where there is none."""
+    try:
+        values = strict_yaml.parse(files.read(path.resolve(), strict_yaml.MAX_BYTES).decode())
+    except OSError as error:
+        raise ConfigError(f"config={str(path)!r} must be a readable file: {error.strerror}; check the path") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"config={str(path)!r} must be UTF-8 text, and it is not; save it as UTF-8") from None
+    except ValueError as error:
+        raise ConfigError(f"config={str(path)!r} must be flat YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"config={str(path)!r} must hold `key: value` lines, and it does not; copy another config")
+    return values
+
+
+def folders() -> list[Path]:
+    """Return the folders that hold configs: ./configs, then the package's, then the checkout's."""
+    package = Path(__file__).resolve().parents[2]
+    return [folder for folder in (Path("configs"), package / "configs", package.parent / "configs") if folder.is_dir()]
+
+
+def names() -> list[str]:
+    """Return the names that `find` accepts, such as ppo/cartpole."""
+    return sorted(
+        {path.relative_to(folder).with_suffix("").as_posix() for folder in folders() for path in folder.rglob("*.yaml")}
+    )
+
+
+def find(source: str | Path) -> Path:
+    """Return the file of a config.
+
+    Args:
+      source: a path; a run directory; or a name such as ppo/cartpole or configs/ppo/cartpole.yaml.
+
+    Raises:
+      ConfigError: there is no such config; the error names similar ones.
+    """
+    path = Path(source)
+    try:
+        if path.is_file():
+            return path
+        if path.is_dir() and (path / run_directory.CONFIG).is_file():
+            return path / run_directory.CONFIG  # a run directory: its resolved config
+        name = path.as_posix().removesuffix(".yaml").removeprefix("configs/")
+        if name in names():
+            return next(file for folder in folders() if (file := folder / f"{name}.yaml").is_file())
+    except (OSError, ValueError):  # too long, or a zero byte
+        name = ""
+    remedy = did_you_mean(name, names()) or f"; there is {', '.join(names()[:12])}"
+    raise ConfigError(f"config={show_value(str(source))} must be a file or the name of a config{remedy}")

@@ -1,0 +1,96 @@
+"""Validation of a config: a flat mapping whose keys are those of the run, of the agent's Config and of its Hyper."""
+
+import typing
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rlkit import envs
+from rlkit.hosts.registry import checked_name, is_host
+from rlkit.names import did_you_mean
+from rlkit.runs.config.errors import explain, show_key, show_value
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schema import schema
+from rlkit.types import ConfigError
+
+
+def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
+    """Validate a flat mapping of keys to values.
+
+    Args:
+      values: the keys and values of a config.
+      name: the stem of the run directory's name.
+
+    Raises:
+      ConfigError: a key is unknown or missing, or a value has the wrong type, is out of range or does not fit others.
+    """
+    agent = values.get("agent")
+    if not isinstance(agent, str):
+        given = f"agent={show_value(agent)}" if "agent" in values else "agent"
+        raise ConfigError(f"{given} must be the name of an agent; add e.g. agent: ppo")
+    keys = schema(agent)
+    for key in values:
+        if key not in keys.fields:
+            raise ConfigError(f"{show_key(key)} is not a key of a {agent} config{did_you_mean(key, keys.fields)}")
+    frozen = {key: _freeze(value, keys.fields[key].annotation) for key, value in values.items()}
+    if "schedule_steps" in keys.fields and "total_steps" in frozen:
+        frozen.setdefault("schedule_steps", frozen["total_steps"])  # schedules end with the run
+    run, agent_config, hyper = (_validate(model, frozen) for model in keys.models)
+    config = RunConfig(run, agent_config, MappingProxyType(hyper.model_dump()), name)
+    _check(config)
+    return config
+
+
+def _check(config: RunConfig) -> None:
+    """Raise ConfigError where a rule between keys of the run is broken."""
+    run, batch = config.run, config.steps_per_update
+    if batch >= 2**31:
+        fitting = max(1, 2**30 // run.num_steps)
+        raise ConfigError(
+            f"num_envs={run.num_envs} times num_steps={run.num_steps} must be below {2**31}; try {fitting}"
+        )
+    if run.total_steps < batch:
+        raise ConfigError(
+            f"total_steps={run.total_steps} must be at least num_envs * num_steps = {batch}, one update; try {batch}"
+        )
+    if config.num_updates >= 2**31:
+        raise ConfigError(f"total_steps={run.total_steps} must be below {2**31} updates; try {batch * (2**31 - 1)}")
+    if run.seed + run.num_seeds > 2**31:
+        raise ConfigError(f"seed={run.seed} must leave room for num_seeds={run.num_seeds}; try {2**31 - run.num_seeds}")
+    if is_host(run.env[:200]):
+        checked_name(run.env[:200])
+    elif run.env not in envs.names():
+        envs.make(run.env[:80])  # raises a ConfigError with the reason
+    for key, value in run.env_kwargs.items():
+        if not isinstance(value, bool | int | float | str | tuple):
+            raise ConfigError(f"env_kwargs.{show_key(key)}={show_value(value)} must be a number, a word or a list")
+
+
+def _validate(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
+    """The model with those of the values that are its own. Raises ConfigError."""
+    own = {key: value for key, value in values.items() if key in model.model_fields}
+    try:
+        return model.model_validate(own, strict=True)
+    except ValidationError as error:
+        raise ConfigError(explain(model, error)) from None
+
+
+def _freeze(value: Any, annotation: Any) -> Any:
+    """A value with tuples for lists, and with ints for whole floats such as 1e6 where a field is an int."""
+    if isinstance(value, list | tuple):
+        return tuple(_freeze(item, annotation) for item in value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        types = set(_types(annotation))
+        return int(value) if int in types and float not in types else value
+    if isinstance(value, dict):
+        return {key: _freeze(item, Any) for key, item in value.items()}
+    return value
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """An annotation and all annotations within it."""
+    yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _types(argument)

@@ -1,0 +1,51 @@
+"""The run that a config describes, in text, without training it: for `rlkit check`."""
+
+from contextlib import closing
+
+import jax
+
+from rlkit.runs import device_memory
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.metrics import require_writers
+from rlkit.runs.programs.make import make_program
+from rlkit.runs.programs.protocol import Program
+from rlkit.runs.schedule import Schedule
+
+
+def describe(config: RunConfig) -> str:
+    """Return the steps, batches, parameters and memory of a run. Compiles nothing.
+
+    Raises:
+      ConfigError: as `train` does before it starts; only a breach of the environment's contract, which is found by
+        stepping it, is not.
+    """
+    require_writers(config)
+    with closing(make_program(config)) as program:
+        return _describe(program)
+
+
+def _describe(program: Program) -> str:
+    """The description of a program, one line for each title."""
+    config = program.config
+    run, schedule = config.run, Schedule(config)
+    steps, line = config.num_updates * config.steps_per_update, config.updates_per_line * config.steps_per_update
+    actor = jax.eval_shape(program.agent.actor, program.template.agent)
+    params = sum(x.size for x in jax.tree.leaves(actor.params)) // run.num_seeds
+    device_memory.require(program)
+    limit = device_memory.available()
+    observations, actions = program.env.observation_space(program.params), program.env.action_space(program.params)
+    rows = {
+        "environment": f"{run.env}: observations {observations}, actions {actions}",
+        "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
+        "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
+        **config.agent.describe_update(run.num_envs, run.num_steps),
+        "seeds": f"{run.num_seeds} from {run.seed}",
+        "metric line": f"every {line:,} steps",
+        "checkpoint": f"every {line * schedule.save_lines:,} steps",
+        "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else "at the end",
+        "parameters": f"{params:,} for each seed",
+        "memory": f"about {program.num_bytes / 2**20:,.1f} MiB"
+        + (f" of {limit / 2**20:,.0f}" if limit else "")
+        + ", without the update's temporaries",
+    }
+    return "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())

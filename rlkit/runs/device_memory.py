@@ -1,0 +1,52 @@
+"""Memory of the device: how much a run needs, before anything is compiled, and how much there is."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from rlkit.runs.programs.protocol import Program
+from rlkit.types import ConfigError
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def available() -> int | None:
+    """Return the bytes of the first device's memory; None where they are not known."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return (device.memory_stats() or {}).get("bytes_limit")
+    limits = []
+    for path in _LIMITS:
+        text = _read(path).strip()
+        limits += [int(text)] if text.isdigit() else []
+    for line in _read("/proc/meminfo").splitlines():
+        name, _, size = line.partition(":")
+        limits += [int(size.split()[0]) * 1024] if name == "MemTotal" else []
+    return min(limits, default=None)
+
+
+def require(program: Program) -> None:
+    """Raise a ConfigError where a run cannot fit the device's memory."""
+    needed, limit = program.num_bytes, available()
+    if limit is None or needed <= limit:
+        return
+    run, capacity = program.config.run, program.config.agent.replay_capacity
+    field = f"capacity={capacity}" if capacity is not None else f"num_envs={run.num_envs}"
+    raise ConfigError(
+        f"{field} with num_seeds={run.num_seeds} needs about {needed / 2**30:.1f} GiB, and the device has "
+        f"{limit / 2**30:.1f} GiB; lower it, or train fewer seeds at a time"
+    )
+
+
+def tree_num_bytes(tree: Any) -> int:
+    """Return the bytes of all arrays, or shapes, of a tree."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _read(path: str) -> str:
+    """The text of a file; empty where it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,135 @@
+"""Run directories: the names of their files, their creation, their lock."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rlkit.runs import files
+from rlkit.types import ConfigError
+
+CONFIG, METRICS, CHECKPOINTS = "config.yaml", "metrics.jsonl", "checkpoints"
+INIT_FROM, LOCK = "init_from", ".lock"
+
+
+def create(out: str | Path) -> Path:
+    """Create a run directory, and the folders above it.
+
+    Raises:
+      ConfigError: its name is not a plain one, it exists and is not an empty directory, or it cannot be written.
+    """
+    path = Path(out)
+    if not files.NAME.fullmatch(path.name):
+        raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try runs/first")
+    if path.is_symlink():
+        raise ConfigError(f"out={str(out)!r} must not be a symlink; give the directory it points to")
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(f"out={str(out)!r} must not exist yet or be empty; choose another name")
+        path.mkdir(parents=True, exist_ok=True)
+        files.sync(path.parent)
+        files.make_directory(path / CHECKPOINTS)
+    except OSError as error:
+        raise ConfigError(f"out={str(out)!r} must be a writable directory: {error.strerror}; choose another") from None
+    return path
+
+
+def next_free(stem: str, folder: str | Path = "runs") -> Path:
+    """Return the first of folder/stem, folder/stem-2, folder/stem-3 ... that does not exist."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:80] or "run"
+    names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, 1_000_000))
+    return next(path for name in names if not os.path.lexists(path := Path(folder) / name))
+
+
+def existing(run: str | Path) -> Path:
+    """Return the path of an existing run directory.
+
+    Raises:
+      ConfigError: it does not exist, is a symlink, or holds no resolved config.
+    """
+    path = Path(run)
+    if path.is_symlink():
+        raise ConfigError(f"run={str(run)!r} must not be a symlink; give the directory it points to")
+    if not path.is_dir():
+        raise ConfigError(f"run={str(run)!r} must be a run directory, and there is none; {_other_runs(path)}")
+    if not (path / CONFIG).is_file() or (path / CONFIG).is_symlink():
+        raise ConfigError(f"run={str(run)!r} must hold a {CONFIG}, and it does not; {_other_runs(path)}")
+    return path
+
+
+def _other_runs(path: Path) -> str:
+    """A remedy that names the runs in the same folder."""
+    folder = path.parent if path.parent.is_dir() else Path("runs")
+    names = sorted(str(config.parent) for config in folder.glob(f"*/{CONFIG}"))
+    return f"there is {', '.join(names[:5])}" if names else "`rlkit train` makes one"
+
+
+def read_init_from(run: Path) -> Path | None:
+    """Return the run that a run starts from, None where there is none. Raises ConfigError for an unreadable file."""
+    path = run / INIT_FROM
+    try:
+        return Path(os.fsdecode(files.read(path, 1 << 14)))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path} must be a readable file: {error.strerror}; train the run anew") from None
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Exclude other processes from writing to a run directory; the system drops the lock when this process dies.
+
+    Where the platform or the file system has no locks, nobody is excluded. Workers are new interpreters and inherit no
+    descriptor. The lock file is deleted before its descriptor is closed, so that a fork of this process, which has
+    that descriptor too, does not block the next owner.
+
+    Raises:
+      ConfigError: another process trains the run, or the lock file cannot be opened.
+    """
+    path = run / LOCK
+    while True:
+        try:
+            with files.operation("open", path):
+                descriptor = files.open_regular(path, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise ConfigError(
+                f"run={str(run)!r} must have a writable {LOCK}: {error.strerror}; check its owner and the disk"
+            ) from None
+        try:
+            _flock(descriptor)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigError(
+                f"run={str(run)!r} must not be trained twice, and another process trains it; wait for it or stop it"
+            ) from None
+        if _is_same_file(path, descriptor):  # and not deleted by its previous owner since it was opened
+            break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if _is_same_file(path, descriptor):
+                path.unlink()
+        os.close(descriptor)
+
+
+def _flock(descriptor: int) -> None:
+    """Lock an open file, where the system has locks. Raises BlockingIOError where another process holds the lock."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError):
+        pass
+
+
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    """True where `path` is the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
