@@ -4,6 +4,7 @@ A run's compiled chunk checks losses, gradients, parameters, observations and re
 """
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -36,12 +37,10 @@ def prepared(name: str, *, watched: bool) -> tuple[Any, Any, int]:
     """Compile a chunk: the function, a state to start from, and the number of updates of the chunk."""
     config = load_config(name.partition(",")[0], CASES[name])
     unwatched = mock.patch.object(jax_program, "_watched", return_value={"nothing": np.zeros(1, np.float32)})
-    program = jax_program.Program(config)
-    if watched:
-        advance = program.advance
-    else:
-        with unwatched:
-            advance = program.advance
+    program = jax_program.JaxProgram(config)
+    with contextlib.nullcontext() if watched else unwatched:
+        program.compile()
+    advance = program.advance
     count = config.updates_per_line
     state = advance(program.start(), np.int32(count)).state  # past the steps before learning starts
     return advance, jax.block_until_ready(state), count
