@@ -2,8 +2,8 @@
 
 Tests run on all cores that this process may use. Most of their time is compilation, so the processes of a session share
 a folder of compiled programs, and most tests compile without most optimizations. Tests marked `optimized` or
-`thorough`, and all of them under `pytest --optimized`, are compiled as users' programs are, and so is everything that
-a test starts in another process (the command line, notebooks, workers of environments).
+`thorough` are compiled as users' programs are, and so is all that a test starts in another process (the command line,
+notebooks, workers of environments). Tests marked `also_optimized` are in both tiers, compiled in one way in each.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import pytest
 
 PLATFORMS = os.environ.get("JAX_PLATFORMS")
 PROGRAMS = "RLKIT_TEST_PROGRAMS"  # the variable that names the session's folder of compiled programs
+quickly: bool | None = None  # the present way of compiling
 LONG = ("test_notebooks", "test_resume", "test_marks")  # files with the longest single tests
 
 
@@ -26,10 +27,6 @@ def set_if_known(name: str, value: Any) -> None:
     """Set an option of JAX that only makes tests faster; without effect where this JAX has no such option."""
     with contextlib.suppress(AttributeError):
         jax.config.update(name, value)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--optimized", action="store_true", help="compile every test's programs with all optimizations")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,15 +53,28 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker("also_optimized"):
+        metafunc.fixturenames.append("compiled")
+        metafunc.parametrize("compiled", ["quickly", pytest.param("optimized", marks=pytest.mark.thorough)])
+
+
+def is_optimized(item: pytest.Item) -> bool:
+    return any(map(item.get_closest_marker, ("optimized", "thorough")))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort files with long single tests to the front, so that no process still runs one when the others are done."""
-    items.sort(key=lambda item: item.path.stem not in LONG)
+    """Sort by the way of compiling; among equals, files with long single tests first, so that no core waits for one."""
+    items.sort(key=lambda item: (is_optimized(item), item.path.stem not in LONG))
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture compiles
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    optimized = item.config.getoption("optimized") or any(map(item.get_closest_marker, ("optimized", "thorough")))
-    set_if_known("jax_disable_most_optimizations", not optimized)
+    global quickly
+    before, quickly = quickly, not is_optimized(item)
+    if quickly != before:
+        set_if_known("jax_disable_most_optimizations", quickly)
+        jax.clear_caches()  # of programs that were compiled in the other way
 
 
 @pytest.fixture(autouse=True, scope="session")
