@@ -200,7 +200,7 @@ def test_files_are_short_or_have_a_reason():
 
 
 def definition(module: str, name: str) -> str | None:
-    """The module whose `class` or `def` statement makes `name` of a module, or None if nothing of that kind does."""
+    """Module of the `class` or `def` statement that defines `name` of a module; None if it is neither."""
     value = getattr(importlib.import_module(module), name, None)
     return value.__module__ if inspect.isclass(value) or inspect.isfunction(value) else None
 

@@ -1,7 +1,7 @@
 """Every public function of rlkit.ops gives the same eagerly, under jit, under vmap and in a scan.
 
-Under strict dtype and rank promotion (tests/conftest.py) and with the key reuse checker on. The table below must name
-every public function and method: what is missing from it fails the test.
+This holds under strict dtype and rank promotion (tests/conftest.py) and with JAX's check for reused keys. A public
+function or method that is missing from the table below fails a test.
 """
 
 import inspect
@@ -18,11 +18,11 @@ from rlkit.ops import chunked, distributional, losses, permutation, returns, sch
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
 from rlkit.replay import segment_tree, slice_index
 
-ROWS = 3  # how many argument sets each function is called with
+ROWS = 2  # sets of arguments for each function
 
 
 def public_functions() -> Iterator[str]:
-    """`module.function`, and `module.Class.method` for what classes define themselves."""
+    """Names of functions, `module.function`, and of methods defined by public classes, `module.Class.method`."""
     for module_name in ops.__all__:
         module = getattr(ops, module_name)
         for name, member in vars(module).items():
@@ -38,7 +38,7 @@ def public_functions() -> Iterator[str]:
                         yield f"{module_name}.{name}.{attribute}"
 
 
-# What an argument is made of, given a key.
+# Makers of arguments: functions of a key.
 
 
 def floats(*shape: int) -> Callable:
@@ -213,12 +213,12 @@ def test_the_table_names_every_public_function():
 
 
 def fresh(x: jax.Array) -> jax.Array:
-    """The same, of which the checker takes keys for new ones."""
+    """The same array; keys in it count as unused."""
     return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def stack(*leaves: jax.Array) -> jax.Array:
-    """The leaves as one array. The checker takes stacking for a use of the keys, which it is not."""
+    """The leaves as one array, in which keys count as unused: JAX's check counts stacking as a use."""
     return fresh(jnp.stack(leaves))
 
 
@@ -226,11 +226,11 @@ def stack(*leaves: jax.Array) -> jax.Array:
 def test_eager_jit_vmap_and_scan_agree(name: str):
     fn, *makers = TABLE[name]
     keys = jax.random.split(jax.random.key(0), (ROWS, len(makers)))
-    made = [tuple(make(k) for make, k in zip(makers, row, strict=True)) for row in keys]
+    arguments = [tuple(make(k) for make, k in zip(makers, row, strict=True)) for row in keys]
 
     def rows() -> list[tuple]:
-        """The argument sets, with keys anew for every way of calling: the first use of a key uses it up."""
-        return jax.tree.map(fresh, made)
+        """The sets of arguments, with unused keys, for each way of calling."""
+        return jax.tree.map(fresh, arguments)
 
     jitted = jax.jit(lambda *args: fn(*args))
     mapped = jax.jit(jax.vmap(lambda *args: fn(*args)))
@@ -238,19 +238,19 @@ def test_eager_jit_vmap_and_scan_agree(name: str):
     with jax.debug_key_reuse(True):
         eager = [fn(*args) for args in rows()]
         compiled = [jitted(*args) for args in rows()]
-        together = {"vmap": mapped(*jax.tree.map(stack, *rows())), "scan": scanned(jax.tree.map(stack, *rows()))}
+        stacked = {"vmap": mapped(*jax.tree.map(stack, *rows())), "scan": scanned(jax.tree.map(stack, *rows()))}
     assert jitted._cache_size() == 1
     for i, expected in enumerate(eager):
-        ways = {"jit": compiled[i]} | {way: jax.tree.map(lambda x, i=i: x[i], out) for way, out in together.items()}
-        for way, got in ways.items():
-            assert jax.tree.structure(got) == jax.tree.structure(expected), way
-            for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        ways = {"jit": compiled[i]} | {way: jax.tree.map(lambda x, i=i: x[i], out) for way, out in stacked.items()}
+        for way, result in ways.items():
+            assert jax.tree.structure(result) == jax.tree.structure(expected), way
+            for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
                 assert (a.shape, a.dtype) == (b.shape, b.dtype), way
                 np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=way)
 
 
-def test_the_checker_sees_a_key_used_twice():
-    """So that the test above cannot pass because the checker is off."""
+def test_a_key_used_twice_is_reported():
+    """The check for reused keys, on which the test above relies, is on."""
     twice = jax.jit(lambda key: jax.random.normal(key) + jax.random.uniform(key))
     with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
         twice(jax.random.key(0))

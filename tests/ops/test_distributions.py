@@ -51,7 +51,7 @@ def test_categorical_by_hand():
     assert bool(jnp.all(jnp.isnan(d.log_prob(jnp.array([3, -4])))))  # no silent clamping
 
 
-def test_multi_discrete_is_the_product_of_its_parts():
+def test_multi_discrete_is_a_product_of_categoricals():
     d, other = example("MultiDiscrete"), example("MultiDiscrete", seed=5)
     action = jnp.array([[0, 2, 3], [1, 1, 0], [1, 0, 2]])
     ends = np.cumsum(NVEC)
@@ -83,7 +83,7 @@ def test_a_scale_with_fewer_axes_is_the_same_for_every_row():
 
 
 def grid_of(name: str, d) -> tuple[np.ndarray, np.ndarray]:
-    """Every action of a one-row distribution (discrete), or a fine grid (one dimension), with its weights."""
+    """All actions of a one-row distribution (discrete), or a fine grid (one dimension), with integration weights."""
     if name == "Categorical":
         return np.arange(9), np.ones(9)
     if name == "MultiDiscrete":
@@ -143,7 +143,7 @@ def test_frequencies_of_draws(name: str):
     assert np.sum((counts - biased) ** 2 / biased) > degrees + 6.5 * math.sqrt(2 * degrees)
 
 
-def test_tanh_normal_stays_inside_its_bounds_and_tells_u():
+def test_tanh_normal_stays_inside_its_bounds():
     d = TanhNormal(jnp.float32([[-20, 0.3, 20]]), jnp.full((1, 3), 0.1), -0.1, jnp.float32([0.3, 5.0, 0.7]))
     for action in (d.sample(KEY), d.mode()):
         assert bool(jnp.all((action >= d.low) & (action <= jnp.broadcast_to(d.high, action.shape))))
@@ -306,7 +306,7 @@ def test_gradients(name: str):
         )
 
 
-@pytest.mark.parametrize("rows", [3, 2048])  # few and many: many are turned around in memory
+@pytest.mark.parametrize("rows", [3, 2048])  # few and many: the layout in memory differs
 def test_the_gradients_of_a_categorical_are_those_of_the_chain_rule(rows: int):
     logits, action = jnp.asarray(normal(rows, 3), jnp.float32), jnp.arange(rows) % 3
     weights = jnp.asarray(normal(2, rows, seed=1), jnp.float32)
@@ -331,8 +331,8 @@ def test_the_gradients_of_a_categorical_are_those_of_the_chain_rule(rows: int):
 
     expected = numbers(by_chain_rule)
     for f in (written_out, one_by_one):
-        found = jax.jit(lambda f=f: numbers(f))()
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, expected)
+        actual = jax.jit(lambda f=f: numbers(f))()
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), actual, expected)
 
 
 def test_an_action_that_does_not_exist_has_no_gradient():

@@ -1,4 +1,4 @@
-"""rlkit.ops.permutation: a bijection for every n, and uniform."""
+"""rlkit.ops.permutation: bijections for every n, uniformly distributed."""
 
 from math import factorial
 
@@ -27,7 +27,7 @@ def test_is_a_bijection_where_n_is_traced():
 
 
 @pytest.mark.parametrize("n", [7, 256, 300, 5000])
-def test_elements_do_not_depend_on_what_else_is_asked(n):
+def test_an_image_does_not_depend_on_the_other_elements(n):
     key, whole = jax.random.key(3), permute(jax.random.key(3), jnp.arange(n), n)
     part = jnp.array([[n - 1, 0], [2, n // 2]])
     np.testing.assert_array_equal(permute(key, part, n), whole[part])
@@ -55,7 +55,7 @@ def test_n_out_of_range_is_named():
 
 
 def draws(n, positions, count):
-    """[count, len(positions)] where permutations of n under `count` keys send some positions."""
+    """Images of some positions under permutations of n with `count` keys, [count, len(positions)]."""
     keys = jax.random.split(jax.random.key(n), count)
     return np.asarray(jax.jit(jax.vmap(lambda k: permute(k, jnp.array(positions), n)))(keys))
 
@@ -89,11 +89,11 @@ def test_single_and_pair_positions_are_uniform(n, positions):
 @pytest.mark.parametrize("n", [16, 257, 1000])
 def test_both_parities_are_as_likely(n):
     def parity(permutation):
-        seen, odd = np.zeros(n, bool), 0
+        visited, odd = np.zeros(n, bool), 0
         for i in range(n):
             length = 0
-            while not seen[i]:
-                seen[i], i, length = True, permutation[i], length + 1
+            while not visited[i]:
+                visited[i], i, length = True, permutation[i], length + 1
             odd ^= (length - 1) & 1 if length else 0
         return odd
 
@@ -127,7 +127,7 @@ def test_permutations_of_one_key_are_independent(n):
     assert_uniform(np.bincount(a * 16 // n * 16 + b * 16 // n, minlength=256), np.outer(bins, bins).ravel())
 
 
-def test_a_table_that_holds_n_exactly_is_not_walked():
+def test_no_loop_where_n_fills_its_table():
     def loops(n):
         text = jax.jit(lambda words: _walk(words, jnp.arange(n), n)).lower(jnp.zeros(9, jnp.uint32)).as_text("hlo")
         return text.count(" while(")
