@@ -110,8 +110,6 @@ TABLE: dict[str, tuple] = {
     "slice_index.batch_of_pass": (partial(slice_index.batch_of_pass, num_slices=3), SLICES, fresh_key, ints(2)),
     "slice_index.at": (slice_index.at, SLICES, ints(6, *B), ints(2, *B)),
     "slice_index.slice_starts_from_done": (partial(slice_index.slice_starts_from_done, slice_len=2), bools(*T)),
-    "slice_index.SliceIndex.num_rows": (lambda state: state.age * state.num_rows, SLICES),
-    "slice_index.SliceIndex.span": (lambda state: state.age * state.span, SLICES),
     "returns.gae": (partial(returns.gae, gamma=0.9, gae_lambda=0.8), *[floats(*T)] * 3, *ENDS),
     "returns.lambda_returns": (partial(returns.lambda_returns, gamma=0.9, lambda_=0.8), *[floats(*T)] * 2, *ENDS),
     "returns.n_step_returns": (partial(returns.n_step_returns, gamma=0.9, n=3), *[floats(*T)] * 2, *ENDS),
