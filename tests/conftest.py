@@ -3,7 +3,7 @@
 Tests run on all cores that this process may use. Most of their time is compilation, so the processes of a session share
 a folder of compiled programs, and most tests compile without most optimizations. Tests marked `optimized` or
 `thorough` are compiled as users' programs are, and so is all that a test starts in another process (the command line,
-notebooks, workers of environments). Tests marked `also_optimized` are in both tiers, compiled in one way in each.
+notebooks, workers of environments).
 """
 
 import contextlib
@@ -51,12 +51,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Number of cores that this process may run on, for `-n auto`, which otherwise counts the machine's."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.definition.get_closest_marker("also_optimized"):
-        metafunc.fixturenames.append("compiled")
-        metafunc.parametrize("compiled", ["quickly", pytest.param("optimized", marks=pytest.mark.thorough)])
 
 
 def is_optimized(item: pytest.Item) -> bool:

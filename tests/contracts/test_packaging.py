@@ -78,6 +78,7 @@ def test_the_metadata_of_the_wheel(wheel):
     assert "rlkit = rlkit.cli:main" in entry_points
 
 
+@pytest.mark.thorough
 def test_a_wheel_from_the_source_distribution_is_the_same(wheel, tmp_path):
     with tarfile.open(build("sdist", ROOT, tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path, filter="data")

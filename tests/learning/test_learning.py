@@ -48,6 +48,7 @@ def learned_values(env_name, updates, obs, **settings):
     return Network().apply(state.params, jnp.asarray(obs, jnp.float32))[1]
 
 
+@pytest.mark.thorough
 def test_constant_value():
     np.testing.assert_allclose(learned_values("Probe-ConstantValue", 40, [[0.0]]), [1.0], atol=0.05)
 
@@ -56,6 +57,7 @@ def test_value_depends_on_the_observation():
     np.testing.assert_allclose(learned_values("Probe-ObservationValue", 60, [[-1.0], [1.0]]), [-1.0, 1.0], atol=0.05)
 
 
+@pytest.mark.thorough
 def test_delayed_reward_is_discounted():
     np.testing.assert_allclose(learned_values("Probe-DelayedReward", 80, [[0.0], [1.0]]), [0.9, 1.0], atol=0.05)
 
@@ -72,14 +74,15 @@ def test_truncation_differs_from_termination():
     ("Probe-ObservationAction", 40, 1.0, {}),
     ("Probe-MaskedAction", 40, 1.0, {}),
     ("Probe-MultiDiscreteAction", 60, 1.0, {}),
-    ("Probe-Continuous", 150, 0.97, {"log_std_init": -0.5}),
-    ("Probe-Continuous", 150, 0.95, {"squash": True, "log_std_init": -0.5}),
-    ("Probe-Continuous", 150, 0.9, {"gsde": True, "log_std_init": -1.0}),
+    pytest.param("Probe-Continuous", 150, 0.97, {"log_std_init": -0.5}, marks=pytest.mark.thorough),
+    pytest.param("Probe-Continuous", 150, 0.95, {"squash": True, "log_std_init": -0.5}, marks=pytest.mark.thorough),
+    pytest.param("Probe-Continuous", 150, 0.9, {"gsde": True, "log_std_init": -1.0}, marks=pytest.mark.thorough),
 ])  # fmt: skip
 def test_the_best_policy_is_found(env_name, updates, best, config):
     assert learn(env_name, updates, **config)[1] >= best - 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recurrent", ["gru", "lstm"])
 def test_memory_is_learned_where_it_is_needed(recurrent):
     hyper = {"learning_rate": 3e-3, "gamma": 0.99, "ent_coef": 0.01, "schedule_steps": 200 * 32 * 16.0}
@@ -88,6 +91,7 @@ def test_memory_is_learned_where_it_is_needed(recurrent):
     assert abs(learn("Probe-Memory", 5)[1]) < 0.6  # the mean of every policy without a memory is 0
 
 
+@pytest.mark.thorough
 def test_cartpole_in_fifty_thousand_steps():
     _, score = learn(
         "CartPole-v1", 100, num_envs=8, num_steps=64, hidden_sizes=(64, 64), num_epochs=10,

@@ -117,6 +117,7 @@ def test_kl_to_itself_is_zero_and_to_another_positive(name: str):
     assert float(p.kl(q).min()) > 0
 
 
+@pytest.mark.thorough
 @every_kind
 def test_the_mean_surprise_of_draws_is_the_entropy(name: str):
     d = example(name)
@@ -293,6 +294,7 @@ def test_gradients(name: str):
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [3, 2048])  # few and many: the layout in memory differs
 def test_the_gradients_of_a_categorical_are_those_of_the_chain_rule(rows: int):
     logits, action = jnp.asarray(normal(rows, 3), jnp.float32), jnp.arange(rows) % 3

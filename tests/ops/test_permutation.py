@@ -74,6 +74,7 @@ def test_every_small_permutation_is_as_likely(n):
     assert_uniform(counts)
 
 
+@pytest.mark.thorough
 @pytest.mark.optimized
 @pytest.mark.parametrize(("n", "positions"), [(16, (0, 1)), (16, (3, 12)), (257, (0, 1)), (260, (0, 16))])
 def test_single_and_pair_positions_are_uniform(n, positions):
@@ -86,6 +87,7 @@ def test_single_and_pair_positions_are_uniform(n, positions):
     assert_uniform(pairs[~np.eye(n, dtype=bool)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [16, 257, 1000])
 def test_both_parities_are_as_likely(n):
     def parity(permutation):
@@ -101,6 +103,7 @@ def test_both_parities_are_as_likely(n):
     assert 140 < odd < 260  # 6 sigma
 
 
+@pytest.mark.thorough
 def test_neighbors_are_scattered():
     for n in (960, 8192):
         steps = np.diff(draws(n, list(range(n)), 200), axis=1) % n
@@ -117,6 +120,7 @@ def test_permutations_are_bijections_and_differ(n):
         assert all(np.mean(np.asarray(rows[i] == rows[j])) < 0.05 for i, j in [(0, 1), (0, 2), (1, 2)])
 
 
+@pytest.mark.thorough
 @pytest.mark.optimized
 @pytest.mark.parametrize("n", [16, 257, 272])
 def test_permutations_of_one_key_are_independent(n):

@@ -76,6 +76,7 @@ def test_normalizing_with_empty_statistics_changes_nothing():
     close(statistics.running_std(statistics.running_init(EXAMPLE)), jax.tree.map(np.ones_like, EXAMPLE))
 
 
+@pytest.mark.thorough
 def test_a_mean_far_from_zero_costs_no_precision():
     """N(1e4, 1), 1e7 samples in batches, float32: the deviation is within 1%, the mean within 0.01."""
 
@@ -187,6 +188,7 @@ def test_the_bootstrap_is_stratified():
     assert abs(float(tasks.mean())) < 5 * float(tasks.std()) / np.sqrt(2000)
 
 
+@pytest.mark.thorough
 def test_the_interval_covers_its_confidence():
     """200 data sets of 30 normal runs: a 95% interval holds the true IQM, 0, in about 95%."""
     data = jnp.float32(normal(200, 30))

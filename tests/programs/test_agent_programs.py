@@ -14,6 +14,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "seeds"), [("dqn", None), ("dqn", 2), ("r2d2", 2)])
 def test_nothing_in_a_train_step_touches_the_whole_buffer(name, seeds):
     """Neither before learning starts, nor in the scan over gradient steps, nor for several seeds."""

@@ -38,7 +38,7 @@ def cycles(buffer, state, keys):
 
 
 @pytest.mark.parametrize("name", BUFFERS)
-@pytest.mark.parametrize("batch", [None, 4], ids=["one", "vmapped"])
+@pytest.mark.parametrize("batch", [None, pytest.param(4, marks=pytest.mark.thorough)], ids=["one", "vmapped"])
 def test_nothing_in_the_loop_touches_a_whole_buffer(name, batch):
     buffer = BUFFERS[name]
     state, keys = jax.eval_shape(lambda: (buffer.init(ONE, 8), jax.random.split(jax.random.key(0), 3)))
