@@ -1,4 +1,4 @@
-"""What every op does at its door: one float type, and shapes that agree."""
+"""Checks and conversions of the arguments of ops: one float dtype, and shapes that agree."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from rlkit.types import Array
 
 
 def as_floats(*values: ArrayLike) -> list[Array]:
-    """The values as arrays of one dtype: float64 if any of them is float64, else float32 (bfloat16 is promoted)."""
+    """Convert values to arrays of one dtype: float64 if any of them is float64, else float32."""
     arrays = [jnp.asarray(value) for value in values]
     dtype = jnp.float64 if any(array.dtype == jnp.float64 for array in arrays) else jnp.float32
     return [array.astype(dtype) for array in arrays]
 
 
 def scalars(like: Array, **values: ArrayLike) -> list[Array]:
-    """The values as scalars of `like`'s dtype. Raises ValueError, naming the argument, if one is not a scalar."""
+    """Convert values to scalars of `like`'s dtype. Raises ValueError, naming the argument, if one is not a scalar."""
     for name, value in values.items():
         if jnp.shape(value) != ():
             raise ValueError(f"{name} has shape {jnp.shape(value)}, expected a scalar; use jax.vmap for several")
@@ -46,5 +46,5 @@ def check_bools(**arrays: Any) -> None:
 
 
 def pick(values: Array, index: ArrayLike) -> Array:
-    """values [..., A], index [...] int -> [...]: one entry of each row, NaN where the index is out of range."""
+    """One entry of each row, values [..., A], index [...] int -> [...]; NaN where the index is out of range."""
     return jnp.take_along_axis(values, jnp.asarray(index)[..., None], axis=-1, mode="fill")[..., 0]

@@ -1,8 +1,10 @@
 """Distributional Q-learning: the categorical projection and loss of C51, and quantile regression (QR-DQN, IQN).
 
 Per sample, as in `rlkit.ops.losses`: shapes agree exactly, inputs below float32 are promoted to float32, float64 stays
-float64, and `discount` is γ^n where the bootstrap counts and 0 where the world ended. No gradient flows into targets.
+float64, and `discount` is γ^n, and 0 at terminal states. No gradient flows into targets.
 """
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +15,17 @@ from rlkit.types import Array
 
 
 def categorical_projection(probs: ArrayLike, source_atoms: ArrayLike, atoms: ArrayLike) -> Array:
-    """Distributions moved onto fixed atoms, each mass shared by its two neighbors (Bellemare et al. 2017, eq. 7).
+    """Project distributions onto fixed atoms (Bellemare et al. 2017, eq. 7).
+
+    The mass at a source atom is shared by its two neighbors among the atoms, in proportion to their closeness.
 
     Args:
       probs: [B, K] float (or any batch axes), the mass at each source atom.
-      source_atoms: [B, K] float, where that mass lies; beyond the outermost atoms it is moved to them.
-      atoms: [M] float, strictly increasing, M >= 2; they need not be evenly spaced.
+      source_atoms: [B, K] float, clipped to the range of `atoms`.
+      atoms: [M] float, strictly increasing, M >= 2, not necessarily evenly spaced.
 
     Returns:
-      [B, M] float, the mass at each atom. The total is kept, and so is the mean where nothing lay outside.
+      [B, M] float, the mass at each atom. Its total is that of `probs`, and so is its mean unless atoms were clipped.
 
     Raises:
       ValueError: probs and source_atoms differ in shape, or atoms is not [M] with M >= 2.
@@ -32,8 +36,8 @@ def categorical_projection(probs: ArrayLike, source_atoms: ArrayLike, atoms: Arr
     probs, source_atoms, atoms = as_floats(probs, source_atoms, atoms)
     source_atoms = jnp.clip(source_atoms, atoms[0], atoms[-1])
     gaps = jnp.diff(atoms)
-    above = jnp.concatenate([gaps, gaps[-1:]])  # [M] the distance to the next atom; the last entry is never used
-    below = jnp.concatenate([gaps[:1], gaps])  # [M] the same on the other side
+    above = jnp.concatenate([gaps, gaps[-1:]])  # [M] distance to the next atom; the last entry is never used
+    below = jnp.concatenate([gaps[:1], gaps])  # [M] distance to the atom before; the first entry is never used
 
     def mass(atom: Array, above: Array, below: Array) -> Array:
         offset = source_atoms - atom
@@ -46,7 +50,7 @@ def categorical_projection(probs: ArrayLike, source_atoms: ArrayLike, atoms: Arr
 def categorical_target(
     reward: ArrayLike, discount: ArrayLike, next_logits: ArrayLike, next_q_selector: ArrayLike, atoms: ArrayLike
 ) -> Array:
-    """The distribution of r + discount Z(o', a*) projected onto the atoms, which `categorical_double_q_learning` wants.
+    """The distribution of r + discount Z(o', a*), projected onto the atoms (Bellemare et al. 2017, algorithm 1).
 
     Args:
       reward, discount: [B] float (or any batch axes).
@@ -68,9 +72,9 @@ def categorical_target(
     reward, discount, next_logits, atoms = as_floats(reward, discount, next_logits, atoms)
     next_action = jnp.argmax(jnp.asarray(next_q_selector), axis=-1)
     next_row = _take_row(next_logits, next_action, axis=-2)
-    ended = jnp.broadcast_to(discount[..., None] == 0, next_row.shape)  # then all mass moves to the reward
+    ended = jnp.broadcast_to(discount[..., None] == 0, next_row.shape)  # all mass is then at the reward
     next_probs = jax.nn.softmax(jnp.where(ended, 0.0, next_row), axis=-1)
-    return jax.lax.stop_gradient(categorical_projection(next_probs, _shifted(reward, discount, atoms), atoms))
+    return jax.lax.stop_gradient(categorical_projection(next_probs, _bellman(reward, discount, atoms), atoms))
 
 
 def categorical_double_q_learning(
@@ -82,19 +86,19 @@ def categorical_double_q_learning(
     next_q_selector: ArrayLike,
     atoms: ArrayLike,
 ) -> Array:
-    """The cross-entropy between a value distribution and its projected target (Bellemare et al. 2017, algorithm 1).
+    """Cross-entropy of a value distribution relative to its projected target (Bellemare et al. 2017, algorithm 1).
 
     Args:
       logits: [B, A, K] float (or any batch axes), of Z(o, .) over the atoms.
-      action: [B] int, the action taken.
+      action: [B] int.
       reward: [B] float.
       discount: [B] float.
       next_logits: [B, A, K] float, of the target network at o'.
-      next_q_selector: [B, A] float, the values that select the next action; the target's own give plain C51.
+      next_q_selector: [B, A] float, the values that select the next action; those of the target network give plain C51.
       atoms: [K] float, strictly increasing.
 
     Returns:
-      [B] float, in nats. As a priority subtract the entropy of `categorical_target`, which no gradient sees.
+      [B] float, in nats. Minus the entropy of `categorical_target`, which has no gradient, it is the KL divergence.
 
     Raises:
       ValueError: the shapes do not agree.
@@ -107,11 +111,11 @@ def categorical_double_q_learning(
 
 
 def categorical_cross_entropy(logits: ArrayLike, action: ArrayLike, target: ArrayLike) -> Array:
-    """The cross-entropy of a value distribution to a target's, which `categorical_target` makes.
+    """Cross-entropy of a value distribution relative to a target, such as the result of `categorical_target`.
 
     Args:
       logits: [B, A, K] float (or any batch axes), of Z(o, .) over the atoms.
-      action: [B] int, the action taken.
+      action: [B] int.
       target: [B, K] float, sums to 1.
 
     Returns:
@@ -139,19 +143,19 @@ def quantile_q_learning(
     *,
     kappa: ArrayLike = 1.0,
 ) -> Array:
-    """The quantile Huber loss between a value distribution and its target (Dabney et al. 2018, eq. 10).
+    """Quantile Huber loss between a value distribution and its target (Dabney et al. 2018, eq. 10).
 
-    Summed over the K quantiles and averaged over the K' target quantiles. The Huber part is not divided by kappa.
+    The sum over the K quantiles of the mean over the K' target quantiles. The Huber loss is not divided by kappa.
 
     Args:
       quantiles: [B, K, A] float (or any batch axes), of Z(o, .).
-      tau: [K] or [B, K] float in (0, 1), which quantiles they are.
-      action: [B] int, the action taken.
+      tau: [K] or [B, K] float in (0, 1), the quantile levels.
+      action: [B] int.
       reward: [B] float.
       discount: [B] float.
       next_quantiles: [B, K', A] float, of the target network at o'.
       next_quantiles_selector: [B, K'', A] float, whose means select the next action.
-      kappa: scalar >= 0, where the Huber loss turns linear; 0 is plain quantile regression.
+      kappa: scalar >= 0, the error at which the Huber loss becomes linear; 0 is plain quantile regression.
 
     Returns:
       [B] float.
@@ -168,7 +172,7 @@ def quantile_q_learning(
     quantiles, tau, reward, discount, next_quantiles = as_floats(quantiles, tau, reward, discount, next_quantiles)
     (kappa,) = scalars(quantiles, kappa=kappa)
     next_action = jnp.argmax(jnp.mean(as_floats(next_quantiles_selector)[0], axis=-2), axis=-1)
-    target = _shifted(reward, discount, _take_row(next_quantiles, next_action, axis=-1))
+    target = _bellman(reward, discount, _take_row(next_quantiles, next_action, axis=-1))
     current = _take_row(quantiles, action, axis=-1)
     # error[..., i, j] = target_j - current_i
     error = jnp.expand_dims(jax.lax.stop_gradient(target), -2) - jnp.expand_dims(current, -1)
@@ -180,19 +184,20 @@ def quantile_q_learning(
     return jnp.sum(jnp.mean(weight * loss, axis=-1), axis=-1)
 
 
-def _check_batch(batch, **arrays: ArrayLike) -> None:
+def _check_batch(batch: Sequence[int], **arrays: ArrayLike) -> None:
+    """Raise ValueError, naming the argument, unless all arrays have the shape `batch`."""
     for name, array in arrays.items():
         check_shape(name, array, batch)
 
 
 def _take_row(values: Array, index: ArrayLike, axis: int) -> Array:
-    """The entry `index` [B] along `axis` (-1 or -2) of values [B, ., .]; NaN where the index is out of range."""
+    """Entry `index` [B] along `axis` (-1 or -2) of values [B, ., .], and NaN where the index is out of range."""
     index = jnp.expand_dims(jnp.asarray(index), (-2, -1))
     return jnp.squeeze(jnp.take_along_axis(values, index, axis=axis, mode="fill"), axis)
 
 
-def _shifted(reward: Array, discount: Array, support: Array) -> Array:
-    """reward + discount * support, [B, K], with support [K] or [B, K]; 0 * NaN counts as 0."""
+def _bellman(reward: Array, discount: Array, support: Array) -> Array:
+    """reward + discount * support, [B, K], with support [K] or [B, K], which may be NaN where discount is 0."""
     shape = (*reward.shape, support.shape[-1])
     reward, discount = (jnp.broadcast_to(x[..., None], shape) for x in (reward, discount))
     return reward + jnp.where(discount == 0, 0.0, discount * jnp.broadcast_to(support, shape))

@@ -1,9 +1,9 @@
 """Losses for policies and values, per sample: PPO's surrogate, KL, value losses, TD errors of Q-learning.
 
-Nothing is averaged here: each function returns one number for each sample, so that the caller can weight and mask. The
-entropy of a bonus is a method of `ops.distributions`. Shapes must agree exactly. Inputs below float32 are promoted to
-float32; float64 stays float64. `discount` is γ^n where the bootstrap counts and 0 where the world ended; a next value
-under discount 0 is not read.
+Each function returns one number per sample and leaves averaging, weights and masks to the caller. The entropy of an
+entropy bonus is a method of `ops.distributions`. Shapes must agree exactly. Inputs below float32 are promoted to
+float32; float64 stays float64. `discount` is γ^n, and 0 at terminal states; a next value with discount 0 does not
+enter the result and may be NaN.
 """
 
 import jax
@@ -26,12 +26,12 @@ def ppo_clip(
 ) -> Array:
     """PPO's clipped surrogate (Schulman et al. 2017, eq. 7), with the dual clip of Ye et al. 2020, eq. 4.
 
-    -min(r A, clip(r, 1 - ε, 1 + ε) A) with r = exp(log_prob - old_log_prob). Beyond e^20 the ratio goes on along its
-    tangent, so that value and gradient stay finite and keep their direction.
+    -min(r A, clip(r, 1 - ε, 1 + ε) A) with r = exp(log_prob - old_log_prob). Beyond e^20 the ratio continues along its
+    tangent, so that value and gradient stay finite and keep their sign.
 
     Args:
-      log_prob: [B] float (or any shape), of the taken actions under the parameters being trained.
-      old_log_prob: [B] float, the same under the parameters before the update.
+      log_prob: [B] float (or any shape), of the actions in the batch under the parameters being trained.
+      old_log_prob: [B] float, of the same actions under the parameters before the update.
       advantage: [B] float.
       clip_eps: scalar >= 0, or a pair (low, high): the ratio is clipped to [1 - low, 1 + high]; infinity means off.
       dual_clip: scalar > 1, or None. Where A < 0 the loss is at most -dual_clip * A; infinity means off.
@@ -45,28 +45,28 @@ def ppo_clip(
     check_shapes(log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage)
     log_prob, old_log_prob, advantage = as_floats(log_prob, old_log_prob, advantage)
     low, high = clip_eps if isinstance(clip_eps, tuple | list) else (clip_eps, clip_eps)
-    low, high, ceiling = scalars(
+    low, high, dual_clip = scalars(
         log_prob, clip_eps_low=low, clip_eps_high=high, dual_clip=jnp.inf if dual_clip is None else dual_clip
     )
     ratio = _ratio(log_prob - old_log_prob)
-    # The minimum binds from above where A > 0 and from below where A < 0; the dual clip binds the other side there.
-    # Clipping the ratio rather than the products keeps infinite bounds away from a zero advantage (inf * 0 is NaN).
-    # Selects, here and below: the gradients of minimum and maximum share a tie by a division, a kernel for each.
-    highest = jnp.where(advantage < 0, ceiling, 1.0 + high)
+    # The minimum bounds the ratio from above where A > 0 and from below where A < 0, and there the dual clip bounds it
+    # from above. The ratio is clipped and not the products: an infinite bound times a zero advantage would be NaN.
+    # Selects and not minimum and maximum, whose gradients split a tie in halves.
+    highest = jnp.where(advantage < 0, dual_clip, 1.0 + high)
     lowest = jnp.where(advantage < 0, 1.0 - low, -jnp.inf)
-    bound = jnp.where(ratio > highest, highest, jnp.where(ratio < lowest, lowest, ratio))
-    return -bound * advantage
+    clipped_ratio = jnp.where(ratio > highest, highest, jnp.where(ratio < lowest, lowest, ratio))
+    return -clipped_ratio * advantage
 
 
 def kl_approx(log_prob: ArrayLike, old_log_prob: ArrayLike) -> Array:
     """The k3 estimator of KL(old || new) from actions of the old policy, r - 1 - log r (Schulman 2020, blog).
 
     Args:
-      log_prob: [B] float (or any shape), of the taken actions under the new parameters.
-      old_log_prob: [B] float, the same under the parameters that acted.
+      log_prob: [B] float (or any shape), of the actions in the batch under the new parameters.
+      old_log_prob: [B] float, of the same actions under the parameters that acted.
 
     Returns:
-      [B] float, in nats, >= 0 also under rounding; its mean is unbiased. Beyond r = e^20 it goes on linearly.
+      [B] float, in nats, >= 0 also under rounding; its mean is unbiased. Beyond r = e^20 it continues linearly.
 
     Raises:
       ValueError: the shapes differ.
@@ -74,17 +74,16 @@ def kl_approx(log_prob: ArrayLike, old_log_prob: ArrayLike) -> Array:
     check_shapes(log_prob=log_prob, old_log_prob=old_log_prob)
     log_prob, old_log_prob = as_floats(log_prob, old_log_prob)
     log_ratio = log_prob - old_log_prob
-    capped, excess = _split(log_ratio)
-    # expm1 keeps the digits of small ratios, which are the usual case.
+    capped, excess = _capped_and_excess(log_ratio)
+    # expm1 is accurate for log-ratios close to 0, which are the usual case.
     return jnp.maximum(jnp.expm1(capped) - log_ratio + jnp.exp(capped) * excess, 0.0)
 
 
 def adaptive_kl_coef(coef: ArrayLike, kl: ArrayLike, *, target_kl: ArrayLike) -> Array:
     """The next coefficient of a KL penalty: halved where KL < target / 1.5, doubled where KL > 1.5 target.
 
-    Schulman et al. 2017, section 4; kept in [1e-6, 1e6], from where it can come back.
-
-    All are scalars [] float, and so is the result.
+    Schulman et al. 2017, section 4. It stays in [1e-6, 1e6], so that neither 0 nor infinity is absorbing. All arguments
+    are scalars > 0, the KL divergences in nats; the result is [] float.
 
     Raises:
       ValueError: an argument is not a scalar.
@@ -102,7 +101,7 @@ def normalize_advantage(advantage: ArrayLike, mask: ArrayLike | None = None, *, 
 
     Args:
       advantage: [...] float.
-      mask: [...] bool, which entries are real; None means all. The others are not read, and 0 in the result.
+      mask: [...] bool, True for the entries that count; None means all. The others are 0 in the result and may be NaN.
       epsilon: added to the standard deviation.
 
     Returns:
@@ -112,8 +111,8 @@ def normalize_advantage(advantage: ArrayLike, mask: ArrayLike | None = None, *, 
       ValueError: the shapes differ.
     """
     (advantage,) = as_floats(advantage)
-    # Measured from one of the entries, equal ones are exactly 0: their mean alone would leave a rounding error, and the
-    # division by an equally small deviation would make a signal of it.
+    # One entry is subtracted first, so that equal entries become exactly 0: subtracting only the mean would leave a
+    # rounding error, which the division by an equally small deviation would scale up to 1.
     if mask is None:
         origin, count = advantage[(0,) * advantage.ndim], advantage.size
     else:
@@ -122,19 +121,19 @@ def normalize_advantage(advantage: ArrayLike, mask: ArrayLike | None = None, *, 
         origin = jnp.max(advantage, where=mask, initial=jnp.finfo(advantage.dtype).min)
         count = jnp.maximum(jnp.sum(mask, dtype=advantage.dtype), 1.0)
 
-    def real(x: Array) -> Array:
+    def masked(x: Array) -> Array:
         return x if mask is None else jnp.where(mask, x, 0.0)
 
-    shifted = real(advantage - jax.lax.stop_gradient(origin))
-    centered = real(shifted - jnp.sum(shifted) / count)
+    shifted = masked(advantage - jax.lax.stop_gradient(origin))
+    centered = masked(shifted - jnp.sum(shifted) / count)
     variance = jnp.sum(centered**2) / count
-    # The root's slope at 0 is infinite, so it is taken only where the variance is not 0.
+    # The derivative of the square root is infinite at 0, so a variance of 0 is replaced before the root.
     std = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
     return centered / (std + epsilon)
 
 
 def clipped_value_loss(value: ArrayLike, old_value: ArrayLike, target: ArrayLike, *, clip_eps: ArrayLike) -> Array:
-    """Half the squared value error, the larger of it and of the error of the value clipped around the old one.
+    """Half the larger of two squared errors: of the value, and of the value clipped around its old one.
 
     0.5 max((V - G)^2, (clip(V, V_old - ε, V_old + ε) - G)^2), as in the code of Schulman et al. 2017.
 
@@ -203,7 +202,7 @@ def q_learning(q: ArrayLike, action: ArrayLike, reward: ArrayLike, discount: Arr
 
     Args:
       q: [B, A] float, Q(o, .).
-      action: [B] int, the action taken.
+      action: [B] int.
       reward: [B] float.
       discount: [B] float.
       next_q: [B, A] float, Q(o', .) of the target network; no gradient flows into the target.
@@ -225,11 +224,13 @@ def double_q_learning(
     next_q: ArrayLike,
     next_q_selector: ArrayLike,
 ) -> Array:
-    """The double Q-learning error: one network selects, another rates (van Hasselt et al. 2016, eq. 4).
+    """The double Q-learning error: one network selects the next action, another evaluates it.
+
+    van Hasselt et al. 2016, eq. 4.
 
     Args:
       q: [B, A] float, Q(o, .).
-      action: [B] int, the action taken.
+      action: [B] int.
       reward: [B] float.
       discount: [B] float.
       next_q: [B, A] float, Q(o', .) of the target network; no gradient flows into the target.
@@ -252,13 +253,13 @@ def signed_hyperbolic(x: ArrayLike, epsilon: float = 1e-3) -> Array:
 
     Args:
       x: [...] float.
-      epsilon: > 0, keeps the inverse Lipschitz.
+      epsilon: > 0; makes the inverse Lipschitz continuous.
 
     Returns:
       [...] float.
     """
     (x,) = as_floats(x)
-    # sqrt(a + 1) - 1 = a / (sqrt(a + 1) + 1) without the cancellation.
+    # sqrt(a + 1) - 1 = a / (sqrt(a + 1) + 1), which avoids cancellation.
     return x / (jnp.sqrt(jnp.abs(x) + 1.0) + 1.0) + epsilon * x
 
 
@@ -267,30 +268,30 @@ def signed_parabolic(x: ArrayLike, epsilon: float = 1e-3) -> Array:
 
     Args:
       x: [...] float.
-      epsilon: > 0, the same as there.
+      epsilon: > 0, as in `signed_hyperbolic`.
 
     Returns:
       [...] float.
     """
     (x,) = as_floats(x)
     root = jnp.sqrt(1.0 + 4.0 * epsilon * (epsilon + 1.0 + jnp.abs(x)))
-    # u = sqrt(|h^-1(x)| + 1) - 1, written so that nothing cancels; then h^-1(x) = u (u + 2) with the sign of x.
+    # u = sqrt(|h^-1(x)| + 1) - 1 in a form without cancellation; then h^-1(x) = u (u + 2) with the sign of x.
     u = 2.0 * x / (root + 1.0 + 2.0 * epsilon)
     return u * (jnp.abs(u) + 2.0)
 
 
 def _ratio(log_ratio: Array) -> Array:
     """exp, continued along its tangent beyond MAX_LOG_RATIO, so that value and gradient stay finite."""
-    capped, excess = _split(log_ratio)
+    capped, excess = _capped_and_excess(log_ratio)
     return jnp.exp(capped) * (1.0 + excess)
 
 
-def _split(log_ratio: Array) -> tuple[Array, Array]:
-    """A log-ratio as the part up to MAX_LOG_RATIO and the part beyond, which add up to it."""
+def _capped_and_excess(log_ratio: Array) -> tuple[Array, Array]:
+    """The parts of a log-ratio up to and beyond MAX_LOG_RATIO, which add up to it."""
     beyond = log_ratio > MAX_LOG_RATIO
     return jnp.where(beyond, MAX_LOG_RATIO, log_ratio), jnp.where(beyond, log_ratio - MAX_LOG_RATIO, 0.0)
 
 
 def _discounted(discount: Array, next_value: Array) -> Array:
-    """discount * next_value, 0 under discount 0 even if the next value is not finite: a select, as 0 * NaN is NaN."""
+    """discount * next_value, and 0 at discount 0 also where the next value is NaN or infinite."""
     return jnp.where(discount == 0, 0.0, discount * next_value)

@@ -1,4 +1,4 @@
-"""Schedules as pure functions of progress, so that their lengths may be traced."""
+"""Schedules as functions of progress and not of a step number, so that a schedule's length may be traced."""
 
 from typing import Literal
 
@@ -10,15 +10,18 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 def schedule(kind: Schedule, progress: Array | float) -> Array:
-    """What a coefficient is multiplied by at `progress`, from 1 at the start to 0 at the end.
+    """Factor of a coefficient at `progress`, from 1 at the start to 0 at the end ("constant": 1 throughout).
 
     Args:
       kind: "constant" is 1 throughout, "linear" is 1 - progress, "cosine" is (1 + cos(pi progress)) / 2
         (Loshchilov and Hutter 2017, eq. 5).
-      progress: [...] float, the share of the schedule that has passed; clipped to [0, 1].
+      progress: [...] float, the completed fraction of the schedule; clipped to [0, 1].
 
     Returns:
       [...] float32.
+
+    Raises:
+      ValueError: kind is not a schedule.
     """
     progress = jnp.clip(jnp.asarray(progress, jnp.float32), 0.0, 1.0)
     if kind == "constant":

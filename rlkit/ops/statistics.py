@@ -1,4 +1,4 @@
-"""Statistics: running mean and variance of pytrees, explained variance, the interquartile mean and its interval."""
+"""Running mean and variance of pytrees, explained variance, and the interquartile mean with its interval."""
 
 import math
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from rlkit.types import Array, Key, PyTree
 
 
 class RunningStatistics(flax.struct.PyTreeNode):
-    """The count, mean and sum of squared deviations of everything seen so far, leaf by leaf.
+    """Count, mean and sum of squared deviations of all items so far, for each leaf.
 
     Attributes:
       count: [] float, the number of items.
       mean: pytree of [...] float, like the example.
-      m2: pytree of [...] float, like the example: the sum of squared deviations from the mean.
+      m2: pytree of [...] float, like the example, the sum of squared deviations from the mean.
     """
 
-    count: Array  # []
-    mean: PyTree  # leaves [...]
-    m2: PyTree  # leaves [...]
+    count: Array  # [] float
+    mean: PyTree  # leaves [...] float
+    m2: PyTree  # leaves [...] float
 
 
 def running_init(example: PyTree) -> RunningStatistics:
@@ -34,9 +34,9 @@ def running_init(example: PyTree) -> RunningStatistics:
 
 
 def running_update(statistics: RunningStatistics, batch: PyTree) -> RunningStatistics:
-    """The statistics after a batch more (Chan et al. 1983, eq. 2.1).
+    """Update statistics with a batch (Chan et al. 1983, eq. 2.1).
 
-    Sums are taken of differences from the first item, so that a mean far from 0 costs no digits.
+    Sums are over differences from the first item, so that a mean far from 0 costs no precision.
 
     Args:
       statistics: of leaves [...].
@@ -48,34 +48,34 @@ def running_update(statistics: RunningStatistics, batch: PyTree) -> RunningStati
     Raises:
       ValueError: a leaf does not end in the example's shape, or the leaves differ in their batch axes.
     """
-    return running_merge(statistics, _statistics_of(statistics, batch))
+    return running_merge(statistics, _batch_statistics(statistics, batch))
 
 
 def running_merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
-    """The statistics of two collections together, leaves [...] (Chan et al. 1983, eq. 2.1). Either may be empty."""
+    """Statistics of the union of two samples, leaves [...] (Chan et al. 1983, eq. 2.1). Either may be empty."""
     count = a.count + b.count
-    share = b.count / jnp.maximum(count, 1.0)
+    weight_b = b.count / jnp.maximum(count, 1.0)
 
     def mean(mean_a: Array, mean_b: Array) -> Array:
-        return mean_a + (mean_b - mean_a) * share.astype(mean_a.dtype)
+        return mean_a + (mean_b - mean_a) * weight_b.astype(mean_a.dtype)
 
     def m2(m2_a: Array, m2_b: Array, mean_a: Array, mean_b: Array) -> Array:
-        return m2_a + m2_b + (mean_b - mean_a) ** 2 * (a.count * share).astype(mean_a.dtype)
+        return m2_a + m2_b + (mean_b - mean_a) ** 2 * (a.count * weight_b).astype(mean_a.dtype)
 
     return RunningStatistics(count, jax.tree.map(mean, a.mean, b.mean), jax.tree.map(m2, a.m2, b.m2, a.mean, b.mean))
 
 
 def running_std(statistics: RunningStatistics) -> PyTree:
-    """The standard deviation (of the population), leaves [...] float; 1 while nothing has been seen."""
+    """Standard deviation (of the population), leaves [...] float; 1 while the count is 0."""
     return jax.tree.map(jnp.sqrt, _variance(statistics))
 
 
 def normalize(statistics: RunningStatistics, x: PyTree, clip: ArrayLike = 10.0, epsilon: ArrayLike = 1e-8) -> PyTree:
-    """(x - mean) / sqrt(variance + epsilon), clipped to [-clip, clip]; x itself, clipped, while nothing has been seen.
+    """Compute (x - mean) / sqrt(variance + epsilon), clipped to [-clip, clip]; mean 0, variance 1 while count is 0.
 
     Args:
       statistics: of leaves [...].
-      x: leaves [..., as in the example], with any batch axes first; ints and low-precision floats become float32.
+      x: leaves [..., as in the example], with any batch axes first; ints and floats below float32 become float32.
       clip: scalar > 0, in standard deviations; infinity means off.
       epsilon: scalar > 0, in units of the variance.
 
@@ -97,7 +97,7 @@ def normalize(statistics: RunningStatistics, x: PyTree, clip: ArrayLike = 10.0, 
 
 
 def explained_variance(value: ArrayLike, target: ArrayLike) -> Array:
-    """1 - Var(target - value) / Var(target): 1 is perfect, 0 is as good as a constant, below 0 is worse.
+    """Explained variance, 1 - Var(target - value) / Var(target): 1 is perfect, 0 is as good as a constant.
 
     Args:
       value: [...] float, the predictions.
@@ -111,37 +111,37 @@ def explained_variance(value: ArrayLike, target: ArrayLike) -> Array:
     """
     check_shapes(value=value, target=target)
     value, target = as_floats(value, target)
-    variance = _spread(target)
-    return jnp.where(variance > 0, 1.0 - _spread(target - value) / variance, jnp.nan)
+    variance = _variance_over_all(target)
+    return jnp.where(variance > 0, 1.0 - _variance_over_all(target - value) / variance, jnp.nan)
 
 
 def iqm(scores: ArrayLike) -> Array:
-    """The interquartile mean, [...] float -> [] float: the mean without the lowest and the highest quarter.
+    """Interquartile mean, [...] float -> [] float: the mean without the lowest and the highest quarter.
 
     Of n scores, floor(n / 4) are dropped on each side (Agarwal et al. 2021, section 4.3). NaN if any score is NaN.
     """
     (scores,) = as_floats(scores)
-    ordered = jnp.sort(scores, axis=None)  # NaNs last, where they would be dropped unseen
-    cut = ordered.size // 4
-    return jnp.where(jnp.isnan(ordered[-1]), jnp.nan, jnp.mean(ordered[cut : ordered.size - cut]))
+    ordered = jnp.sort(scores, axis=None)  # NaNs last, among the scores that are dropped
+    dropped = ordered.size // 4
+    return jnp.where(jnp.isnan(ordered[-1]), jnp.nan, jnp.mean(ordered[dropped : ordered.size - dropped]))
 
 
 def stratified_bootstrap(
     scores: ArrayLike, key: Key, statistic: Callable[[Array], Array] = iqm, *, resamples: int = 2000
 ) -> Array:
-    """The statistic of many resampled tables: runs are drawn with replacement within each task (Agarwal et al. 2021).
+    """Stratified bootstrap: a statistic of tables whose runs are resampled within each task (Agarwal et al. 2021).
 
     Args:
       scores: [runs, tasks] or [runs] float.
       key: jax.random.key.
-      statistic: takes a table like scores, returns a [] float.
+      statistic: function of a table like scores that returns a [] float.
       resamples: int >= 1, static.
 
     Returns:
       [resamples] float.
 
     Raises:
-      ValueError: scores has no entry, or neither one nor two axes.
+      ValueError: scores is empty, or has neither one nor two axes.
     """
     (table,) = as_floats(scores)
     if table.ndim not in (1, 2) or table.size == 0:
@@ -157,7 +157,7 @@ def stratified_bootstrap(
 def iqm_interval(
     scores: ArrayLike, key: Key, *, confidence: float = 0.95, resamples: int = 2000
 ) -> tuple[Array, Array]:
-    """The percentile interval of the IQM by stratified bootstrap (Agarwal et al. 2021, section 4.1).
+    """Percentile interval of the IQM by stratified bootstrap (Agarwal et al. 2021, section 4.1).
 
     Args:
       scores: [runs, tasks] or [runs] float.
@@ -169,7 +169,7 @@ def iqm_interval(
       low, high: both [] float.
 
     Raises:
-      ValueError: scores has no entry, or neither one nor two axes; or confidence is not inside (0, 1).
+      ValueError: scores is empty or has neither one nor two axes, or confidence is not inside (0, 1).
     """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence={confidence} must be inside (0, 1)")
@@ -180,15 +180,15 @@ def iqm_interval(
 
 
 def _batch_axes(x: ArrayLike, like: Array) -> tuple[int, ...]:
-    """The axes of x that come before those of `like`. Raises ValueError if x does not end in that shape."""
+    """Indices of the axes of x before those of `like`. Raises ValueError if x does not end in that shape."""
     lead = jnp.ndim(x) - like.ndim
     if lead < 0 or jnp.shape(x)[lead:] != like.shape:
         raise ValueError(f"a leaf has shape {jnp.shape(x)}, expected it to end in {like.shape}, the example's shape")
     return tuple(range(lead))
 
 
-def _statistics_of(like: RunningStatistics, batch: PyTree) -> RunningStatistics:
-    """The statistics of one batch."""
+def _batch_statistics(like: RunningStatistics, batch: PyTree) -> RunningStatistics:
+    """Statistics of one batch, for items like those of `like`."""
     shapes = {
         jnp.shape(x)[: jnp.ndim(x) - m.ndim] for x, m in zip(*map(jax.tree.leaves, (batch, like.mean)), strict=True)
     }
@@ -204,13 +204,13 @@ def _statistics_of(like: RunningStatistics, batch: PyTree) -> RunningStatistics:
         shift = jnp.mean(shifted, axis=axes)
         return origin + shift, jnp.sum((shifted - jnp.broadcast_to(shift, x.shape)) ** 2, axis=axes)
 
-    both = jax.tree.map(moments, batch, like.mean)
-    mean, m2 = jax.tree.transpose(jax.tree.structure(like.mean), jax.tree.structure((0, 0)), both)
+    pairs = jax.tree.map(moments, batch, like.mean)
+    mean, m2 = jax.tree.transpose(jax.tree.structure(like.mean), jax.tree.structure((0, 0)), pairs)
     return RunningStatistics(jnp.full((), math.prod(shape), like.count.dtype), mean, m2)
 
 
 def _variance(statistics: RunningStatistics) -> PyTree:
-    """Leaves [...]: m2 / count, and 1 while nothing has been seen."""
+    """Variance of the population, leaves [...]; 1 while the count is 0."""
 
     def leaf(m2: Array) -> Array:
         count = statistics.count.astype(m2.dtype)
@@ -219,6 +219,6 @@ def _variance(statistics: RunningStatistics) -> PyTree:
     return jax.tree.map(leaf, statistics.m2)
 
 
-def _spread(x: Array) -> Array:
-    """The variance over all axes, measured from the first entry: exactly 0 where all are equal."""
+def _variance_over_all(x: Array) -> Array:
+    """Variance over all axes, of differences from the first entry, so that equal entries give exactly 0."""
     return jnp.var(x - x[(0,) * x.ndim])

@@ -42,6 +42,7 @@ def learn(name, env, params, hyper, updates, **settings):
     return values, agent, state
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "settings"), [
     ("dqn", {"double": False}),
     ("dqn", ALL),
@@ -68,6 +69,7 @@ def table(num_states, num_actions):
     )
 
 
+@pytest.mark.thorough
 def test_the_values_of_a_decision_process_are_found_from_sequences():
     """R2D2's that run on across ends of episodes; n-step returns would be of the behavior, so n is 1."""
     env, updates = Tabular(), 150

@@ -120,6 +120,7 @@ def test_the_weight_of_a_sample_is_bounded():
     np.testing.assert_allclose(loss(far), loss(farther))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "hyper"), [("iql", {"advantage_weight": 10.0}), ("td3_bc", {})])
 def test_a_policy_learned_from_random_actions_is_better_than_they_are(name, hyper):
     """The dataset's mean return is 1 - 4/3 - 1/3 = -2/3; the best is 1."""

@@ -146,6 +146,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("space", "settings"), [(s, c) for s, cs in SETTINGS.items() for c in cs])
 def test_an_update_is_finite_and_moves_every_weight(space, settings):
     agent = ppo.make(ppo.Config(**SMALL, **settings), OBS, SPACES[space])
@@ -286,6 +287,7 @@ def test_target_kl_zero_takes_no_step_that_moves_the_policy():
     assert steps_taken(after) <= 1  # the KL of the first minibatch is 0 up to rounding, that of the second is not
 
 
+@pytest.mark.thorough
 def test_each_seed_of_a_vmap_stops_by_itself():
     agent = ppo.make(ppo.Config(hidden_sizes=(8,), num_epochs=4, num_minibatches=2), OBS, Discrete(3))
     state = start(agent, ppo.Hyper(learning_rate=0.05))
@@ -495,6 +497,7 @@ def test_a_value_with_a_last_axis_of_one_is_refused():
         update(agent, state, rollout_of(agent, state, 4, 4), 0)
 
 
+@pytest.mark.thorough
 def test_networks_of_other_libraries_plug_in():
     """An equinox and an NNX module, on dictionary observations, train in the same update."""
     import equinox as eqx
@@ -583,6 +586,7 @@ def test_bfloat16_losses_are_float32():
     assert {x.dtype for x in metrics.values()} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.thorough
 def test_images_go_through_convolutions():
     space = Box(0, 255, (10, 10, 2), np.uint8)
     agent = ppo.make(ppo.Config(**SMALL, channels=(4,), shared_torso=True), space, Discrete(3))

@@ -218,6 +218,7 @@ def test_each_environment_explores_less_than_the_one_before():
     np.testing.assert_allclose(share, 0.6 ** (1 + 7 * np.arange(5) / 4), atol=0.03)
 
 
+@pytest.mark.thorough
 def test_memory_is_learned_where_it_is_needed():
     env, params = envs.make("Probe-Memory")
     settings = {"hidden_sizes": (16,), "memory_size": 16, "capacity": 4096, "burn_in": 2, "unroll_len": 6}

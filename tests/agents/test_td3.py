@@ -192,6 +192,7 @@ def test_actions_keep_their_bounds_and_are_uniform_until_learning_starts():
 DDPG = {"num_critics": 1, "policy_delay": 1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("settings", "hyper"), [({}, {}), (DDPG, {"target_noise": 0.0, "noise_correlation": 0.9})])
 def test_the_best_policy_is_found(settings, hyper):
     env, params = envs.make("Probe-Continuous")

@@ -327,6 +327,7 @@ def test_exit_codes(monkeypatch, capsys):
         cli.main(["list"])
 
 
+@pytest.mark.thorough
 def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
     """With a real signal to a real process."""
     run = tmp_path / "run"

@@ -40,7 +40,15 @@ def test_every_agent_has_examples():
     assert {name for name, *_ in CASES} == set(agents.names())
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def params():
+    """The first example of each agent, and in the thorough tier all examples, compiled as users compile."""
+    for name in agents.names():
+        yield pytest.param(cases(name)[0], id=name)
+    for name, env_name, settings in CASES:
+        yield pytest.param((name, env_name, settings), id=f"{name}-{env_name}-optimized", marks=pytest.mark.thorough)
+
+
+@pytest.fixture(scope="module", params=params())
 def setup(request):
     """(module, agent, training, init, step), the last two compiled once for the whole file: a second trace fails."""
     name, env_name, settings = request.param

@@ -1,4 +1,4 @@
-"""What the wheel carries, what it needs, and that it works without the checkout, the extras or a network."""
+"""Contents, requirements and metadata of the wheel, and that it works without the checkout, extras or a network."""
 
 import ast
 import importlib.metadata
@@ -31,20 +31,20 @@ IMPORT_ALL = (
 
 
 def run(*command: str | Path, cwd: Path, timeout: float = 240, **env: str) -> str:
-    """Runs a command without this process's Python settings; its output, once it has succeeded."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        command, cwd=cwd, env=clean | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+    """Run a command without this process's Python settings; fail if it fails, else return its output."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    process = subprocess.run(
+        command, cwd=cwd, env=inherited | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def build(kind: str, source: Path, target: Path) -> Path:
-    """Builds the `wheel` or the `sdist` of the project at `source`."""
+    """Build the `wheel` or the `sdist` of the project at `source`; return its path."""
     run(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", target, cwd=source)
-    (made,) = target.iterdir()
-    return made
+    (path,) = target.iterdir()
+    return path
 
 
 def contents(wheel: Path) -> set[str]:
@@ -57,7 +57,7 @@ def wheel(tmp_path_factory) -> Path:
     return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
-def test_the_wheel_carries_the_package_and_nothing_else(wheel):
+def test_the_wheel_contains_the_package_and_nothing_else(wheel):
     code = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rlkit").rglob("*.py")}
     configs = {f"rlkit/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.yaml")}
     info = f"rlkit_jax-{rlkit.__version__}.dist-info"
@@ -67,7 +67,7 @@ def test_the_wheel_carries_the_package_and_nothing_else(wheel):
     assert f"{info}/licenses/LICENSE" in names
 
 
-def test_the_wheel_says_what_it_is(wheel):
+def test_the_metadata_of_the_wheel(wheel):
     with zipfile.ZipFile(wheel) as archive:
         metadata, entry_points = (
             archive.read(next(name for name in archive.namelist() if name.endswith(file))).decode()
@@ -78,11 +78,12 @@ def test_the_wheel_says_what_it_is(wheel):
     assert "rlkit = rlkit.cli:main" in entry_points
 
 
+@pytest.mark.thorough
 def test_a_wheel_from_the_source_distribution_is_the_same(wheel, tmp_path):
     with tarfile.open(build("sdist", ROOT, tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path, filter="data")
-    again = build("wheel", tmp_path / f"rlkit_jax-{rlkit.__version__}", tmp_path / "wheel")
-    assert contents(again) == contents(wheel)
+    rebuilt = build("wheel", tmp_path / f"rlkit_jax-{rlkit.__version__}", tmp_path / "wheel")
+    assert contents(rebuilt) == contents(wheel)
 
 
 def test_every_module_imports_from_the_wheel(wheel, tmp_path):
@@ -94,7 +95,7 @@ def test_every_module_imports_from_the_wheel(wheel, tmp_path):
 
 
 def third_party(tree: ast.Module, everywhere: bool) -> set[str]:
-    """Top-level names of the libraries that a module imports when it is imported, or `everywhere` in it."""
+    """Top-level names of the libraries that a module imports at its top level, or `everywhere` in it."""
     names = set()
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
@@ -107,7 +108,7 @@ def third_party(tree: ast.Module, everywhere: bool) -> set[str]:
 
 
 def test_every_import_is_a_declared_dependency():
-    """What is imported at the top of a module must always be there; what is imported in a function may be an extra."""
+    """Imports at the top level of a module are required dependencies; imports in a function may be extras."""
     trees = [ast.parse(path.read_text()) for path in (ROOT / "rlkit").rglob("*.py")]
     providers = {"mujoco_playground": ["playground"]} | importlib.metadata.packages_distributions()
     for everywhere, requirements in ((False, DEPENDENCIES), (True, DEPENDENCIES + EXTRAS)):
@@ -119,11 +120,19 @@ def test_every_import_is_a_declared_dependency():
 
 
 def test_the_lock_is_inside_the_declared_ranges():
-    """CI installs constraints.txt; .ci/lock writes it anew after a change of the dependencies."""
+    """CI installs constraints.txt; run .ci/lock after a change of the dependencies."""
     lock = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     dev = [Requirement(text) for text in PROJECT["optional-dependencies"]["dev"]]
     for requirement in DEPENDENCIES + dev:
         assert requirement.specifier.contains(lock[canonicalize_name(requirement.name)]), str(requirement)
+
+
+def test_classifiers_state_the_pythons_that_the_tests_ran_on():
+    prefix = "Programming Language :: Python :: 3."
+    minors = [int(text.removeprefix(prefix)) for text in PROJECT["classifiers"] if text.startswith(prefix)]
+    assert minors == [11, 13]
+    assert PROJECT["requires-python"] == f">=3.{minors[0]}"
+    assert f"--python-version 3.{minors[0]} " in (ROOT / ".ci" / "lock").read_text()
 
 
 @pytest.mark.slow

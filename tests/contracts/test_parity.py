@@ -14,9 +14,9 @@ GOLDEN = Path(__file__).parents[1] / "parity"
 
 
 def flags(golden: dict) -> tuple[np.ndarray, np.ndarray]:
-    """rlax has a discount that is 0 at an end; it knows no truncation."""
-    ended = golden["discount"] == 0
-    return ended, np.zeros_like(ended)
+    """Flags for golden values of rlax, which has a discount of 0 at terminal states and no truncation."""
+    terminated = golden["discount"] == 0
+    return terminated, np.zeros_like(terminated)
 
 
 def gae(g: dict) -> Iterator[tuple]:
@@ -46,7 +46,7 @@ def vtrace(g: dict) -> Iterator[tuple]:
 
 
 def retrace(g: dict) -> Iterator[tuple]:
-    """rlax has (o_{t+1}, a_{t+1}) in row t of q_t, pi_t, mu_t; ours a row for each step. It divides by mu + 1e-8."""
+    """Row t of rlax's q_t, pi_t and mu_t is of (o_{t+1}, a_{t+1}), here of (o_t, a_t). It divides by mu + 1e-8."""
     rows = np.arange(len(g["reward"]))
     later = {
         "q": g["q_t"][rows, g["a_t"]],
@@ -131,5 +131,5 @@ def test_golden_values(name: str, dtype: str, rtol: float):
         for ours, theirs in CASES[name](golden):
             assert ours.dtype == dtype
             assert ours.shape == theirs.shape
-            # float32 inputs alone move a sum of terms of size 1 by 1e-7: near 0 only an absolute bound has a meaning.
+            # Rounding inputs to float32 changes a sum of terms of size 1 by 1e-7: near 0 the bound must be absolute.
             np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol if dtype == "float32" else 1e-12)

@@ -1,7 +1,7 @@
-"""Every public function of rlkit.ops gives the same eagerly, under jit, under vmap and in a scan.
+"""Every public function of rlkit.ops and of replay's structures gives the same eagerly, under jit, vmap and scan.
 
-Under strict dtype and rank promotion (tests/conftest.py) and with the key reuse checker on. The table below must name
-every public function and method: what is missing from it fails the test.
+This holds under strict dtype and rank promotion (tests/conftest.py) and with JAX's check for reused keys. A public
+function or method that is missing from the table below fails a test.
 """
 
 import inspect
@@ -18,13 +18,16 @@ from rlkit.ops import chunked, distributional, losses, permutation, returns, sch
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
 from rlkit.replay import segment_tree, slice_index
 
-ROWS = 3  # how many argument sets each function is called with
+MODULES = {name: getattr(ops, name) for name in ops.__all__} | {
+    "segment_tree": segment_tree,
+    "slice_index": slice_index,
+}
+ROWS = 2  # sets of arguments for each function
 
 
 def public_functions() -> Iterator[str]:
-    """`module.function`, and `module.Class.method` for what classes define themselves."""
-    for module_name in ops.__all__:
-        module = getattr(ops, module_name)
+    """Names of functions, `module.function`, and of methods defined by public classes, `module.Class.method`."""
+    for module_name, module in MODULES.items():
         for name, member in vars(module).items():
             if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
                 continue
@@ -33,12 +36,12 @@ def public_functions() -> Iterator[str]:
             elif inspect.isclass(member):
                 for attribute, value in vars(member).items():
                     inner = getattr(value, "__func__", getattr(value, "fget", value))
-                    ours = inspect.isfunction(inner) and inner.__module__ == module.__name__
-                    if ours and not attribute.startswith("_"):
+                    is_own = inspect.isfunction(inner) and inner.__module__ == module.__name__
+                    if is_own and not attribute.startswith("_"):
                         yield f"{module_name}.{name}.{attribute}"
 
 
-# What an argument is made of, given a key.
+# Makers of arguments: functions of a key.
 
 
 def floats(*shape: int) -> Callable:
@@ -107,8 +110,6 @@ TABLE: dict[str, tuple] = {
     "slice_index.batch_of_pass": (partial(slice_index.batch_of_pass, num_slices=3), SLICES, fresh_key, ints(2)),
     "slice_index.at": (slice_index.at, SLICES, ints(6, *B), ints(2, *B)),
     "slice_index.slice_starts_from_done": (partial(slice_index.slice_starts_from_done, slice_len=2), bools(*T)),
-    "slice_index.SliceIndex.num_rows": (lambda state: state.age * state.num_rows, SLICES),
-    "slice_index.SliceIndex.span": (lambda state: state.age * state.span, SLICES),
     "returns.gae": (partial(returns.gae, gamma=0.9, gae_lambda=0.8), *[floats(*T)] * 3, *ENDS),
     "returns.lambda_returns": (partial(returns.lambda_returns, gamma=0.9, lambda_=0.8), *[floats(*T)] * 2, *ENDS),
     "returns.n_step_returns": (partial(returns.n_step_returns, gamma=0.9, n=3), *[floats(*T)] * 2, *ENDS),
@@ -213,12 +214,12 @@ def test_the_table_names_every_public_function():
 
 
 def fresh(x: jax.Array) -> jax.Array:
-    """The same, of which the checker takes keys for new ones."""
+    """The same array; keys in it count as unused."""
     return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def stack(*leaves: jax.Array) -> jax.Array:
-    """The leaves as one array. The checker takes stacking for a use of the keys, which it is not."""
+    """The leaves as one array, in which keys count as unused: JAX's check counts stacking as a use."""
     return fresh(jnp.stack(leaves))
 
 
@@ -226,31 +227,41 @@ def stack(*leaves: jax.Array) -> jax.Array:
 def test_eager_jit_vmap_and_scan_agree(name: str):
     fn, *makers = TABLE[name]
     keys = jax.random.split(jax.random.key(0), (ROWS, len(makers)))
-    made = [tuple(make(k) for make, k in zip(makers, row, strict=True)) for row in keys]
+    arguments = [tuple(make(k) for make, k in zip(makers, row, strict=True)) for row in keys]
 
     def rows() -> list[tuple]:
-        """The argument sets, with keys anew for every way of calling: the first use of a key uses it up."""
-        return jax.tree.map(fresh, made)
+        """The sets of arguments, with unused keys, for each way of calling."""
+        return jax.tree.map(fresh, arguments)
 
-    jitted = jax.jit(lambda *args: fn(*args))
-    mapped = jax.jit(jax.vmap(lambda *args: fn(*args)))
-    scanned = jax.jit(lambda args: jax.lax.scan(lambda _, row: (None, fn(*row)), None, args)[1])
+    traces = []
+
+    def counted(*args):
+        traces.append(args)
+        return fn(*args)
+
+    @jax.jit
+    def compiled(row, batch, sequence):
+        """The function of one row, under vmap, and in a scan, in one program."""
+        scanned = jax.lax.scan(lambda _, row: (None, fn(*row)), None, sequence)[1]
+        return counted(*row), jax.vmap(lambda *args: fn(*args))(*batch), scanned
+
     with jax.debug_key_reuse(True):
         eager = [fn(*args) for args in rows()]
-        compiled = [jitted(*args) for args in rows()]
-        together = {"vmap": mapped(*jax.tree.map(stack, *rows())), "scan": scanned(jax.tree.map(stack, *rows()))}
-    assert jitted._cache_size() == 1
+        results = [compiled(row, *(jax.tree.map(stack, *rows()) for _ in range(2))) for row in rows()]
+    assert len(traces) == 1
+    (_, *stacked) = results[0]
     for i, expected in enumerate(eager):
-        ways = {"jit": compiled[i]} | {way: jax.tree.map(lambda x, i=i: x[i], out) for way, out in together.items()}
-        for way, got in ways.items():
-            assert jax.tree.structure(got) == jax.tree.structure(expected), way
-            for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        one_by_one = [jax.tree.map(lambda x, i=i: x[i], batch) for batch in stacked]
+        ways = dict(zip(("jit", "vmap", "scan"), (results[i][0], *one_by_one), strict=True))
+        for way, result in ways.items():
+            assert jax.tree.structure(result) == jax.tree.structure(expected), way
+            for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
                 assert (a.shape, a.dtype) == (b.shape, b.dtype), way
                 np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=way)
 
 
-def test_the_checker_sees_a_key_used_twice():
-    """So that the test above cannot pass because the checker is off."""
+def test_a_key_used_twice_is_reported():
+    """The check for reused keys, on which the test above relies, is on."""
     twice = jax.jit(lambda key: jax.random.normal(key) + jax.random.uniform(key))
     with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
         twice(jax.random.key(0))

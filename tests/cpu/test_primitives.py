@@ -143,7 +143,6 @@ def rolling():
     return roll, state
 
 
-@pytest.mark.planned
 @pytest.mark.parametrize(("make", "few"), [(descending, SPLIT), (rolling, SPLIT + 1)])
 def test_few_kernels_of_a_loop_are_ready_at_once(make, few, monkeypatch):
     """Of a rollout's step, nine copies of the environments' state, of which some wait for others' buffers."""

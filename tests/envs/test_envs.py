@@ -89,6 +89,7 @@ def test_observations_are_of_the_space_of_their_own_parameters():
 
 
 # The tasks whose bounds gymnax gets wrong, and those whose dtype it gets wrong.
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["MemoryChain-bsuite", "MetaMaze-misc", "GaussianBandit-misc", "FourRooms-misc"])
 def test_random_play_stays_within_the_bounds(name):
     env, params = envs.make(name)

@@ -531,6 +531,7 @@ def real(request):
     return (env, params, own) if kwargs else (envs.wrap(env, ["time_limit:3"]), params, own)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_five_episodes_start_from_five_states(real):
     env, params, _ = real
@@ -587,6 +588,7 @@ def test_two_updates_of_ppo(real):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((state.agent.params, metrics["loss"])))
 
 
+@pytest.mark.thorough
 def test_tic_tac_toe_is_played_to_its_end():
     pytest.importorskip("pgx", reason="pip install 'rlkit-jax[pgx]' runs this")
     env, params = envs.make("pgx:tic_tac_toe")

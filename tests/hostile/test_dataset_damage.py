@@ -13,6 +13,7 @@ from rlkit.runs import datasets
 from rlkit.runs.datasets import storage
 
 
+@pytest.mark.thorough
 def test_two_hundred_damages_are_detected_and_named(tmp_path):
     chance = random.Random(0)
     folder = write(tmp_path / "a")

@@ -46,6 +46,7 @@ def test_waiting_for_a_slow_worker_never_calls_popen_poll(monkeypatch):
             assert pool.step(act(pool)).terminated.all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -146,6 +147,7 @@ def test_an_abandoned_thread_writes_nothing_when_its_call_returns(tmp_path, wher
         np.testing.assert_array_equal(pool.step(act(pool)).next_obs[:, 1], 2)
 
 
+@pytest.mark.thorough
 def test_a_thread_that_hangs():
     with hosts.make(
         "host_envs:Target", num_envs=2, num_workers=2, backend="thread", timeout=0.3, restarts=0, sleep=2.0
@@ -236,6 +238,7 @@ print(*(p.popen.pid for p in pool.workers.processes), flush=True)
 STEP = "for _ in range(9): pool.step(np.zeros(3, np.int32))\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "rest", "number"),
     [

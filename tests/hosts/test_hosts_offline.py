@@ -57,6 +57,7 @@ def test_a_dataset_holds_the_transitions_of_the_environment(dataset):
     np.testing.assert_allclose(steps.reward, -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2), atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_large_steps_are_collected_in_smaller_parts(run, tmp_path, monkeypatch):
     """The dataset is the same with a buffer of 40 steps of 3 + 3 + 1 numbers, of two environments."""
     whole = runs.collect(run, 100, tmp_path / "whole", num_envs=2, greedy=True)
@@ -152,6 +153,7 @@ def test_a_picture_needs_render_mode(pictured, monkeypatch, capsys, bare):
     assert "take render_mode in the constructor" in line(capsys, 2, "render", str(pictured))
 
 
+@pytest.mark.thorough
 def test_a_picture_of_a_host(pictured, tmp_path):
     path = tmp_path / "policy.gif"
     assert cli.main(["render", str(pictured), "--env", "host_envs:Picture", "--out", str(path)]) == 0

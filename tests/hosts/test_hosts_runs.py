@@ -106,6 +106,7 @@ def test_an_off_policy_agent_holds_the_last_step_back(tmp_path):
     assert (row.terminated | row.truncated).all()
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_run(tmp_path):
     """Without overlap, everything but the seconds is equal, whatever the backend."""
     values = PPO | {"total_steps": 256, "overlap": False, "eval_episodes": 1}
@@ -147,6 +148,7 @@ def test_parameters_of_the_next_rollout(overlap):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.thorough
 def test_overlap_uses_the_log_probs_of_acting(tmp_path, monkeypatch):
     """With only one device, as in a process where JAX has started, overlap is turned off, with a note."""
     program = host_program.HostProgram(runs.parse(PPO | {"backend": "serial"}))
@@ -220,6 +222,7 @@ def test_code_is_given_only_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert "gymnasium:CartPole-v1: observations Box" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_an_evaluation_too(tmp_path, monkeypatch):
     """Slow greedy episodes between two updates are interrupted, and the state is saved."""
     played = host_program.play
@@ -239,6 +242,7 @@ def test_ctrl_c_ends_an_evaluation_too(tmp_path, monkeypatch):
     assert checkpoint.steps(tmp_path / "run")[-1] == lines(tmp_path / "run")[-1]["step"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("error", [HostError, ConfigError])
 def test_a_fault_in_an_evaluation_keeps_the_state(tmp_path, monkeypatch, error):
     def broken(*args, **settings):
@@ -270,6 +274,7 @@ def test_malformed_names():
             runs.parse(PPO | {"env": name})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_with_overlap_ends_soon_and_saved(tmp_path, number):
     """The signal arrives during a rollout of a slow environment, in a process where JAX has a second device."""

@@ -41,6 +41,7 @@ def test_orthogonal_weights_side_by_side():
     assert np.abs(blocks[0] - blocks[1]).max() > 0.1
 
 
+@pytest.mark.thorough
 def test_orthogonal_weights_of_many_seeds_are_those_of_each():
     keys = jax.random.split(jax.random.key(2), 20)
     many = jax.vmap(lambda k: orthogonal()(k, (8, 8)))(keys)
@@ -49,6 +50,7 @@ def test_orthogonal_weights_of_many_seeds_are_those_of_each():
         np.testing.assert_allclose(w, orthogonal()(key, (8, 8)), atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3), (3, 3)])
 def test_orthogonal_weights_have_no_preferred_direction(shape):
     """Moments of the uniform law on orthonormal frames in three dimensions: 0, 1/3, 1/5, and E[det] = 0."""

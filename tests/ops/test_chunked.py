@@ -1,4 +1,4 @@
-"""rlkit.ops.chunked: the same result in bounded memory."""
+"""rlkit.ops.chunked: the result of one call on the whole batch, in bounded memory."""
 
 import jax
 import jax.numpy as jnp
@@ -24,15 +24,15 @@ def test_every_row_comes_out_in_its_place(rows, chunk_size):
     assert second.dtype == jnp.int32
 
 
-def test_no_call_sees_more_than_a_chunk():
-    seen = []
+def test_no_call_gets_more_than_a_chunk():
+    shapes = []
 
     def fn(x):
-        seen.append(x.shape)
+        shapes.append(x.shape)
         return x
 
     chunked_map(fn, jnp.zeros((10, 3)), 4)
-    assert set(seen) == {(4, 3)}
+    assert set(shapes) == {(4, 3)}
 
 
 def test_gradients_are_those_of_the_whole_batch():

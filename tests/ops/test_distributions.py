@@ -51,7 +51,7 @@ def test_categorical_by_hand():
     assert bool(jnp.all(jnp.isnan(d.log_prob(jnp.array([3, -4])))))  # no silent clamping
 
 
-def test_multi_discrete_is_the_product_of_its_parts():
+def test_multi_discrete_is_a_product_of_categoricals():
     d, other = example("MultiDiscrete"), example("MultiDiscrete", seed=5)
     action = jnp.array([[0, 2, 3], [1, 1, 0], [1, 0, 2]])
     ends = np.cumsum(NVEC)
@@ -83,7 +83,7 @@ def test_a_scale_with_fewer_axes_is_the_same_for_every_row():
 
 
 def grid_of(name: str, d) -> tuple[np.ndarray, np.ndarray]:
-    """Every action of a one-row distribution (discrete), or a fine grid (one dimension), with its weights."""
+    """All actions of a one-row distribution (discrete), or a fine grid (one dimension), with integration weights."""
     if name == "Categorical":
         return np.arange(9), np.ones(9)
     if name == "MultiDiscrete":
@@ -117,6 +117,7 @@ def test_kl_to_itself_is_zero_and_to_another_positive(name: str):
     assert float(p.kl(q).min()) > 0
 
 
+@pytest.mark.thorough
 @every_kind
 def test_the_mean_surprise_of_draws_is_the_entropy(name: str):
     d = example(name)
@@ -143,7 +144,7 @@ def test_frequencies_of_draws(name: str):
     assert np.sum((counts - biased) ** 2 / biased) > degrees + 6.5 * math.sqrt(2 * degrees)
 
 
-def test_tanh_normal_stays_inside_its_bounds_and_tells_u():
+def test_tanh_normal_stays_inside_its_bounds():
     d = TanhNormal(jnp.float32([[-20, 0.3, 20]]), jnp.full((1, 3), 0.1), -0.1, jnp.float32([0.3, 5.0, 0.7]))
     for action in (d.sample(KEY), d.mode()):
         assert bool(jnp.all((action >= d.low) & (action <= jnp.broadcast_to(d.high, action.shape))))
@@ -270,24 +271,11 @@ def test_actions_at_a_bound_keep_value_and_gradient_finite():
 
 
 @every_kind
-def test_passes_through_jit_vmap_and_scan(name: str):
+def test_a_distribution_that_left_a_vmap_is_one_over_the_batch(name: str):
     d = example(name, batch=(4,))
-
-    def numbers(d, key):
-        x = d.sample(key)
-        return d, x, d.mode(), d.log_prob(x), d.entropy(), d.kl(d)
-
-    key = jax.random.split(KEY, 4)
-    alone = [numbers(jax.tree.map(lambda x, i=i: x[i], d), key[i]) for i in range(4)]
-    mapped = jax.jit(jax.vmap(numbers))(d, key)
-    _, scanned = jax.lax.scan(lambda _, x: (None, numbers(*x)), None, (d, key))
-    for i in range(4):
-        for other in (mapped, scanned):
-            row = jax.tree.map(lambda x, i=i: x[i], other)
-            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), row, alone[i])
-    # A distribution that left a vmap is one over the whole batch.
-    left, x, *_ = mapped
-    np.testing.assert_allclose(left.log_prob(x), mapped[3], rtol=1e-4, atol=1e-5)
+    x = d.sample(KEY)
+    left, log_prob = jax.vmap(lambda d, x: (d, d.log_prob(x)))(d, x)
+    np.testing.assert_allclose(left.log_prob(x), log_prob, rtol=1e-4, atol=1e-5)
 
 
 @every_kind
@@ -306,7 +294,8 @@ def test_gradients(name: str):
         )
 
 
-@pytest.mark.parametrize("rows", [3, 2048])  # few and many: many are turned around in memory
+@pytest.mark.thorough
+@pytest.mark.parametrize("rows", [3, 2048])  # few and many: the layout in memory differs
 def test_the_gradients_of_a_categorical_are_those_of_the_chain_rule(rows: int):
     logits, action = jnp.asarray(normal(rows, 3), jnp.float32), jnp.arange(rows) % 3
     weights = jnp.asarray(normal(2, rows, seed=1), jnp.float32)
@@ -331,8 +320,8 @@ def test_the_gradients_of_a_categorical_are_those_of_the_chain_rule(rows: int):
 
     expected = numbers(by_chain_rule)
     for f in (written_out, one_by_one):
-        found = jax.jit(lambda f=f: numbers(f))()
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, expected)
+        actual = jax.jit(lambda f=f: numbers(f))()
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), actual, expected)
 
 
 def test_an_action_that_does_not_exist_has_no_gradient():

@@ -62,7 +62,7 @@ def test_at_ratio_one_the_gradient_is_the_policy_gradient():
 
 @pytest.mark.parametrize("dual_clip", [None, 3.0, jnp.inf])
 @pytest.mark.parametrize("clip_eps", [0.2, jnp.inf])
-def test_ppo_clip_survives_any_ratio(clip_eps, dual_clip):
+def test_ppo_clip_is_finite_at_any_ratio(clip_eps, dual_clip):
     log_ratio = jnp.float32([-200, 200, -200, 200, -88, 88, 0, 0, 200, -200])
     advantage = jnp.float32([1, 1, -1, -1, -1, -1, 0, -1, 0, 0])
 
@@ -72,7 +72,7 @@ def test_ppo_clip_survives_any_ratio(clip_eps, dual_clip):
     argnums = (0, 1) if dual_clip is None else (0, 1, 2)
     grads = jax.grad(lambda *args: loss(*args).sum(), argnums)(log_ratio, advantage, dual_clip)
     assert finite(loss(log_ratio, advantage, dual_clip), grads)
-    # A bad action that has become far more likely is still pushed back, unless the dual clip says to let it be.
+    # A bad action that has become far more likely has a gradient, but not beyond the dual clip.
     assert (grads[0][3] > 0) == (dual_clip != 3.0)
 
 
@@ -109,7 +109,7 @@ def test_kl_approx_is_unbiased():
     np.testing.assert_allclose(jnp.sum(jnp.exp(old) * losses.kl_approx(new, old)), exact, rtol=1e-5)
 
 
-def test_kl_approx_keeps_the_digits_of_small_ratios():
+def test_kl_approx_is_accurate_for_small_ratios():
     log_ratio = jnp.float32([1e-2, 1e-3])
     np.testing.assert_allclose(losses.kl_approx(log_ratio, jnp.zeros(2)), [5.0167e-5, 5.00167e-7], rtol=1e-3)
 
@@ -143,7 +143,7 @@ def test_normalized_advantages_have_mean_zero_and_deviation_one():
     )
 
 
-def test_masked_advantages_are_not_read():
+def test_masked_advantages_do_not_enter():
     advantage = jnp.float32([1, 2, jnp.nan, 6, jnp.inf])
     mask = jnp.array([True, True, False, True, False])
     out, pullback = jax.vjp(lambda a: losses.normalize_advantage(a, mask), advantage)
@@ -279,7 +279,7 @@ def test_quantile_loss_by_hand():
 
 
 def test_quantile_regression_finds_the_quantiles():
-    """Its minimum over many targets are their quantiles: the gradient is 0 at the medians of the gaps."""
+    """The minimum for many targets is at their quantiles: the gradient is 0 in the middle of the gaps."""
     targets = jnp.arange(100.0)[None, :, None]
     tau = jnp.float32([0.105, 0.505, 0.905])
     at = jnp.float32([10, 50, 90])[None, :, None]

@@ -1,4 +1,4 @@
-"""rlkit.ops.permutation: a bijection for every n, and uniform."""
+"""rlkit.ops.permutation: bijections for every n, uniformly distributed."""
 
 from math import factorial
 
@@ -27,7 +27,7 @@ def test_is_a_bijection_where_n_is_traced():
 
 
 @pytest.mark.parametrize("n", [7, 256, 300, 5000])
-def test_elements_do_not_depend_on_what_else_is_asked(n):
+def test_an_image_does_not_depend_on_the_other_elements(n):
     key, whole = jax.random.key(3), permute(jax.random.key(3), jnp.arange(n), n)
     part = jnp.array([[n - 1, 0], [2, n // 2]])
     np.testing.assert_array_equal(permute(key, part, n), whole[part])
@@ -55,7 +55,7 @@ def test_n_out_of_range_is_named():
 
 
 def draws(n, positions, count):
-    """[count, len(positions)] where permutations of n under `count` keys send some positions."""
+    """Images of some positions under permutations of n with `count` keys, [count, len(positions)]."""
     keys = jax.random.split(jax.random.key(n), count)
     return np.asarray(jax.jit(jax.vmap(lambda k: permute(k, jnp.array(positions), n)))(keys))
 
@@ -74,6 +74,7 @@ def test_every_small_permutation_is_as_likely(n):
     assert_uniform(counts)
 
 
+@pytest.mark.thorough
 @pytest.mark.optimized
 @pytest.mark.parametrize(("n", "positions"), [(16, (0, 1)), (16, (3, 12)), (257, (0, 1)), (260, (0, 16))])
 def test_single_and_pair_positions_are_uniform(n, positions):
@@ -86,14 +87,15 @@ def test_single_and_pair_positions_are_uniform(n, positions):
     assert_uniform(pairs[~np.eye(n, dtype=bool)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [16, 257, 1000])
 def test_both_parities_are_as_likely(n):
     def parity(permutation):
-        seen, odd = np.zeros(n, bool), 0
+        visited, odd = np.zeros(n, bool), 0
         for i in range(n):
             length = 0
-            while not seen[i]:
-                seen[i], i, length = True, permutation[i], length + 1
+            while not visited[i]:
+                visited[i], i, length = True, permutation[i], length + 1
             odd ^= (length - 1) & 1 if length else 0
         return odd
 
@@ -101,6 +103,7 @@ def test_both_parities_are_as_likely(n):
     assert 140 < odd < 260  # 6 sigma
 
 
+@pytest.mark.thorough
 def test_neighbors_are_scattered():
     for n in (960, 8192):
         steps = np.diff(draws(n, list(range(n)), 200), axis=1) % n
@@ -117,6 +120,7 @@ def test_permutations_are_bijections_and_differ(n):
         assert all(np.mean(np.asarray(rows[i] == rows[j])) < 0.05 for i, j in [(0, 1), (0, 2), (1, 2)])
 
 
+@pytest.mark.thorough
 @pytest.mark.optimized
 @pytest.mark.parametrize("n", [16, 257, 272])
 def test_permutations_of_one_key_are_independent(n):
@@ -127,7 +131,7 @@ def test_permutations_of_one_key_are_independent(n):
     assert_uniform(np.bincount(a * 16 // n * 16 + b * 16 // n, minlength=256), np.outer(bins, bins).ravel())
 
 
-def test_a_table_that_holds_n_exactly_is_not_walked():
+def test_no_loop_where_n_fills_its_table():
     def loops(n):
         text = jax.jit(lambda words: _walk(words, jnp.arange(n), n)).lower(jnp.zeros(9, jnp.uint32)).as_text("hlo")
         return text.count(" while(")

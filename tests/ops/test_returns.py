@@ -1,4 +1,4 @@
-"""Returns along time: numbers by hand, a float64 loop over every pattern of ends, identities, jit, vmap and grad."""
+"""Returns: numbers by hand, a float64 loop over every pattern of episode ends, identities, jit, vmap and grad."""
 
 import itertools
 from functools import partial
@@ -34,7 +34,7 @@ every_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 def stream(seed: int, shape: tuple[int, ...], end_rate: float = 0.3) -> dict[str, np.ndarray]:
-    """Random rows in float64; next_value is the next row's value but for episode ends, as in a true rollout."""
+    """Random rows in float64; next_value is the next row's value except at episode ends, as in a real rollout."""
     rng = np.random.default_rng(seed)
     rows = {k: rng.normal(size=shape) for k in ("reward", "value", "next_value", "log_prob", "behavior_log_prob")}
     rows |= {k: rng.random(shape) < end_rate for k in ("terminated", "truncated")}
@@ -49,7 +49,7 @@ def call(name: str, rows: dict, dtype=np.float32):
     return fn(*(rows[k] if rows[k].dtype == bool else rows[k].astype(dtype) for k in names))
 
 
-# The slow oracles: one stream, float64, each written from the definition as a recursion over episodes.
+# Slow references: one stream, float64, each a loop over the episode that follows its definition.
 
 
 def bootstrap_of(rows: dict, t: int) -> float:
@@ -83,7 +83,7 @@ def slow_n_step(rows: dict, n: int, t: int) -> float:
 
 
 def slow_lambda_returns(rows: dict) -> np.ndarray:
-    """The mixture of n-step returns: (1 - λ) Σ λ^(n-1) G^(n), the rest of the weight on the last of them."""
+    """Mixture of n-step returns: (1 - λ) Σ λ^(n-1) G^(n), the remaining weight on the last of them."""
     out = np.zeros(len(rows["reward"]))
     for t in range(len(out)):
         steps = next(i for i in range(t, len(out)) if is_last(rows, i)) - t + 1
@@ -131,7 +131,7 @@ SLOW = {
 @every_function
 @pytest.mark.parametrize("kind", ["terminated", "truncated", "both", "random"])
 def test_every_pattern_of_ends_against_a_slow_loop(name: str, kind: str):
-    """All 2^6 patterns of ends in six steps, as 64 streams side by side."""
+    """All 2^6 patterns of ends in six steps, in 64 streams."""
     rows = stream(0, (6, 64))
     ends = np.array(list(itertools.product([False, True], repeat=6))).T
     coin = np.random.default_rng(1).random(ends.shape) < 0.5
@@ -149,7 +149,7 @@ def test_every_pattern_of_ends_against_a_slow_loop(name: str, kind: str):
     [(False, True, [7.695, 9.0]), (True, False, [-7.695, -9.0]), (True, True, [-7.695, -9.0])],
 )
 def test_gae_by_hand_at_both_kinds_of_end(terminated: bool, truncated: bool, expected: list[float]):
-    """r = 1, V = 10, the final observation is worth 20; the row after the end belongs to another episode."""
+    """r = 1, V = 10, V(final observation) = 20; the row after the end belongs to another episode."""
     advantage = returns.gae(
         np.float32([1, 1, 1e6]),
         np.float32([10, 10, 10]),
@@ -229,7 +229,7 @@ def test_n_beyond_the_stream_is_the_whole_stream():
 @pytest.mark.parametrize("kind", ["terminated", "truncated"])
 @pytest.mark.parametrize("value", [1e6, np.nan, np.inf])
 def test_nothing_leaks_over_an_end(name: str, kind: str, value: float):
-    """What comes after the end of step 3 may be anything: the rows up to it stay bit-identical."""
+    """Rows after the end of step 3 do not change a bit of the rows before it."""
     rows = stream(4, (8,), end_rate=0.0)
     rows[kind] = np.arange(8) == 3
     changed = {k: v.copy() for k, v in rows.items()}
@@ -240,7 +240,7 @@ def test_nothing_leaks_over_an_end(name: str, kind: str, value: float):
 
 
 @every_function
-def test_a_nan_where_the_world_ended_is_not_read(name: str):
+def test_a_nan_at_a_terminal_state_does_not_enter(name: str):
     rows = stream(5, (16,))
     rows["next_value"] = np.where(rows["terminated"], np.nan, rows["next_value"])
     assert rows["terminated"].any()
@@ -256,16 +256,14 @@ def test_a_nan_where_the_world_ended_is_not_read(name: str):
 
 
 @every_function
-def test_jit_and_vmap_agree_with_streams_one_by_one(name: str):
+def test_a_batch_of_streams_agrees_with_streams_one_by_one(name: str):
     rows = stream(6, (12, 3))
-    whole = call(name, rows)
+    batch = call(name, rows)
     fn, names = FUNCTIONS[name]
     args = [jnp.asarray(rows[k] if rows[k].dtype == bool else rows[k].astype(np.float32)) for k in names]
-    alone = [fn(*(x[:, j] for x in args)) for j in range(3)]  # eagerly
-    mapped = jax.jit(jax.vmap(fn, in_axes=1, out_axes=1))(*args)
     for j in range(3):
-        jax.tree.map(lambda a, b, j=j: np.testing.assert_allclose(a[:, j], b, rtol=1e-5, atol=1e-6), whole, alone[j])
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), mapped, whole)
+        one = fn(*(x[:, j] for x in args))  # eagerly
+        jax.tree.map(lambda a, b, j=j: np.testing.assert_allclose(a[:, j], b, rtol=1e-5, atol=1e-6), batch, one)
 
 
 @every_function
@@ -322,13 +320,18 @@ def test_n_below_one_is_an_error():
         returns.n_step_returns(x, x, no, no, gamma=0.9, n=0)
 
 
-def test_the_loop_over_time_carries_one_row():
-    """GAE is hot: the compiled loop's state is the row, not the matrix; what can be done outside the loop is."""
+def test_the_loop_over_time_carries_one_row(monkeypatch):
+    """The carry of GAE's loop is one row, not the matrix, and all that does not depend on it is outside of the loop."""
+    loops, scan = [], jax.lax.scan
+
+    def recorded(body, carry, rows, **kwargs):
+        loops.append((body, carry, jax.tree.map(lambda x: x[0], rows)))
+        return scan(body, carry, rows, **kwargs)
+
+    monkeypatch.setattr(jax.lax, "scan", recorded)
     shape = (16, 3)
     x, flag = jnp.zeros(shape), jnp.zeros(shape, bool)
-    jaxpr = jax.make_jaxpr(partial(returns.gae, gamma=GAMMA, gae_lambda=LAMBDA))(x, x, x, flag, flag)
-    (scan,) = [eqn for eqn in jaxpr.jaxpr.eqns if eqn.primitive.name == "scan"]
-    body = scan.params["jaxpr"].jaxpr
-    assert scan.params["num_carry"] == 1
-    assert [v.aval.shape for v in body.outvars] == [(3,), (3,)]
-    assert len(body.eqns) <= 3  # multiply, add, select
+    returns.gae(x, x, x, flag, flag, gamma=GAMMA, gae_lambda=LAMBDA)
+    ((body, carry, row),) = loops
+    assert carry.shape == (3,)
+    assert len(jax.make_jaxpr(body)(carry, row).eqns) <= 3  # multiply, add, select

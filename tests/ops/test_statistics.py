@@ -70,13 +70,14 @@ def test_merging_is_the_same_in_any_order_and_as_all_at_once():
     close(merge(empty, empty), empty)
 
 
-def test_before_anything_was_seen_normalizing_changes_nothing():
+def test_normalizing_with_empty_statistics_changes_nothing():
     x = batch_of(3)
     close(statistics.normalize(statistics.running_init(EXAMPLE), x, clip=jnp.inf), jax.tree.map(np.float32, x))
     close(statistics.running_std(statistics.running_init(EXAMPLE)), jax.tree.map(np.ones_like, EXAMPLE))
 
 
-def test_one_far_mean_costs_no_digits():
+@pytest.mark.thorough
+def test_a_mean_far_from_zero_costs_no_precision():
     """N(1e4, 1), 1e7 samples in batches, float32: the deviation is within 1%, the mean within 0.01."""
 
     def add(stats, key):
@@ -173,7 +174,7 @@ def test_iqm_is_a_trimmed_mean_that_does_not_hide_nan():
 
 
 def test_the_bootstrap_is_stratified():
-    """Two tasks far apart: resampling runs within each task, every table keeps both tasks, so the mean hardly moves."""
+    """Runs are resampled within each of two tasks far apart, so that the mean of a table hardly varies."""
     scores = jnp.float32(np.stack([normal(10), 1000 + normal(10, seed=1)], axis=1))
     means = statistics.stratified_bootstrap(scores, KEY, jnp.mean, resamples=500)
     assert means.shape == (500,)
@@ -187,6 +188,7 @@ def test_the_bootstrap_is_stratified():
     assert abs(float(tasks.mean())) < 5 * float(tasks.std()) / np.sqrt(2000)
 
 
+@pytest.mark.thorough
 def test_the_interval_covers_its_confidence():
     """200 data sets of 30 normal runs: a 95% interval holds the true IQM, 0, in about 95%."""
     data = jnp.float32(normal(200, 30))

@@ -70,7 +70,7 @@ def test_one_window_and_many_agree():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), together, mapped)
 
 
-def test_what_lies_behind_the_mask_is_not_read():
+def test_entries_behind_the_mask_do_not_enter():
     reward, mask = np.float32([1, np.nan, np.inf]), flags(1, 0, 0)
 
     def total(reward):

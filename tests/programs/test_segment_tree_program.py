@@ -12,7 +12,6 @@ from rlkit.replay import segment_tree
 from rlkit.replay.segment_tree import total
 
 
-@pytest.mark.planned
 @pytest.mark.parametrize("statistics", [("sum",), ALL])
 def test_a_loop_of_writes_and_draws_copies_nothing(statistics):
     """The optimized program of a loop with a donated tree copies no level, and reads none as a whole."""
@@ -45,7 +44,6 @@ def large(text, opcode, size):
     return [shape for shape in found if np.prod([int(n) for n in shape.split(",")]) >= size]
 
 
-@pytest.mark.planned
 @pytest.mark.parametrize(("writer", "shape"), [(write, (4, 256)), (segment_tree.write_run, (4,))])
 def test_several_trees_by_vmap_select_no_whole_tree(writer, shape):
     capacity, rows = 2**17, 256

@@ -45,7 +45,6 @@ def add_and_sample(state, done, key):
     return state, slice_index.sample(state, key, 32)
 
 
-@pytest.mark.planned
 @pytest.mark.parametrize("num_states", [None, 4])
 @pytest.mark.parametrize("kind", ["strict", "strict, by episode", "padded"])
 def test_no_step_reads_the_whole_ring(kind, num_states):
@@ -61,7 +60,6 @@ def test_no_step_reads_the_whole_ring(kind, num_states):
     assert memory.alias_size_in_bytes >= size * (num_states or 1)
 
 
-@pytest.mark.planned
 def test_the_check_fails_for_a_step_that_reads_the_whole_ring():
     def step(state, done, key):
         new, drawn = add_and_sample(state, done, key)

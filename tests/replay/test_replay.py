@@ -13,7 +13,7 @@ from rlkit import replay
 from rlkit.replay import segment_tree
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k in FEW else pytest.param(k, marks=pytest.mark.thorough) for k in KINDS])
 def test_agrees_with_the_model(kind):
     harness = Harness(*KINDS[kind])
     random = np.random.default_rng(1)

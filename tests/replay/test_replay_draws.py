@@ -10,6 +10,7 @@ from replay_model import KINDS, B, Harness, Model, N, R, Start
 from scipy.stats import chi2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_that_may_be_drawn_is_drawn(kind):
     harness = Harness(*KINDS[kind])
@@ -77,6 +78,7 @@ def filled(kind: str) -> Harness:
     return harness
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_have_the_documented_probabilities(kind):
     """A family-wise alpha of 1e-6."""

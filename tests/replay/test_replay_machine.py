@@ -22,6 +22,7 @@ from rlkit import replay
 PRIORITIES = st.sampled_from([0.0, 1e-4, 0.5, 3.0, -2.0, 1e6, float("nan"), float("inf")])
 
 
+@pytest.mark.thorough
 def machine(harness: Harness) -> type[RuleBasedStateMachine]:
     class Machine(RuleBasedStateMachine):
         @initialize(seed=st.integers(0, 2**16))
@@ -70,6 +71,7 @@ def machine(harness: Harness) -> type[RuleBasedStateMachine]:
     return Machine
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", FEW)
 def test_random_operations(kind):
     harness = Harness(*KINDS[kind])

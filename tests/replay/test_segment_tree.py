@@ -114,6 +114,7 @@ def test_checkify_catches_an_index_out_of_range(index):
     assert drawn[0].get() is None
 
 
+@pytest.mark.thorough
 @pytest.mark.optimized
 @pytest.mark.parametrize("statistics", [ALL, ("max",), ("min", "sum")])
 def test_writing_in_any_order_gives_what_one_dense_pass_gives(statistics):
@@ -128,6 +129,7 @@ def test_writing_in_any_order_gives_what_one_dense_pass_gives(statistics):
     jax.tree.map(np.testing.assert_array_equal, tree, build(weights, statistics, fanout=4))
 
 
+@pytest.mark.thorough
 @pytest.mark.optimized
 def test_the_fan_out_changes_no_bit():
     capacity = 5000
@@ -147,6 +149,7 @@ def test_equal_values_sum_without_a_bias(size):
         assert abs(float(total(tree)) / (size * float(value)) - 1) < 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.optimized
 def test_no_drift_after_many_writes():
     capacity, rows = 5000, 128

@@ -84,6 +84,7 @@ WEIGHTS = {
 SAMPLERS = [(c, fanout, way) for c, fanout in ((7, 8), (5000, 2), (5000, 8)) for way in (True, False)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("capacity", "fanout", "stratified"), SAMPLERS)
 def test_draws_are_in_proportion_to_the_values(capacity, fanout, stratified):
     tree = build(WEIGHTS[capacity], fanout=fanout)
@@ -92,6 +93,7 @@ def test_draws_are_in_proportion_to_the_values(capacity, fanout, stratified):
     assert fits(counts, WEIGHTS[capacity], 1e-6 / len(SAMPLERS))
 
 
+@pytest.mark.thorough
 def test_a_biased_sampler_fails_the_chi_square_test():
     weights = WEIGHTS[5000]
     tree = build(weights)
@@ -111,6 +113,7 @@ def test_a_biased_sampler_fails_the_chi_square_test():
         assert not fits(counts, weights, 1e-6 / len(SAMPLERS)), name
 
 
+@pytest.mark.thorough
 def test_the_last_filled_leaf_is_drawn_at_its_frequency():
     for capacity in (2, 5, 1000):
         weights = np.zeros(capacity, np.float32)
@@ -132,6 +135,7 @@ def test_strata_are_drawn_from_their_own_part():
     assert np.any(ends[together] < edges[:-1])
 
 
+@pytest.mark.thorough
 def test_every_leaf_of_a_large_tree_can_be_drawn():
     """A float32 number addresses 2^24 leaves: of 2^26 it would draw every fourth."""
     size, count = 2**26, 65_536

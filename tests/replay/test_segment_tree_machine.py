@@ -3,6 +3,7 @@
 import hypothesis.strategies as st
 import jax
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -80,6 +81,7 @@ class Machine(RuleBasedStateMachine):
         assert segment_tree.maximum(self.tree) == counted.max(initial=0)
 
 
+@pytest.mark.thorough
 def test_random_operations_agree_with_the_model():
     limits = settings(max_examples=30, stateful_step_count=20, deadline=None, derandomize=True, database=None)
     run_state_machine_as_test(Machine, settings=limits)

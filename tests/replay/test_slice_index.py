@@ -81,6 +81,7 @@ def test_agrees_with_a_model_under_random_chunks(kind, near_wrap):
         assert_agrees(state, model, jax.random.key(i))
 
 
+@pytest.mark.thorough
 @pytest.mark.optimized
 @pytest.mark.parametrize(("num_rows", "num_envs", "slice_len"), [(4, 1, 4), (5, 2, 1)])
 @pytest.mark.parametrize("kind", ["strict", "strict, by episode"])
@@ -237,6 +238,7 @@ def test_types_are_the_same_with_64_bits():
     assert [leaf.dtype.name for leaf in batch] == ["uint32", "int32", "int32", "bool"]
 
 
+@pytest.mark.thorough
 def test_the_largest_ring():
     """2^31 - 1 steps in one environment: positions beyond 2^30 do not overflow."""
     rows = 2**31 - 1

@@ -43,6 +43,7 @@ NUM_CHI_SQUARE_TESTS = 10
 ALPHA = 1e-6 / NUM_CHI_SQUARE_TESTS  # so that all of them together fail by chance once in a million
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_have_the_documented_probabilities(kind):
     state, model = filled_twice(**KINDS[kind])
@@ -62,6 +63,7 @@ def test_a_short_and_a_long_episode(sampling):
     assert p_value(batch, wrong) < ALPHA
 
 
+@pytest.mark.thorough
 def test_a_biased_sampler_fails_the_chi_square_test():
     """Modulo 2^10 instead of all bits: some of 92 starts come 12/11 as often."""
     state = build(picture("." * 5 + "|" + "." * 95 + "|"), slice_len=5)
@@ -78,6 +80,7 @@ def test_the_last_step_is_drawn():
     np.testing.assert_allclose(np.bincount(batch.row, minlength=4) / 100_000, 0.25, atol=0.01)
 
 
+@pytest.mark.thorough
 def test_draws_reach_everything_among_hundreds_of_millions():
     """A ring of 600M rows that stores 346M, without a queue; float32 could name only every 32nd of its slices."""
     state = slice_index.init(600_000_000, 1, 4, cross_episodes=True)

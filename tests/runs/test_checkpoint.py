@@ -123,6 +123,7 @@ def damage(rng, newest, older):
     return name
 
 
+@pytest.mark.thorough
 def test_a_thousand_damages_are_detected_and_named_and_the_one_before_is_used(run):
     rng = random.Random(0)
     older = checkpoint.save(run, 10, tree(1.0), {})
@@ -161,6 +162,7 @@ def operations(run, step):
     return seen
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO, "kill"])
 def test_a_fault_before_any_operation_of_a_save_loses_nothing(tmp_path, monkeypatch, fault):
     """A full disk, a failing one and a kill, before each operation of one save."""
@@ -207,6 +209,7 @@ def test_what_reads_back_differently_is_reported_and_nothing_is_pruned(run, monk
     assert checkpoint.steps(run) == [10, 20]
 
 
+@pytest.mark.thorough
 def test_a_file_replaced_under_fault_is_the_old_one_or_the_new_one(tmp_path, monkeypatch):
     path, seen = tmp_path / "x", []
     files.replace(path, b"old")

@@ -117,6 +117,7 @@ class Killed(BaseException):
     """Stands for a kill: nothing after it runs."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO, "kill"])
 def test_a_fault_before_any_operation_leaves_all_or_nothing(tmp_path, monkeypatch, fault):
     """A full disk, a failing one and a kill, before each operation of one writer."""

@@ -167,6 +167,7 @@ def exact(dataset, random, num_slices, slice_len):
 CASES = [(1, 1.0), (2, 0.2), (6, 0.05), (12, 0.02)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("draw", "fair"), [(exact, True), (by_block, False), (by_step, False)])
 def test_every_slice_is_equally_likely(tmp_path, monkeypatch, draw, fair):
     """Chi-square; a family-wise alpha of 1e-6 for the fair sampler, and biased samplers that it must tell apart."""
@@ -208,6 +209,7 @@ def large(tmp_path):
     return datasets.load(folder)
 
 
+@pytest.mark.thorough
 def test_drawing_takes_little_of_a_large_dataset(large, monkeypatch):
     """What is held and what is looked at, counted: of 64 GiB the result, and of 16 MiB of flags some thousands."""
     looked = []
@@ -240,6 +242,7 @@ def mapped():
     return 1024 * int(re.search(r"RssFile:\s*(\d+) kB", Path("/proc/self/status").read_text())[1])
 
 
+@pytest.mark.thorough
 def test_what_was_read_is_not_held(large, monkeypatch):
     """The system may keep pages in its cache; they must not count as this process's."""
     monkeypatch.setattr(datasets, "_MAX_MAPPED", 12 * 2**20)

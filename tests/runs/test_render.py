@@ -23,6 +23,7 @@ def where(frame, color):
     return np.argwhere(np.all(np.abs(frame.astype(int) - ImageColor.getrgb(color)) <= 8, axis=-1)).mean(0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [*CLASSIC, *MINATAR, "Pong-misc", "Catch-bsuite", "FrozenLake-misc", "Probe-MaskedAction"]
 )
@@ -95,6 +96,7 @@ def test_each_channel_of_a_game_is_drawn_where_it_is(name):
         assert is_color(frame[300, 100], render._TILE)
 
 
+@pytest.mark.thorough
 def test_channels_mean_what_the_games_say():
     obs, state = jax.jit(envs.make("Breakout-MinAtar")[0].reset)(jax.random.key(0), envs.make("Breakout-MinAtar")[1])
     frame = render.frame("Breakout-MinAtar", state, obs)
@@ -104,6 +106,7 @@ def test_channels_mean_what_the_games_say():
     assert all(is_color(center(row, 5), render._CORAL) for row in (1, 2))  # bricks
 
 
+@pytest.mark.thorough
 def test_wrapped_states_and_stacked_or_flat_observations():
     env, params = envs.make("Breakout-MinAtar")
     obs, state = jax.jit(env.reset)(jax.random.key(0), params)

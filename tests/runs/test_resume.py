@@ -172,6 +172,7 @@ with run_directory.locked(run):  # whatever was forked meanwhile
 """
 
 
+@pytest.mark.thorough
 def test_a_lock_dies_with_its_process_and_not_with_the_children(tmp_path):
     command = [sys.executable, "-c", LOCKER, str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0)
@@ -191,6 +192,7 @@ def test_a_lock_dies_with_its_process_and_not_with_the_children(tmp_path):
         process.wait()
 
 
+@pytest.mark.thorough
 def test_where_there_are_no_locks_runs_go_on(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(errno.ENOLCK, "No locks available")
@@ -235,6 +237,7 @@ def answer(process):
     return out.split()
 
 
+@pytest.mark.thorough
 def test_twenty_updates_are_ten_and_ten_in_fresh_processes(tmp_path):
     """Another process, hash seed and working directory; every leaf bitwise equal."""
     config = SMALL | {"total_steps": 640, "num_minibatches": 2, "num_epochs": 2, "normalize_reward": True}
@@ -247,6 +250,7 @@ def test_twenty_updates_are_ten_and_ten_in_fresh_processes(tmp_path):
     assert without_clock(tmp_path / "half") == without_clock(tmp_path / "whole")
 
 
+@pytest.mark.thorough
 def test_the_step_compiles_once_for_chunks_of_every_length(tmp_path):
     """Lines of 3 updates, a last chunk of 1, and a resume."""
     names = []

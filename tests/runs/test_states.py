@@ -74,6 +74,7 @@ def test_what_was_restored_goes_on_as_the_original(tmp_path):
     assert raw(init(7)) != raw(state)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", FEW)
 def test_a_restored_replay_buffer_goes_on_as_the_original(tmp_path, kind):
     """A hundred adds, draws and updates later both are the same, bit for bit."""

@@ -1,10 +1,10 @@
-"""What an optimized program does to large arrays, and how many of its kernels wait at once, read from its text."""
+"""Facts about a compiled program from its text: operations on large arrays, and kernels that are ready at once."""
 
 import math
 import re
 from collections import deque
 
-# Reads or writes a few elements of a large array where it lies, or hands it on.
+# Operations that read or write a few elements of a large array in place, or only pass it on.
 IN_PLACE = {
     "parameter",
     "get-tuple-element",
@@ -26,25 +26,25 @@ _SHAPE = re.compile(r"(?:pred|[suf]\d+|bf16|c64)\[([\d,]*)\]")
 
 
 def large_operations(text: str, size: int) -> list[str]:
-    """The instructions of an optimized program that read or write arrays of `size` elements and more as a whole.
+    """Instructions that read or write a whole array of `size` elements or more, those inside of fusions included.
 
-    Also those inside fusions. A fusion that ends in a dynamic-update-slice of its parameter works in place.
+    A fusion that ends in a dynamic-update-slice of its parameter works in place.
     """
     lines = [match for line in text.splitlines() if (match := _LINE.match(line))]
     shapes = {name: _elements(shape) for name, shape, _, _ in (match.groups() for match in lines)}
-    found = []
+    instructions = []
     for name, shape, opcode, rest in (match.groups() for match in lines):
         operands = [shapes.get(operand, 0) for operand in re.findall(r"%?[\w.-]+", rest.split(")")[0])]
         if opcode not in IN_PLACE and max([_elements(shape), *operands]) >= size:
-            found.append(f"{name} = {shape} {opcode}")
-    return found
+            instructions.append(f"{name} = {shape} {opcode}")
+    return instructions
 
 
 def most_ready(text: str) -> dict[str, int]:
-    """The most kernels that are ready at once, of the program's entry and of the body of each of its loops.
+    """Largest number of kernels that are ready at once, in the program's entry and in the body of each loop.
 
-    Counted as XLA's CPU executor does, which takes the first kernel that became ready, but without the order that a
-    shared buffer imposes. Where more than eight are ready, it wakes another thread.
+    Counted as XLA's CPU executor does, which runs kernels in the order in which they became ready, but without the
+    dependences through shared buffers. Where more than eight are ready, it uses another thread.
     """
     bodies = set(re.findall(r"body=(%[\w.-]+)", text))
     counts = {}
@@ -77,5 +77,5 @@ def _peak(instructions: list[tuple[str, ...]]) -> int:
 
 
 def _elements(shape: str) -> int:
-    """Of the largest array in a shape's text."""
+    """Number of elements of the largest array in the text of a shape."""
     return max((math.prod(int(n) for n in dims.split(",") if n) for dims in _SHAPE.findall(shape)), default=0)
