@@ -109,7 +109,7 @@ class Batch(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What the minibatches of an update change."""
+    """State that the minibatches of an update change."""
 
     params: PyTree
     opt_state: PyTree
@@ -289,15 +289,14 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
     Raises:
       ConfigError: PPO cannot act in this action space, or a setting does not fit it.
     """
-    policy = policy_evaluation.make("ppo", config, obs_space, action_space, network)
-    static = Static(config, policy)
+    static = Static(config, policy_evaluation.make("ppo", config, obs_space, action_space, network))
     return Agent(
         init=partial(init, static),
         actor=actor,
-        act=partial(policy_evaluation.act, policy),
-        policy=partial(policy_evaluation.act_greedily, policy),
+        act=partial(policy_evaluation.act, static.policy),
+        policy=partial(policy_evaluation.act_greedily, static.policy),
         update=partial(update, static),
-        memory=policy_evaluation.start_memory(policy),
+        memory=policy_evaluation.start_memory(static.policy),
         check=config.check_rollout,
         static=static,
     )

@@ -46,7 +46,7 @@ class Memory(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting computes for learning."""
+    """Outputs of acting that learning needs."""
 
     raw: PyTree  # [D] the action before clipping or tanh, for a Box; else ()
     log_prob: Array  # []
