@@ -14,7 +14,7 @@ from rlkit.networks.initializers import stacked_init
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
-SETTINGS = (*encoder.SETTINGS, "dueling", "num_cosines")  # the fields that an agent's Config has under the same names
+SETTINGS = (*encoder.SETTINGS, "dueling", "num_cosines")  # fields of the same names in an agent's Config
 
 
 class ImplicitQuantiles(nn.Module):
@@ -44,18 +44,18 @@ class ImplicitQuantiles(nn.Module):
 
 
 def cosines(fractions: Array | np.ndarray, count: int) -> Array:
-    """cos(π i τ) for i = 0 .. count - 1: fractions [...] -> [..., count] float32."""
+    """Return cos(π i τ) for i = 0 .. count - 1: fractions [...] -> [..., count] float32."""
     frequencies = np.pi * np.arange(count)
     tau = jnp.asarray(fractions, jnp.float32)[..., None]
     return jnp.cos(tau * frequencies.astype(np.float32).reshape((1,) * (tau.ndim - 1) + (count,)))
 
 
 def implicit_quantiles(*, obs_space: Space, **settings: Any) -> Network:
-    """`ImplicitQuantiles` as a `Network`, whose functions take the fractions after the observation.
+    """Return `ImplicitQuantiles` as a `Network`, whose functions take the fractions after the observation.
 
     Args:
       obs_space: of the observations.
-      settings: the fields of `Encoder`, and those of `ImplicitQuantiles` but for the encoder.
+      settings: the fields of `Encoder`, and those of `ImplicitQuantiles` except the encoder.
     """
     make_encoder, others = encoder.split_settings(obs_space, settings)
     module = ImplicitQuantiles(make_encoder, **others)
