@@ -6,8 +6,9 @@ that fuses with nothing (benchmarks/ppo/NOTES.md).
 
 import functools
 import math
+import operator
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,34 +36,38 @@ def straight_line_keys(fn: Callable[Arguments, Result]) -> Callable[Arguments, R
 
     @functools.wraps(fn)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        (args, kwargs), converted = _to_straight((args, kwargs))
-        result = fn(*args, **kwargs)
-        return _to_default(result) if converted else result
+        if not _available():
+            return fn(*args, **kwargs)
+        new = [_convert(arg, _DEFAULT, _STRAIGHT) for arg in args]
+        new_kwargs = {name: _convert(arg, _DEFAULT, _STRAIGHT) for name, arg in kwargs.items()}
+        result: Any = fn(*new, **new_kwargs)  # type: ignore[arg-type]
+        if all(map(operator.is_, args, new)) and all(kwargs[name] is arg for name, arg in new_kwargs.items()):
+            return result
+        if type(result) is tuple:
+            return tuple(_convert(part, _STRAIGHT, _DEFAULT) for part in result)  # type: ignore[return-value]
+        return _convert(result, _STRAIGHT, _DEFAULT)
 
     return wrapped
 
 
-def _to_straight(tree: PyTree) -> tuple[PyTree, bool]:
-    """`tree` with keys of this generator, and True if there were any to convert."""
-    partitionable = getattr(getattr(jax, "threefry_partitionable", None), "value", False)  # else the bits are others
-    if _STRAIGHT is None or not partitionable or not enabled():
-        return tree, False
+def _available() -> bool:
+    """True if this generator exists in this version of JAX, is not turned off, and draws the bits of JAX's own."""
+    partitionable = getattr(getattr(jax, "threefry_partitionable", None), "value", False)
+    return _STRAIGHT is not None and partitionable and enabled()
+
+
+def _convert(tree: PyTree, before, after) -> PyTree:
+    """`tree` with all keys of the generator `before` as keys of `after`; without such keys, the same object."""
+
+    def of(leaf):
+        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        if not is_key or jax.random.key_impl(leaf) != before:
+            return leaf
+        return jax.random.wrap_key_data(jax.random.key_data(leaf), impl=after)
+
     leaves, structure = jax.tree.flatten(tree)
-    new = [_convert(leaf, _DEFAULT, _STRAIGHT) for leaf in leaves]
-    return jax.tree.unflatten(structure, new), any(a is not b for a, b in zip(leaves, new, strict=True))
-
-
-def _to_default(tree: PyTree) -> PyTree:
-    """`tree` with keys of JAX's generator: those that callers and files have."""
-    return jax.tree.map(lambda leaf: _convert(leaf, _STRAIGHT, _DEFAULT), tree)
-
-
-def _convert(leaf, before, after):
-    """`leaf`, or if it is an array of keys of the generator `before`, the same keys of `after`."""
-    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    if not is_key or jax.random.key_impl(leaf) != before:
-        return leaf
-    return jax.random.wrap_key_data(jax.random.key_data(leaf), impl=after)
+    new = [of(leaf) for leaf in leaves]
+    return tree if all(map(operator.is_, leaves, new)) else jax.tree.unflatten(structure, new)
 
 
 def _hash(key: Array, count: Array) -> tuple[Array, Array]:

@@ -96,6 +96,17 @@ def test_results_without_keys_among_the_arguments_stay():
     assert straight_line_keys(lambda: key)() is key
 
 
+def test_arguments_and_results_without_keys_are_the_same_objects():
+    metrics = {"b": jnp.ones(()), "a": jnp.ones(())}
+
+    @straight_line_keys
+    def step(key, argument):
+        assert argument is metrics
+        return key, argument
+
+    assert list(step(jax.random.key(0), metrics)[1]) == ["b", "a"]  # in their order
+
+
 def test_keys_of_other_generators_stay():
     def dtype_inside(key):
         dtypes = []
