@@ -130,7 +130,7 @@ def n_step_returns(
 
 
 class VTrace(NamedTuple):
-    """Result of `vtrace`."""
+    """Result of `vtrace`, two arrays [T, ...]."""
 
     target: Array  # [T, ...] float, v_t, the regression target of the value function
     advantage: Array  # [T, ...] float, ρ_t (r_t + γ v_{t+1} - V(o_t)), the weight of the gradient of log π(a_t | o_t)
