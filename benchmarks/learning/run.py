@@ -83,6 +83,7 @@ ROWS = {
     "dqn/cartpole": Row("dqn/cartpole", mean=475),
     "c51/cartpole": Row("c51/cartpole", mean=475),
     "qrdqn/cartpole": Row("qrdqn/cartpole", mean=475),
+    "iqn/cartpole": Row("iqn/cartpole", mean=475),
     "pqn/cartpole": Row("pqn/cartpole", mean=475),
     "r2d2/cartpole_no_velocity": Row("r2d2/cartpole_no_velocity", mean=400),
     "sac/pendulum": Row("sac/pendulum", mean=-200),
@@ -95,6 +96,7 @@ ROWS = {
         "dqn/breakout_minatar", {"replay": "prioritized"}, seeds=MINATAR_SEEDS, note="the same with priorities"
     ),
     "dqn/rainbow_breakout_minatar": _minatar("dqn/rainbow_breakout"),
+    "iqn/breakout_minatar": _minatar("iqn/breakout"),
     "pqn/breakout_minatar": _minatar("pqn/breakout"),
 }
 
