@@ -251,6 +251,7 @@ def test_noise_of_dense_layers():
     np.testing.assert_allclose(np.square(bias).mean(), sigma**2 * (2 / np.pi) ** 0.5, rtol=0.08)
 
 
+@pytest.mark.thorough
 def test_noisy_agents_explore_by_noise_alone():
     agent = dqn.make(dqn.Config(**SMALL, noisy=True), OBS, Discrete(4))
     state = start(agent)

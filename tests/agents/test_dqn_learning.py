@@ -86,6 +86,7 @@ def test_the_values_of_a_decision_process_are_found_from_sequences():
     np.testing.assert_allclose(state.agent.params, env.values(0.8), atol=0.005)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "settings"), [
     ("dqn", ALL | {"n_step": 3}),
     pytest.param("c51", {"v_min": 0.0, "v_max": 6.0, "num_atoms": 31}, marks=pytest.mark.optimized),

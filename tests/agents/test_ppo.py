@@ -381,6 +381,7 @@ def test_schedules_follow_the_environment_steps():
     np.testing.assert_allclose(rates, [0.02, 0.015, 0.01, 0.005, 0.0, 0.0], atol=1e-8)
 
 
+@pytest.mark.thorough
 def test_advantages_recomputed_each_epoch_change_the_second_epoch_only():
     hyper = ppo.Hyper(learning_rate=0.05)
     for recurrent in ("none", "gru"):

@@ -266,6 +266,7 @@ def test_the_contract_is_kept(suite):
         jax.jit(lambda key: env.reset(key, params))(jax.random.key(1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suite", ["brax", "pgx"])
 def test_vmapped_environments_equal_single_ones(suite):
     make, act = TINY[suite]
@@ -291,6 +292,7 @@ def test_five_values_distinguish_time_limit_and_termination():
     assert len(np.unique(obs[done][:, 0])) == done.sum() > 20
 
 
+@pytest.mark.thorough
 def test_five_values_give_the_same_episodes_as_six():
     """CartPole of gymnax before 1.0, where `done` includes the time limit."""
     new, params = envs.make("CartPole-v1", max_steps_in_episode=20)
@@ -372,6 +374,7 @@ def test_a_step_does_not_modify_its_arguments():
     assert state.env_state.metrics["x"] == 0
 
 
+@pytest.mark.thorough
 def test_player_0_against_random_opponents():
     env, params = PgxEnv("pgx:race", Race()), ()
     _, (obs, state, action, reward, terminated, truncated, final) = play_numpy(env, params, 400, legal)
@@ -544,6 +547,7 @@ def test_five_episodes_start_from_five_states(real):
     assert len(np.unique(first_obs[:5], axis=0)) == 5
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_final_observation_is_that_of_the_library(real):
     env, params, own = real
@@ -574,6 +578,7 @@ def test_the_final_observation_is_that_of_the_library(real):
     assert done.any()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_two_updates_of_ppo(real):
     env, params, _ = real

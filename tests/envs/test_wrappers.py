@@ -130,6 +130,7 @@ def test_frame_stack_of_images_and_masks():
     np.testing.assert_array_equal(final[0, 0, 0], [0, 0, 0, 0, 1, 1])
 
 
+@pytest.mark.thorough
 def test_action_repeat_sums_within_one_episode():
     wrapped = run(wrappers.ActionRepeat(Counter(), 3))
     _, state = RESET(jax.random.key(0), ())

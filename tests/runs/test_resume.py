@@ -69,6 +69,7 @@ def test_stopping_and_resuming_changes_nothing(trained, tmp_path):
     )
 
 
+@pytest.mark.thorough
 def test_a_damaged_newest_checkpoint_costs_only_time(trained, tmp_path):
     stopped = loop.train(SMALL, lambda line, state: line["step"] == 224, out=tmp_path / "run", show=False)
     (stopped.run / "checkpoints" / "000000000224" / "leaves.bin").write_bytes(b"")
@@ -104,6 +105,7 @@ def test_a_run_that_was_stopped_before_its_first_step_starts(trained, tmp_path):
         loop.resume(run, show=False)
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_stopped_while_compiling_starts_from_where_it_was_told_to(trained, tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
@@ -137,6 +139,7 @@ def test_ctrl_c_while_compiling_is_kept_until_the_run_can_be_resumed(trained, tm
     assert without_clock(resumed.run) == without_clock(trained[0].run)
 
 
+@pytest.mark.thorough
 def test_a_run_is_trained_by_one_process_at_a_time(trained, tmp_path):
     """And the next one may, whether the one before came to its end, failed or was killed."""
 
@@ -283,6 +286,7 @@ class TimeBomb:
         return obs, (inner, state[1] + 1), jnp.where(state[1] >= 20, jnp.nan, reward), *rest
 
 
+@pytest.mark.thorough
 def test_the_state_before_the_first_bad_update_of_a_chunk_is_kept(trained, tmp_path, monkeypatch):
     """The step, the quantity and the environment are named, and the last finite state is a checkpoint."""
     make = envs.make
@@ -300,6 +304,7 @@ def test_the_state_before_the_first_bad_update_of_a_chunk_is_kept(trained, tmp_p
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_environment_of_what_is_not_finite_is_named(tmp_path):
     stopped = loop.train(SMALL, lambda line, state: line["step"] == 64, out=tmp_path / "run", show=False)
 
@@ -313,6 +318,7 @@ def test_the_environment_of_what_is_not_finite_is_named(tmp_path):
         loop.resume(stopped.run, show=False)
 
 
+@pytest.mark.thorough
 def test_a_loss_or_a_parameter_that_overflows_is_named(tmp_path):
     config = THREE | {"learning_rate": 1e38, "max_grad_norm": math.inf}
     with pytest.raises(loop.NonFiniteError, match=r"(loss|grad_norm|params) of seed 5 is not finite after step \d+"):
