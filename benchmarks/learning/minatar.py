@@ -41,6 +41,7 @@ ROWS = {
     "DQN": Row("rlkit", "dqn/{game}_minatar", {}, "#1f77b4"),
     "DQN, priorities": Row("rlkit", "dqn/{game}_minatar", {"replay": "prioritized"}, "#17a2b8"),
     "Rainbow": Row("rlkit", "dqn/rainbow_{game}_minatar", {}, "#d62728"),
+    "C51": Row("rlkit", "c51/{game}_minatar", {}, "#ff7f0e"),
     "IQN": Row("rlkit", "iqn/{game}_minatar", {}, "#9467bd"),
     "PQN": Row("rlkit", "pqn/{game}_minatar", {}, "#2ca02c"),
     "rejax DQN": Row("rejax", "dqn", {}, "#7f7f7f"),

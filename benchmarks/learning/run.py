@@ -96,6 +96,7 @@ ROWS = {
         "dqn/breakout_minatar", {"replay": "prioritized"}, seeds=MINATAR_SEEDS, note="the same with priorities"
     ),
     "dqn/rainbow_breakout_minatar": _minatar("dqn/rainbow_breakout"),
+    "c51/breakout_minatar": _minatar("c51/breakout"),
     "iqn/breakout_minatar": _minatar("iqn/breakout"),
     "pqn/breakout_minatar": _minatar("pqn/breakout"),
 }
