@@ -104,7 +104,9 @@ def test_truncation_is_told_from_termination(name, settings):
 
 @pytest.mark.parametrize(("name", "env_name", "settings"), [
     ("dqn", "Probe-ObservationAction", {"noisy": True}),
-    ("c51", "Probe-MaskedAction", {"num_atoms": 11, "n_step": 2, "normalize_obs": True}),
+    pytest.param(
+        "c51", "Probe-MaskedAction", {"num_atoms": 11, "n_step": 2, "normalize_obs": True}, marks=pytest.mark.thorough
+    ),
 ])  # fmt: skip
 def test_the_best_policy_is_found(name, env_name, settings):
     env, params = envs.make(env_name)

@@ -255,6 +255,7 @@ def test_settings_and_spaces_that_do_not_fit():
 LEARNING = {"capacity": 2048, "batch_size": 64, "learning_starts": 256, "replay_ratio": 0.25, "hidden_sizes": (16,)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("env_name", "settings"), [
     ("Probe-ObservationAction", {"double": True, "replay": "prioritized"}),
     ("Probe-MaskedAction", {"munchausen": True, "dueling": True, "n_step": 2}),

@@ -348,6 +348,7 @@ def test_the_kl_coefficient_adapts_to_what_the_whole_update_moved():
         np.testing.assert_allclose(run(target)[2].kl_coef, 0.3 * factor, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_kl_of_a_recurrent_update_is_along_the_memories_of_after_it():
     """The memory before each step is another one under other parameters; acting again along the rollout shows it."""
     config = ppo.Config(hidden_sizes=(8,), recurrent="gru", memory_size=4, num_minibatches=1, kl_penalty=True)

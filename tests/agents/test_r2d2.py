@@ -42,8 +42,11 @@ def drawn(key, params):
 
 @pytest.fixture(scope="module", params=[
     {"burn_in": 4},
-    {"recurrent": "gru", "double": False, "rescale": False, "dueling": False, "burn_in": 0},
-    {"store_obs_once": True, "n_step": 5},
+    pytest.param(
+        {"recurrent": "gru", "double": False, "rescale": False, "dueling": False, "burn_in": 0},
+        marks=pytest.mark.thorough,
+    ),
+    pytest.param({"store_obs_once": True, "n_step": 5}, marks=pytest.mark.thorough),
 ])  # fmt: skip
 def setup(request):
     """An agent, its state with a rollout in the buffer, that rollout, and a sample of it."""

@@ -234,8 +234,8 @@ def test_gsde_holds_its_noise():
 
 @pytest.mark.parametrize(("env_name", "best", "settings"), [
     ("Probe-Continuous", 0.99, {}),
-    ("Probe-MaskedAction", 1.0, {"n_step": 2}),
-    ("Probe-ObservationAction", 1.0, {"replay": "prioritized"}),
+    pytest.param("Probe-MaskedAction", 1.0, {"n_step": 2}, marks=pytest.mark.thorough),
+    pytest.param("Probe-ObservationAction", 1.0, {"replay": "prioritized"}, marks=pytest.mark.thorough),
 ])  # fmt: skip
 def test_the_best_policy_is_found(env_name, best, settings):
     env, params = envs.make(env_name)

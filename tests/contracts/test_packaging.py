@@ -86,6 +86,7 @@ def test_a_wheel_from_the_source_distribution_is_the_same(wheel, tmp_path):
     assert contents(rebuilt) == contents(wheel)
 
 
+@pytest.mark.thorough
 def test_every_module_imports_from_the_wheel(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")

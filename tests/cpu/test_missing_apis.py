@@ -97,6 +97,7 @@ print(*np.concatenate([np.ravel(x) for x in jax.tree.leaves(state.agent.params)]
 """
 
 
+@pytest.mark.thorough
 def test_an_agent_learns_without_any_of_them():
     def numbers(remove):
         command = [sys.executable, "-c", PROGRAM.format(remove=remove)]

@@ -82,6 +82,7 @@ def train(name):
     return state.agent.params, metrics, jax.random.key_data(state.key)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", AGENTS)
 def test_updates_agree(name, without_tricks):
     *plain, plain_key = without_tricks(train, name)

@@ -269,7 +269,7 @@ def test_no_worker_outlives_the_pool(how, rest, number):
     parent.stdout.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_processes_started_by_an_environment_end_with_the_pool(number):
     code = POOL.replace("host_envs:Breaks", "host_envs:Engine").replace(", how={how!r}", "")
     parent = script(code + "time.sleep(60)")

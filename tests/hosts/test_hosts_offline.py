@@ -15,6 +15,8 @@ from rlkit.runs import collecting, datasets
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
+
 SAC = {
     "agent": "sac",
     "env": "gymnasium:Pendulum-v1",

@@ -71,7 +71,7 @@ def test_ppo_learns_and_writes_a_whole_run(tmp_path):
     assert (trained.run / "curve.png").exists()
 
 
-@pytest.mark.parametrize("values", [PPO, DQN], ids=["ppo", "dqn"])
+@pytest.mark.parametrize("values", [PPO, pytest.param(DQN, marks=pytest.mark.thorough)], ids=["ppo", "dqn"])
 def test_resume(tmp_path, values):
     """It continues from the checkpoint with new episodes; `module:Class` must be given again."""
     stopped = runs.train(values, lambda line, state: line["step"] >= 512, out=tmp_path / "run", show=False)

@@ -72,8 +72,8 @@ def test_truncation_differs_from_termination():
 @pytest.mark.parametrize(("env_name", "updates", "best", "config"), [
     ("Probe-ActionReward", 20, 1.0, {}),
     ("Probe-ObservationAction", 40, 1.0, {}),
-    ("Probe-MaskedAction", 40, 1.0, {}),
-    ("Probe-MultiDiscreteAction", 60, 1.0, {}),
+    pytest.param("Probe-MaskedAction", 40, 1.0, {}, marks=pytest.mark.thorough),
+    pytest.param("Probe-MultiDiscreteAction", 60, 1.0, {}, marks=pytest.mark.thorough),
     pytest.param("Probe-Continuous", 150, 0.97, {"log_std_init": -0.5}, marks=pytest.mark.thorough),
     pytest.param("Probe-Continuous", 150, 0.95, {"squash": True, "log_std_init": -0.5}, marks=pytest.mark.thorough),
     pytest.param("Probe-Continuous", 150, 0.9, {"gsde": True, "log_std_init": -1.0}, marks=pytest.mark.thorough),

@@ -78,6 +78,7 @@ def small_network(**settings):
     return (parts.func if network.parts else parts).__self__, network
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings",
     [

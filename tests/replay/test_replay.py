@@ -29,6 +29,7 @@ def test_agrees_with_the_model(kind):
             replay.check(harness.state)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", FEW)
 def test_jit_vmap_scan_and_a_loop_agree(kind):
     buffer, _ = KINDS[kind]

@@ -172,7 +172,11 @@ def test_no_drift_after_many_writes():
     assert summary(tree) == (0.0, np.inf, 0.0)
 
 
-@pytest.mark.parametrize(("capacity", "fanout"), [(1, 8), (300, 2), (40_000, 8)], ids=["one", "narrow", "wide"])
+@pytest.mark.parametrize(
+    ("capacity", "fanout"),
+    [(1, 8), (300, 2), pytest.param(40_000, 8, marks=pytest.mark.thorough)],
+    ids=["one", "narrow", "wide"],
+)
 def test_writing_a_run_equals_writing_its_leaves(capacity, fanout):
     random = np.random.default_rng(0)
     tree = build(random.random(capacity), fanout=fanout)

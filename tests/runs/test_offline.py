@@ -16,6 +16,8 @@ from rlkit.runs.config.load import read
 from rlkit.runs.programs.make import make_program
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
+
 TINY = {
     "env": "Probe-Continuous",
     "num_envs": 4,

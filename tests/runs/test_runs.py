@@ -157,6 +157,7 @@ def test_a_run_starts_from_anothers_parameters(trained, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.thorough
 def test_unfinished_returns_stay_with_the_run_they_came_from(tmp_path):
     config = SMALL | {"normalize_reward": True, "total_steps": 64}
     source = loop.train(config, out=tmp_path / "a", show=False)
@@ -165,6 +166,7 @@ def test_unfinished_returns_stay_with_the_run_they_came_from(tmp_path):
     assert float(started.returns.count) == float(source.state.agent.normalizer.returns.count) + 64
 
 
+@pytest.mark.thorough
 def test_target_networks_are_taken_over_too(tmp_path):
     config = {"agent": "dqn", "env": "CartPole-v1", "num_envs": 2, "num_steps": 4, "hidden_sizes": [8], "capacity": 64}
     config |= {"batch_size": 4, "learning_starts": 0, "eval_episodes": 2}
