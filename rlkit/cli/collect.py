@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import ENV_HELP, add_command
+from rlkit.cli.command import ENV_HELP, add_checkpoint, add_command
 from rlkit.cli.compilation_cache import enable_compilation_cache
 
 
@@ -16,7 +16,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--out", help="the dataset's folder (RUN/dataset)")
     parser.add_argument("--num-envs", type=int, default=16, help="environments side by side (%(default)s)")
     parser.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
-    parser.add_argument("--checkpoint", type=int, metavar="STEP", help="step of the checkpoint (the newest)")
+    add_checkpoint(parser)
     parser.add_argument("--seed", type=int, default=0, help="of the environments and the exploration (%(default)s)")
     parser.add_argument("--env", help=ENV_HELP)
 
@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
         options.out,
         num_envs=options.num_envs,
         greedy=options.greedy,
-        checkpoint=options.checkpoint,
+        step=options.step,
+        best=options.best,
         seed=options.seed,
         env=options.env,
     )

@@ -24,6 +24,13 @@ def add_command(
     return parser
 
 
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose a checkpoint of a run."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--step", type=int, help="step of the checkpoint (the newest)")
+    choice.add_argument("--best", action="store_true", help="the checkpoint that was evaluated best, with keep_best")
+
+
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add the argument CONFIG, and collect the words after it as `rest`: they depend on the config's keys."""
     parser.add_argument(

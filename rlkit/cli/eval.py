@@ -4,29 +4,33 @@ import argparse
 from contextlib import closing
 from typing import Any
 
-from rlkit.cli.command import ENV_HELP, add_command
+from rlkit.cli.command import ENV_HELP, add_checkpoint, add_command
 from rlkit.cli.compilation_cache import enable_compilation_cache
 from rlkit.cli.report import evaluation_line
 
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = add_command(commands, "eval", run, "greedy episodes of the newest checkpoint: mean, IQM and interval")
+    parser = add_command(commands, "eval", run, "greedy episodes of a checkpoint: mean, IQM and interval")
     parser.add_argument("run", metavar="RUN")
+    add_checkpoint(parser)
+    parser.add_argument("--episodes", type=int, help="greedy episodes for each seed (eval_episodes of the run)")
     parser.add_argument("--env", help=ENV_HELP)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the scores of a run's newest checkpoint, and write them into the run."""
+    """Print the scores of a run's checkpoint, and write those of the newest one into the run."""
     enable_compilation_cache()
     from rlkit.runs import files, run_directory, scores
     from rlkit.runs.policy import load_state
 
     path = run_directory.existing(options.run)
-    program, state, step = load_state(path, env=options.env)
+    overrides = {} if options.episodes is None else {"eval_episodes": options.episodes}
+    program, state, step = load_state(path, options.step, options.env, best=options.best, overrides=overrides)
     with closing(program):
         evaluation = scores.evaluate(program, state, step)
     print(evaluation_line(evaluation))
-    files.require_writable(path, f"run={options.run!r}")
-    scores.save(path, evaluation)
+    if options.step is None and not options.best:  # eval.json describes the run as it ended
+        files.require_writable(path, f"run={options.run!r}")
+        scores.save(path, evaluation)
     return 0

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import ENV_HELP, add_command
+from rlkit.cli.command import ENV_HELP, add_checkpoint, add_command
 from rlkit.cli.compilation_cache import enable_compilation_cache
 
 
@@ -13,6 +13,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--out", help="the GIF (RUN/policy.gif)")
     parser.add_argument("--seed", type=int, help="seed of the policy, in a run with several (the first)")
+    add_checkpoint(parser)
     parser.add_argument("--env", help=ENV_HELP)
     parser.add_argument("--max-steps", type=int, default=500, help="largest number of frames (%(default)s)")
 
@@ -22,5 +23,14 @@ def run(options: argparse.Namespace) -> int:
     enable_compilation_cache()
     from rlkit.runs.pictures.record import record
 
-    print(record(options.run, options.out, seed=options.seed, max_steps=options.max_steps, env=options.env))
+    gif = record(
+        options.run,
+        options.out,
+        seed=options.seed,
+        step=options.step,
+        best=options.best,
+        max_steps=options.max_steps,
+        env=options.env,
+    )
+    print(gif)
     return 0

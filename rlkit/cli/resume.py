@@ -3,21 +3,39 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import ENV_HELP, add_command
+from rlkit.cli.command import add_command
 from rlkit.cli.compilation_cache import enable_compilation_cache
+from rlkit.cli.overrides import parse_overrides
 from rlkit.cli.report import report
 
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = add_command(commands, "resume", run, "continue from the newest checkpoint")
+    usage = "rlkit resume RUN [--key value ...] [--env MODULE:CLASS]"
+    help = "continue from the newest checkpoint; keys make the run longer, or change what may change"
+    parser = add_command(commands, "resume", run, help, usage)
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--env", help=ENV_HELP)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Continue a run."""
+    """Continue a run, or print the keys that may change."""
+    if {"-h", "--help"} & set(options.rest):
+        return _print_keys(options.run)
+    overrides, flags = parse_overrides(options.rest, ("env",))
     enable_compilation_cache()
     from rlkit.runs.loop import resume
 
-    return report(resume(options.run, env=options.env))
+    return report(resume(options.run, overrides=overrides, env=flags.get("env")))
+
+
+def _print_keys(run: str) -> int:
+    """Print the keys of a run that may change, with their values."""
+    from rlkit.runs import changes, run_directory
+    from rlkit.runs.config.keys import describe_keys
+    from rlkit.runs.config.load import read
+    from rlkit.runs.config.parse import parse
+
+    config = parse(read(run_directory.existing(run) / run_directory.CONFIG))
+    print(describe_keys(config, lambda key: changes.may_change(key, config.run.agent)))
+    return 0

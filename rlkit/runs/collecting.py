@@ -25,7 +25,8 @@ def collect(
     *,
     num_envs: int = 16,
     greedy: bool = False,
-    checkpoint: int | None = None,
+    step: int | None = None,
+    best: bool = False,
     seed: int = 0,
     env: str | None = None,
 ) -> Path:
@@ -37,7 +38,8 @@ def collect(
       out: the dataset's folder; None for RUN/dataset.
       num_envs: environments side by side.
       greedy: True to act as in evaluation; False to explore as in training.
-      checkpoint: step of the checkpoint; None for the newest.
+      step: step of the checkpoint; None for the newest.
+      best: True for the checkpoint that was evaluated best, in a run with keep_best.
       seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts.
       env: the run's environment again, where it is the user's own code, `module:Class`.
 
@@ -56,7 +58,7 @@ def collect(
     folder = Path(out) if out is not None else path / "dataset"
     if not files.NAME.fullmatch(folder.name):
         raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try offline/first")
-    program, state, step = load_state(path, checkpoint, env)
+    program, state, step = load_state(path, step, env, best=best)
     with closing(program):
         if program.batched:
             state = jax.tree.map(lambda x: x[0], state)

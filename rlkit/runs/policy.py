@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import run_directory
+from rlkit.runs import changes, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.load import load_config, read
 from rlkit.runs.config.run_config import RunConfig
@@ -39,7 +39,14 @@ class Policy(NamedTuple):
         return action, memory
 
 
-def load(run: str | Path, *, seed: int | None = None, step: int | None = None, env: str | None = None) -> Policy:
+def load(
+    run: str | Path,
+    *,
+    seed: int | None = None,
+    step: int | None = None,
+    best: bool = False,
+    env: str | None = None,
+) -> Policy:
     """Load the policy of a run.
 
         agent = rlkit.load("runs/ppo-cartpole")
@@ -50,12 +57,13 @@ def load(run: str | Path, *, seed: int | None = None, step: int | None = None, e
       run: a run directory.
       seed: seed of the policy, where the run has several; None for the first.
       step: step of the checkpoint; None for the newest whole one.
+      best: True for the checkpoint that was evaluated best, in a run with keep_best.
       env: the run's environment again, where it is the user's own code, `module:Class`.
 
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
     """
-    program, state, step = load_state(run_directory.existing(run), step, env)
+    program, state, step = load_state(run_directory.existing(run), step, env, best=best)
     program.close()
     settings = program.config.run
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
@@ -75,12 +83,13 @@ def load(run: str | Path, *, seed: int | None = None, step: int | None = None, e
     )
 
 
-def stored_config(run: Path, env: str | None = None) -> RunConfig:
+def stored_config(run: Path, env: str | None = None, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Load the config of a run directory.
 
     Args:
       run: a run directory.
       env: the run's environment again, where it is the user's own code, `module:Class`.
+      overrides: keys that replace those of the file.
 
     Raises:
       ConfigError: `env` is needed and not given, or differs from the run's.
@@ -91,16 +100,24 @@ def stored_config(run: Path, env: str | None = None) -> RunConfig:
         raise ConfigError(
             f"env={env!r} must be that of run={str(run)!r}, {stored_env!r}; leave it out or give that one"
         )
-    return load_config(path, {} if env is None else {"env": env})
+    return load_config(path, {**(overrides or {}), **({} if env is None else {"env": env})})
 
 
-def load_state(run: Path, step: int | None = None, env: str | None = None) -> tuple[Program, PyTree, int]:
+def load_state(
+    run: Path,
+    step: int | None = None,
+    env: str | None = None,
+    *,
+    best: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[Program, PyTree, int]:
     """Load a checkpoint of a run.
 
     Args:
       run: a run directory.
       step: step of the checkpoint; None for the newest whole one.
-      env: as for `stored_config`.
+      env, overrides: as for `stored_config`.
+      best: True for the checkpoint that was evaluated best.
 
     Returns:
       The run's program, which the caller closes, the state, and its step.
@@ -109,13 +126,36 @@ def load_state(run: Path, step: int | None = None, env: str | None = None) -> tu
       ConfigError: there is no such checkpoint, or it does not fit the run's config.
     """
     checkpoints = checkpoint.Reader(run)
-    program = make_program(stored_config(run, env), dataset_streams(checkpoints.extra()))
+    config, extra = stored_config(run, env, overrides), checkpoints.extra()
+    if best:
+        step = best_step(extra, run)
+    changes.find(extra, config, run)
+    program = make_program(config, dataset_streams(extra))
     try:
         state, step, _ = checkpoints.restore(program.template, step)
     except BaseException:
         program.close()
         raise
     return program, state, step
+
+
+def best_evaluation(extra: Mapping[str, Any]) -> tuple[int, float] | None:
+    """Return the step and the mean return of the best evaluation that a checkpoint knows; None where it knows none."""
+    match extra.get("best"):
+        case [int(step), int() | float() as mean]:
+            return step, float(mean)
+    return None
+
+
+def best_step(extra: Mapping[str, Any], run: Path) -> int:
+    """Return the step of the best evaluation. Raises ConfigError where the run did not keep it."""
+    found = best_evaluation(extra)
+    if found is None:
+        raise ConfigError(
+            f"run={str(run)!r} must have been trained with keep_best: true for its best checkpoint; "
+            f"give a step, one of {', '.join(map(str, checkpoint.steps(run)))}"
+        )
+    return found[0]
 
 
 def dataset_streams(extra: Mapping[str, Any]) -> int | None:

@@ -9,6 +9,7 @@ class Schedule:
     def __init__(self, config: RunConfig):
         line, total, batch = config.updates_per_line, config.num_updates, config.steps_per_update
         self.line, self.total = line, total
+        self.eval_at_end = config.run.keep_best  # the last parameters may be the best
         self.eval_lines = max(1, round(every / (batch * line))) if (every := config.run.eval_every) else None
         self.save_lines = max(1, round((config.run.checkpoint_every or config.run.total_steps / 10) / (batch * line)))
 
@@ -18,6 +19,8 @@ class Schedule:
 
     def evaluates(self, update: int) -> bool:
         """Return True where an evaluation follows `update`."""
+        if self.eval_at_end and update == self.total:
+            return True
         return self.eval_lines is not None and update % (self.line * self.eval_lines) == 0
 
     def saves(self, update: int) -> bool:

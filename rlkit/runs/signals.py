@@ -1,13 +1,18 @@
-"""Ctrl-C and SIGTERM during a run."""
+"""Ctrl-C, SIGTERM and SIGHUP (the terminal was closed) during a run."""
 
 import signal
 import threading
 from types import FrameType
 from typing import Any
 
+NUMBERS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
 
 class Signals:
-    """Context that records Ctrl-C and SIGTERM, so that a run ends between two chunks; a second signal interrupts."""
+    """Context that records the signals that end a run, which then ends between two chunks; a second one interrupts.
+
+    A SIGHUP that is ignored, as under `nohup`, stays ignored.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None  # number of the first signal
@@ -15,7 +20,9 @@ class Signals:
 
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in NUMBERS:
+                if number not in (signal.SIGINT, signal.SIGTERM) and signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 self.previous[number] = signal.signal(number, self._record)
         return self
 

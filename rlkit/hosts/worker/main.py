@@ -17,7 +17,9 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Serve the pool on the file descriptors given on the command line: commands, answers, shared memory."""
     commands, answers, shared, number, parent = (int(argument) for argument in sys.argv[1:6])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool handles Ctrl-C
+    for name in ("SIGINT", "SIGHUP"):  # both reach every process of a terminal, and the pool's process handles them
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     recipe.hide_accelerators()
     for fd in (commands, answers, shared):
         os.set_inheritable(fd, False)  # child processes of an environment must not keep them open

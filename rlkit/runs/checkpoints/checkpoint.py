@@ -47,7 +47,9 @@ class _Stored(NamedTuple):
     sha256: str  # of leaves.bin, by the manifest
 
 
-def save(run: Path, step: int, state: PyTree, extra: dict[str, Any], *, keep: int | None = None) -> Path:
+def save(
+    run: Path, step: int, state: PyTree, extra: dict[str, Any], *, keep: int | None = None, best: int | None = None
+) -> Path:
     """Write a checkpoint, read it back to verify it, then delete all but the newest `keep`.
 
     Args:
@@ -56,6 +58,7 @@ def save(run: Path, step: int, state: PyTree, extra: dict[str, Any], *, keep: in
       state: pytree of arrays, typed keys included.
       extra: values that JSON can represent; `restore` returns them.
       keep: number of checkpoints that are not deleted; None for all.
+      best: step of one more that is not deleted.
 
     Returns:
       The checkpoint's directory. Where a whole checkpoint of this step exists, nothing is written.
@@ -94,7 +97,7 @@ def save(run: Path, step: int, state: PyTree, extra: dict[str, Any], *, keep: in
     if problem := find_damage(target):
         raise OSError(5, f"what was read back differs from what was written: {problem}", str(target))
     for old in steps(run)[: -keep or None] if keep else []:
-        if old != step:
+        if old not in (step, best):
             files.remove(folder / f"{old:012d}")
     return target
 

@@ -1,18 +1,25 @@
 """The keys of a config in text: values, types, ranges and meanings, for `--help`."""
 
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 
 
-def describe_keys(config: RunConfig) -> str:
-    """Return the keys of a config with their values, types or ranges, and meaning; one line a key."""
+def describe_keys(config: RunConfig, chosen: Callable[[str], bool] = lambda key: True) -> str:
+    """Return the keys of a config with their values, types or ranges, and meaning; one line a key.
+
+    Args:
+      config: as `parse` returns it.
+      chosen: True for a key that is to be shown.
+    """
     values, lines = config.flat(), []
     for title, model in zip(("run", "agent", "agent, may be swept"), schema(config.run.agent).models, strict=True):
-        lines.append(f"\n{title}:")
-        for name, field in model.model_fields.items():
+        fields = {name: field for name, field in model.model_fields.items() if chosen(name)}
+        lines += [f"\n{title}:"] if fields else []
+        for name, field in fields.items():
             left = f"  --{name} {_value_text(values[name])}"
             lines.append(f"{left:<44} {_field_type(field)}" + (f"; {field.description}" if field.description else ""))
     return "\n".join(lines).lstrip("\n")

@@ -57,6 +57,10 @@ def _check(config: RunConfig) -> None:
         )
     if config.num_updates >= 2**31:
         raise ConfigError(f"total_steps={run.total_steps} must be below {2**31} updates; try {batch * (2**31 - 1)}")
+    if run.keep_best and run.eval_every is None:
+        raise ConfigError(
+            "keep_best=true needs evaluations to compare; add e.g. eval_every: " + str(run.total_steps // 20)
+        )
     if run.seed + run.num_seeds > 2**31:
         raise ConfigError(f"seed={run.seed} must leave room for num_seeds={run.num_seeds}; try {2**31 - run.num_seeds}")
     if is_host(run.env[:200]):

@@ -47,5 +47,8 @@ class Settings(BaseModel):
     eval_episodes: Annotated[int, Interval(ge=1, le=2**20)] = Field(128, description="greedy episodes for each seed")
     checkpoint_every: _Steps | None = Field(None, description="steps between checkpoints; null for a tenth of the run")
     keep_checkpoints: PositiveInt = Field(3, description="number of newest checkpoints that are not deleted")
+    keep_best: bool = Field(
+        False, description="keep the checkpoint with the greatest mean of its greedy episodes too; needs eval_every"
+    )
     tensorboard: bool = Field(False, description="also write TensorBoard events")
     wandb: str | None = Field(None, description="also log to this Weights & Biases project")

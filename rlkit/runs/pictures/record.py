@@ -25,15 +25,19 @@ def record(
     out: str | Path | None = None,
     *,
     seed: int | None = None,
+    step: int | None = None,
+    best: bool = False,
     max_steps: int = 500,
     env: str | None = None,
 ) -> Path:
-    """Record one greedy episode of a run's newest checkpoint as a GIF.
+    """Record one greedy episode of a run's newest checkpoint, or of another, as a GIF.
 
     Args:
       run: a run directory.
       out: the GIF; None for RUN/policy.gif.
       seed: seed of the policy; None for the first.
+      step: step of the checkpoint; None for the newest.
+      best: True for the checkpoint that was evaluated best, in a run with keep_best.
       max_steps: largest number of frames.
       env: the run's environment again, where it is the user's own code, `module:Class`.
 
@@ -50,7 +54,7 @@ def record(
     path = Path(out) if out is not None else run_directory.existing(run) / "policy.gif"
     if path.is_dir():
         raise ConfigError(f"out={str(path)!r} must be a file, and it is a directory; try {path / 'policy.gif'}")
-    policy = load(run, seed=seed, env=env)
+    policy = load(run, seed=seed, step=step, best=best, env=env)
     files.require_writable(path.parent, f"out={str(path)!r}")
     frames = (_record_host if isinstance(policy.env, HostEnv) else _record_jax)(policy, max_steps)
     render.save_gif(frames, path)

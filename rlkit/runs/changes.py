@@ -1,0 +1,157 @@
+"""Changes of a run's config after its training has begun: which keys may change, and from which step on they did.
+
+Every checkpoint holds the config that led to it, so that an edited config.yaml is noticed, and the list of all changes.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from rlkit import agents
+from rlkit.runs import files
+from rlkit.runs.config import strict_yaml
+from rlkit.runs.config.errors import plain_value, show_value
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schema import schema
+from rlkit.types import ConfigError, PyTree
+
+FILE = "changes.json"
+
+# Keys of the run, and whether they may change once it has begun. Those of the agent's Hyper may, those of its Config
+# may not: they shape the program and its state.
+RUN_KEYS = {
+    "agent": False,
+    "env": False,
+    "env_kwargs": False,
+    "wrappers": False,
+    "num_envs": False,
+    "num_steps": False,
+    "total_steps": True,
+    "backend": True,
+    "num_workers": True,
+    "overlap": False,
+    "env_timeout": True,
+    "env_restarts": True,
+    "dataset": False,
+    "seed": False,
+    "num_seeds": False,
+    "log_every": True,
+    "eval_every": True,
+    "eval_episodes": True,
+    "checkpoint_every": True,
+    "keep_checkpoints": True,
+    "keep_best": True,
+    "tensorboard": True,
+    "wandb": True,
+}
+
+
+class Changes(NamedTuple):
+    """Keys whose values differ between a checkpoint's config and the present one."""
+
+    before: dict[str, Any]  # as YAML has them
+    now: dict[str, Any]
+
+    def __bool__(self) -> bool:
+        return bool(self.now)
+
+    def lines(self, step: int) -> list[str]:
+        """Return a line of text for each key."""
+        values = {key: (_text(self.before[key]), _text(self.now[key])) for key in self.now}
+        lines = [f"{key}: {before} -> {now} from step {step:,} on" for key, (before, now) in values.items()]
+        if "total_steps" in self.now and "schedule_steps" not in self.now:
+            lines.append(f"schedules that end with the run now end at step {self.now['total_steps']:,}")
+        return lines
+
+
+def find(extra: Mapping[str, Any], config: RunConfig, run: Path) -> Changes:
+    """Compare a config with that of a checkpoint.
+
+    Args:
+      extra: values of the checkpoint beside its state.
+      config: of the run from now on.
+      run: its directory, for errors.
+
+    Raises:
+      ConfigError: a key has changed that must not; the error names it.
+    """
+    stored = _stored(extra, run)
+    if stored is None:  # written by a version that did not record it
+        return Changes({}, {})
+    values = strict_yaml.parse(config.resolved())
+    fields = schema(config.run.agent).fields
+    # A key that the file lacks has its default, except schedule_steps: it is left out where it ends with the run.
+    for key in fields.keys() - {"schedule_steps"}:
+        default = None if fields[key].is_required() else plain_value(fields[key].get_default(call_default_factory=True))
+        stored.setdefault(key, default)
+    if ("schedule_steps" in stored) != ("schedule_steps" in values):
+        for mapping in (stored, values):
+            mapping.setdefault("schedule_steps", float(mapping["total_steps"]))
+    changed = [key for key in values if values[key] != stored.get(key)]
+    for key in changed:
+        if not may_change(key, config.run.agent):
+            raise ConfigError(
+                f"{key}={show_value(values[key])} must stay {_text(stored.get(key))} in run={str(run)!r}, which has "
+                f"begun; start another run with it: rlkit train CONFIG --init-from {run}"
+            )
+    return Changes({key: stored.get(key) for key in changed}, {key: values[key] for key in changed})
+
+
+def may_change(key: str, agent: str) -> bool:
+    """Return True for a key of an agent's configs that may change after the run has begun."""
+    return RUN_KEYS[key] if key in RUN_KEYS else key in schema(agent).models[2].model_fields
+
+
+def apply(state: PyTree, config: RunConfig, changes: Changes, step: int) -> PyTree:
+    """Return a TrainState [...] or [S, ...] with the Hyper of the present config, if one of its keys has changed.
+
+    Raises:
+      ConfigError: total_steps has changed to less than `step`, which the run has reached.
+    """
+    if "total_steps" in changes.now and config.num_updates * config.steps_per_update < step:
+        raise ConfigError(f"total_steps={config.run.total_steps} must be at least {step}, which the run has reached")
+    hyper = {name: np.float32(value) for name, value in config.hyper.items()}
+    current = state.agent.hyper
+    assert isinstance(current, agents.get(config.run.agent).Hyper)
+    if not changes.now.keys() & {*hyper, "total_steps"}:
+        return state
+    new = {name: jax.numpy.full_like(getattr(current, name), value) for name, value in hyper.items()}
+    return state.replace(agent=state.agent.replace(hyper=current.replace(**new)))
+
+
+def history(extra: Mapping[str, Any], changes: Changes, step: int) -> list[dict[str, Any]]:
+    """Return the changes that a checkpoint lists, and those at `step` if there are any."""
+    stored = extra.get("changes", [])
+    entries = [entry for entry in stored if isinstance(entry, dict)] if isinstance(stored, list) else []
+    if changes:
+        texts = {key: [_text(changes.before[key]), _text(changes.now[key])] for key in changes.now}
+        entries.append({"step": step, "changed": texts})
+    return entries
+
+
+def write(run: Path, entries: list[dict[str, Any]]) -> None:
+    """Write the list of changes into a run directory, whole or not at all."""
+    files.replace(run / FILE, json.dumps(entries, indent=1).encode() + b"\n")
+
+
+def _stored(extra: Mapping[str, Any], run: Path) -> dict[str, Any] | None:
+    """The config of a checkpoint as a mapping; None where it holds none."""
+    text = extra.get("config")
+    if text is None:
+        return None
+    try:
+        values = strict_yaml.parse(text) if isinstance(text, str) else None
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise ConfigError(f"run={str(run)!r} must hold checkpoints with their config, and it does not; train it anew")
+    return values
+
+
+def _text(value: Any) -> str:
+    """A value as it is written in a config."""
+    return strict_yaml.dump({"": value}).partition(": ")[2].strip() if not isinstance(value, dict) else str(value)

@@ -1,0 +1,205 @@
+"""A session of training: the loop around a compiled program, with its clock, files, display and signals."""
+
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from rlkit.hosts.pool import HostError
+from rlkit.hosts.processes import Interrupted
+from rlkit.runs import scores
+from rlkit.runs.checkpoints import checkpoint, transfer
+from rlkit.runs.metrics import MetricLines, summarize
+from rlkit.runs.pictures import curves
+from rlkit.runs.programs.protocol import Chunk, Program
+from rlkit.runs.progress import make_display
+from rlkit.runs.schedule import Schedule
+from rlkit.runs.signals import Signals
+from rlkit.types import ConfigError, PyTree
+
+OnChunk = Callable[[dict[str, Any], PyTree], bool | None]
+
+
+class NonFiniteError(RuntimeError):
+    """A loss, observation, reward or parameter became NaN or infinite. The last finite state was saved."""
+
+
+class Trained(NamedTuple):
+    """Result of a run that reached its end or was stopped."""
+
+    run: Path
+    state: PyTree  # a TrainState; leaves [S, ...] with several seeds
+    evaluation: dict[str, Any] | None  # the content of eval.json; None where the run was stopped by a signal
+    signal: int | None  # number of the signal that stopped the run, e.g. signal.SIGINT
+
+
+class Session:
+    """A run in progress: a compiled program with its files, display and signals."""
+
+    def __init__(
+        self,
+        program: Program,
+        path: Path,
+        on_chunk: OnChunk | None,
+        show: bool,
+        constants: Mapping[str, Any],
+        best: tuple[int, float] | None = None,
+    ):
+        config = program.config
+        self.constants, self.best = constants, best  # stored in each checkpoint; the best evaluation and its step
+        self.program, self.path, self.config, self.on_chunk = program, path, config, on_chunk
+        self.batch, self.schedule = config.steps_per_update, Schedule(config)
+        self.display = make_display(config.num_updates * self.batch, show=show)
+        self.background, self.signals = ThreadPoolExecutor(1), Signals()
+
+    def __enter__(self) -> "Session":
+        self.display.__enter__()
+        if self.program.note:
+            self.display.print(self.program.note)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.background.shutdown(cancel_futures=True)
+        self.display.__exit__(*exception)
+
+    def start(self, learned: transfer.Learned | None) -> Trained:
+        """Train from the first step, with the parameters and statistics of another run where they are given."""
+        with self.signals:
+            first_state = self.background.submit(self.program.start)  # two compilations side by side
+            self.program.compile()
+            state = first_state.result()
+            if learned is not None:
+                state = state.replace(agent=transfer.into(state.agent, learned))
+            checkpoint.save(self.path, 0, state, self._extra(0, 0.0))
+            state, step = self._train(state, 0, 0, 0.0)
+        return self._end(state, step)
+
+    def resume(self, state: PyTree, step: int, metrics_length: int, seconds: float) -> Trained:
+        """Train from environment step `step` to the end."""
+        with self.signals:
+            state, step = self._train(state, step, metrics_length, seconds)
+        return self._end(state, step)
+
+    def _train(self, state: PyTree, step: int, metrics_length: int, seconds: float) -> tuple[PyTree, int]:
+        """Train from environment step `step` to the end or a signal; the last state and its step."""
+        update, stop, signals = step // self.batch, False, self.signals
+        if update < self.config.num_updates:
+            self.program.compile()  # before the clock starts
+        if signals.received is None:
+            self.prepared = self.background.submit(self._prepare_evaluation)
+        lines = MetricLines(self.path, self.config, length=metrics_length, step=step)
+        with closing(lines):
+            self.program.should_stop = lambda: signals.received is not None
+            while update < self.config.num_updates and not stop and signals.received is None:
+                begin = time.perf_counter()
+                num_updates = self.schedule.next_line(update) - update
+                try:
+                    chunk = self.program.advance(state, np.int32(num_updates))
+                except (HostError, ConfigError):
+                    self._save(state, step, lines, seconds)
+                    raise
+                count = int(chunk.count)  # waits for the device
+                elapsed = time.perf_counter() - begin
+                if not chunk.finite:
+                    self._fail(state, chunk, update, lines, seconds)
+                if not count:  # a signal came before the first of these updates
+                    self._save(state, step, lines, seconds)
+                    break
+                state, update, seconds = chunk.state, update + count, seconds + elapsed
+                step = update * self.batch
+                line = self._metric_line(chunk, step, seconds, elapsed)
+                if self.schedule.evaluates(update):
+                    try:
+                        line |= self._evaluate(state)
+                    except (HostError, ConfigError):
+                        lines.add(line)
+                        self._save(state, step, lines, seconds)
+                        raise
+                lines.add(line)
+                self.display.update(step, line)
+                best = self._is_best(line)
+                stop = bool(self.on_chunk and self.on_chunk(line, state))
+                if best or stop or signals.received is not None or self.schedule.saves(update):
+                    self._save(state, step, lines, seconds)
+        return state, step
+
+    def _metric_line(self, chunk: Chunk, step: int, seconds: float, elapsed: float) -> dict[str, Any]:
+        """The metric line of a chunk that took `elapsed` seconds and ended at environment step `step`."""
+        count, num_seeds = int(chunk.count), self.config.run.num_seeds
+        return {
+            "step": step,
+            "seconds": round(seconds, 3),
+            "steps_per_second": round(count * self.batch * num_seeds / elapsed, 1),
+            **summarize({name: np.asarray(x)[:count] for name, x in chunk.metrics.items()}, num_seeds),
+        }
+
+    def _end(self, state: PyTree, step: int) -> Trained:
+        """Evaluate and draw the learning curve, unless a signal stopped the run."""
+        if self.signals.received is not None:
+            self.display.print(f"stopped at step {step} and saved; continue with: rlkit resume {self.path}")
+            return Trained(self.path, state, None, self.signals.received)
+        self.prepared.result()
+        evaluation = scores.evaluate(self.program, state, step)
+        scores.save(self.path, evaluation)
+        curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
+        return Trained(self.path, state, evaluation, None)
+
+    def _evaluate(self, state: PyTree) -> dict[str, Any]:
+        """The entries of greedy episodes in a metric line; none where a signal ends the episodes."""
+        self.prepared.result()
+        try:
+            summary = scores.summary(self.program.evaluate(state), self.program.batched)
+        except Interrupted:
+            return {}
+        return {f"eval_{name}": value for name, value in summary.items()}
+
+    def _is_best(self, line: Mapping[str, Any]) -> bool:
+        """True where a line has the best evaluation so far, and the run keeps the best one."""
+        means = [mean for mean in np.atleast_1d(line.get("eval_return_mean", [])) if mean is not None]
+        if not self.config.run.keep_best or not means:
+            return False
+        mean = float(np.mean(means))
+        if self.best is not None and mean <= self.best[1]:
+            return False
+        self.best = line["step"], mean
+        return True
+
+    def _prepare_evaluation(self) -> None:
+        """Compile evaluations, and compile and import what the end of a run needs."""
+        run = self.config.run
+        self.program.compile_evaluation()
+        scores.iqm_and_interval(np.zeros(run.num_seeds if self.program.batched else run.eval_episodes, np.float32))
+        importlib.import_module("matplotlib.backends.backend_agg")
+
+    def _save(self, state: PyTree, step: int, lines: MetricLines, seconds: float) -> None:
+        """Write a checkpoint, after the metric lines up to it."""
+        extra = self._extra(lines.sync(), seconds)
+        best = self.best[0] if self.best else None
+        checkpoint.save(self.path, step, state, extra, keep=self.config.run.keep_checkpoints, best=best)
+
+    def _extra(self, metrics_length: int, seconds: float) -> dict[str, Any]:
+        """The values of a checkpoint beside the state."""
+        return {
+            **self.constants,
+            "metrics_length": metrics_length,
+            "seconds": seconds,
+            "streams": self.program.num_streams,
+            "best": self.best,
+        }
+
+    def _fail(self, state: PyTree, chunk: Chunk, update: int, lines: MetricLines, seconds: float) -> NoReturn:
+        """Save the last finite state of a chunk that began with `state`, and raise NonFiniteError."""
+        failed_step = (update + int(chunk.count)) * self.batch
+        last_finite_step = failed_step - self.batch
+        state = self.program.state_before_last(state, chunk)
+        self._save(state, last_finite_step, lines, seconds)
+        quantity = self.program.name_non_finite(state, chunk)
+        raise NonFiniteError(
+            f"{quantity} is not finite after step {failed_step}; the state of step {last_finite_step} was kept; "
+            "a smaller learning_rate or max_grad_norm may help"
+        )

@@ -1,0 +1,181 @@
+"""A run that goes on with other keys: longer, with other scalars, or refused; never silently as before."""
+
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from tiny_runs import SMALL, digest, shared_compilations
+
+import rlkit
+from rlkit import agents
+from rlkit.cli import main
+from rlkit.runs import changes, loop, metrics
+from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config.settings import Settings
+from rlkit.types import ConfigError
+
+SCHEDULED = {**SMALL, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+        yield
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A finished run of ten updates, whose learning rate ended at zero."""
+    return loop.train(SCHEDULED, out=tmp_path / "run", show=False)
+
+
+def steps_of(run):
+    return [line["step"] for line in metrics.read(run)]
+
+
+def last_rate(run):
+    return metrics.read(run)[-1]["learning_rate"]
+
+
+def test_a_finished_run_is_made_longer_and_learns(finished, capfd):
+    """Twice the run with the keys' own meaning: the schedule ends with the longer run."""
+    before = jax.tree.map(np.asarray, finished.state.agent.params)
+    run, steps = finished.run, SMALL["total_steps"]
+    longer = loop.resume(run, overrides={"total_steps": 2 * steps})
+    assert "schedules that end with the run now end at step 640" in capfd.readouterr().err
+    assert float(longer.state.agent.hyper.schedule_steps) == 2 * steps
+    assert longer.evaluation["step"] == steps_of(run)[-1] == 2 * steps
+    assert any(
+        (np.asarray(a) != b).any()
+        for a, b in zip(jax.tree.leaves(longer.state.agent.params), jax.tree.leaves(before), strict=True)
+    )
+    assert json.loads((run / "changes.json").read_text()) == [
+        {"step": steps, "changed": {"total_steps": [str(steps), str(2 * steps)]}}
+    ]
+    again = loop.resume(run, show=False)  # the config of the run is the new one
+    assert digest(again.state) == digest(longer.state)
+
+
+def test_an_edited_config_is_applied_like_keys(finished, tmp_path):
+    config = finished.run / "config.yaml"
+    text = config.read_text()
+    assert "total_steps: 320" in text
+    config.write_text(text.replace("total_steps: 320", "total_steps: 480").replace("gamma: 0.99", "gamma: 0.5"))
+    longer = loop.resume(finished.run, show=False)
+    assert longer.evaluation["step"] == 480
+    assert float(longer.state.agent.hyper.gamma) == 0.5
+    (entry,) = json.loads((finished.run / "changes.json").read_text())
+    assert entry["changed"] == {"total_steps": ["320", "480"], "gamma": ["0.99", "0.5"]}
+
+
+def test_scalars_change_from_the_checkpoint_on(tmp_path):
+    """With a learning rate of zero from the middle on, the parameters stay those of the middle."""
+    stopped = loop.train(SMALL, lambda line, state: line["step"] == 160, out=tmp_path / "run", show=False)
+    params = digest(stopped.state.agent.params)
+    resumed = loop.resume(stopped.run, overrides={"learning_rate": 0.0}, show=False)
+    assert digest(resumed.state.agent.params) == params
+    assert "learning_rate: 0.0" in (stopped.run / "config.yaml").read_text()
+
+
+def test_changes_add_up(tmp_path):
+    stopped = loop.train(SMALL, lambda line, state: line["step"] == 160, out=tmp_path / "run", show=False)
+    loop.resume(stopped.run, lambda line, state: line["step"] == 224, overrides={"gamma": 0.9}, show=False)
+    loop.resume(stopped.run, overrides={"gamma": 0.8}, show=False)
+    entries = json.loads((stopped.run / "changes.json").read_text())
+    assert entries == [
+        {"step": 160, "changed": {"gamma": ["0.99", "0.9"]}},
+        {"step": 224, "changed": {"gamma": ["0.9", "0.8"]}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("hidden_sizes", [4]), ("num_envs", 8), ("seed", 3), ("env", "Acrobot-v1"), ("num_epochs", 7)]
+)
+def test_keys_that_shape_the_program_are_refused_by_name(finished, key, value):
+    before = {path: path.read_bytes() for path in finished.run.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=rf"^{key}=.* must stay .*has begun; .*--init-from"):
+        loop.resume(finished.run, overrides={key: value}, show=False)
+    assert {path: path.read_bytes() for path in finished.run.rglob("*") if path.is_file()} == before
+
+
+def test_an_edited_config_is_refused_where_the_policy_is_loaded(finished):
+    config = finished.run / "config.yaml"
+    config.write_text(config.read_text().replace("num_envs: 4", "num_envs: 8"))
+    with pytest.raises(ConfigError, match=r"^num_envs=8 must stay 4"):
+        rlkit.load(finished.run)
+
+
+def test_a_run_cannot_end_before_the_step_that_it_has_reached(finished):
+    with pytest.raises(ConfigError, match=r"^total_steps=100 must be at least 320, which the run has reached$"):
+        loop.resume(finished.run, overrides={"total_steps": 100}, show=False)
+
+
+def test_a_checkpoint_without_a_config_can_be_resumed(tmp_path, monkeypatch):
+    """One of a version that did not record it."""
+    extra = loop.Session._extra
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            loop.Session,
+            "_extra",
+            lambda self, *args: {k: v for k, v in extra(self, *args).items() if k not in ("config", "changes", "best")},
+        )
+        stopped = loop.train(SMALL, lambda line, state: line["step"] == 160, out=tmp_path / "run", show=False)
+    assert loop.resume(stopped.run, show=False).evaluation["step"] == 320
+
+
+def test_every_key_is_known_to_change_or_not():
+    assert set(changes.RUN_KEYS) == set(Settings.model_fields)
+    for agent in agents.names():
+        assert changes.may_change("learning_rate", agent)
+
+
+def test_keep_best_keeps_the_best_evaluation(tmp_path, monkeypatch):
+    """The best of three evaluations is neither the first nor the last, and older than the newest checkpoints."""
+    means = iter([1.0, 5.0, None, 2.0, 5.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    monkeypatch.setattr(loop.Session, "_evaluate", lambda self, state: {"eval_return_mean": next(means)})
+    config = {**SMALL, "eval_every": 32, "keep_best": True, "keep_checkpoints": 1}
+    trained = loop.train(config, out=tmp_path / "run", show=False)
+    assert checkpoint.steps(trained.run) == [64, 320]
+    assert rlkit.load(trained.run, best=True).step == 64
+    assert rlkit.load(trained.run).step == 320
+    assert main(["eval", str(trained.run), "--best", "--episodes", "4"]) == 0
+    assert json.loads((trained.run / "eval.json").read_text())["step"] == 320
+    assert main(["render", str(trained.run), "--step", "64", "--max-steps", "2"]) == 0
+    with pytest.raises(SystemExit):
+        main(["eval", str(trained.run), "--best", "--step", "64"])
+
+
+def test_best_needs_a_run_that_kept_it(finished):
+    with pytest.raises(ConfigError, match=r"keep_best: true for its best checkpoint; give a step, one of .*320"):
+        rlkit.load(finished.run, best=True)
+    with pytest.raises(ConfigError, match=r"^keep_best=true needs evaluations to compare; add e.g. eval_every: 16$"):
+        loop.train({**SMALL, "keep_best": True}, show=False)
+
+
+def test_resume_takes_keys_on_the_command_line(finished, capsys):
+    run = str(finished.run)
+    assert main(["resume", run, "--total-steps", "384", "--learning-rate=0.5"]) == 0
+    assert main(["resume", run, "--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert "--total_steps 384" in help_text
+    assert "--num_envs" not in help_text
+    assert main(["resume", run, "--num-envs", "2"]) == 2
+
+
+def test_a_closed_terminal_saves_like_sigterm(tmp_path):
+    def hang_up(line, state):
+        if line["step"] == 160:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    before = signal.getsignal(signal.SIGHUP)
+    stopped = loop.train(SMALL, hang_up, out=tmp_path / "run", show=False)
+    assert (stopped.signal, checkpoint.steps(stopped.run)[-1]) == (signal.SIGHUP, 160)
+    assert signal.getsignal(signal.SIGHUP) is before
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        assert loop.resume(stopped.run, hang_up, show=False).signal is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
