@@ -21,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
       The exit code: 0; 1 where a run or the system failed; 2 for a mistake; 128 + N after signal N.
     """
     words = sys.argv[1:] if arguments is None else arguments
+    if os.name == "nt":
+        print("rlkit: runs need a POSIX system, and this is Windows; use WSL (wsl --install)", file=sys.stderr)
+        return 2
     options = make_parser().parse_args(words)
     _make_own_code_importable(words)
     try:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rlkit.cli.command import add_command, add_config, print_keys_for_help
 from rlkit.cli.overrides import parse_overrides
+from rlkit.cli.train import FLAGS
 
 
 def add_to(commands: Any) -> None:
@@ -20,5 +21,5 @@ def run(options: argparse.Namespace) -> int:
     from rlkit.runs.config.load import load_config
     from rlkit.runs.describe import describe
 
-    print(describe(load_config(options.config, parse_overrides(options.rest)[0])))
+    print(describe(load_config(options.config, parse_overrides(options.rest, FLAGS)[0])))
     return 0

@@ -25,17 +25,19 @@ def run(options: argparse.Namespace) -> int:
     """Collect a dataset, and print its folder."""
     enable_compilation_cache()
     from rlkit.runs.collecting import collect
+    from rlkit.runs.progress import slow_note
 
-    folder = collect(
-        options.run,
-        options.steps,
-        options.out,
-        num_envs=options.num_envs,
-        greedy=options.greedy,
-        step=options.step,
-        best=options.best,
-        seed=options.seed,
-        env=options.env,
-    )
+    with slow_note("compiling ..."):
+        folder = collect(
+            options.run,
+            options.steps,
+            options.out,
+            num_envs=options.num_envs,
+            greedy=options.greedy,
+            step=options.step,
+            best=options.best,
+            seed=options.seed,
+            env=options.env,
+        )
     print(f"{folder}\nlearn from it: rlkit train CONFIG --dataset {folder}")
     return 0

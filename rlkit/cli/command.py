@@ -36,7 +36,12 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", metavar="CONFIG", help="a file, or a name such as ppo/cartpole; with --help, its keys"
     )
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    add_rest(parser)
+
+
+def add_rest(parser: argparse.ArgumentParser) -> None:
+    """Collect all further words as `rest`; there may be none."""
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
 
 
 def print_keys_for_help(options: argparse.Namespace) -> bool:

@@ -23,12 +23,14 @@ def run(options: argparse.Namespace) -> int:
     enable_compilation_cache()
     from rlkit.runs import files, run_directory, scores
     from rlkit.runs.policy import load_state
+    from rlkit.runs.progress import slow_note
 
     path = run_directory.existing(options.run)
     overrides = {} if options.episodes is None else {"eval_episodes": options.episodes}
-    program, state, step = load_state(path, options.step, options.env, best=options.best, overrides=overrides)
-    with closing(program):
-        evaluation = scores.evaluate(program, state, step)
+    with slow_note("compiling ..."):
+        program, state, step = load_state(path, options.step, options.env, best=options.best, overrides=overrides)
+        with closing(program):
+            evaluation = scores.evaluate(program, state, step)
     print(evaluation_line(evaluation))
     if options.step is None and not options.best:  # eval.json describes the run as it ended
         files.require_writable(path, f"run={options.run!r}")

@@ -1,5 +1,6 @@
 """Keys of a config that are given on the command line."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ def parse_overrides(words: Sequence[str], flags: Sequence[str] = ()) -> tuple[di
     Raises:
       ConfigError: a word that is no flag, a flag without a value, or one given twice.
     """
+    from rlkit.runs.config.errors import show_text, show_value
     from rlkit.runs.config.strict_yaml import parse
     from rlkit.types import ConfigError
 
@@ -27,7 +29,8 @@ def parse_overrides(words: Sequence[str], flags: Sequence[str] = ()) -> tuple[di
         word = left.pop(0)
         flag, equals, text = word.partition("=")
         if not flag.startswith("--") or flag == "--":
-            raise ConfigError(f"{word!r} must be a flag; write --key value")
+            remedy = f"--{word.replace('=', ' ', 1)}" if re.fullmatch(r"[\w.-]+=.+", word) else "--key value"
+            raise ConfigError(f"{show_value(word)} must be a flag; write {show_text(remedy)}")
         name, dot, inner = flag[2:].partition(".")
         key = "num_seeds" if name == "seeds" else name.replace("-", "_") + dot + inner
         if not equals:
@@ -42,5 +45,5 @@ def parse_overrides(words: Sequence[str], flags: Sequence[str] = ()) -> tuple[di
         try:
             values[key] = parse(text)
         except ValueError as error:
-            raise ConfigError(f"{flag}={text!r} must be one YAML value: {error}") from None
+            raise ConfigError(f"{flag}={show_value(text)} must be one YAML value: {error}") from None
     return values, texts

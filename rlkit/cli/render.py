@@ -22,15 +22,17 @@ def run(options: argparse.Namespace) -> int:
     """Record a GIF, and print its path."""
     enable_compilation_cache()
     from rlkit.runs.pictures.record import record
+    from rlkit.runs.progress import slow_note
 
-    gif = record(
-        options.run,
-        options.out,
-        seed=options.seed,
-        step=options.step,
-        best=options.best,
-        max_steps=options.max_steps,
-        env=options.env,
-    )
+    with slow_note("compiling ..."):
+        gif = record(
+            options.run,
+            options.out,
+            seed=options.seed,
+            step=options.step,
+            best=options.best,
+            max_steps=options.max_steps,
+            env=options.env,
+        )
     print(gif)
     return 0

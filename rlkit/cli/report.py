@@ -1,5 +1,7 @@
-"""The lines that `train`, `resume` and `eval` print about an evaluation."""
+"""Text that commands print: evaluations and tables."""
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -21,3 +23,21 @@ def evaluation_line(evaluation: dict[str, Any]) -> str:
         f"step {evaluation['step']}: greedy return {mean}, IQM {center} "
         f"[{low}, {high}] over {len(evaluation['seeds'])} seed(s) and {evaluation['episodes']} episodes"
     )
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table: fitted to the terminal, and with whole cells, separated by tabs, into a file or a pipe."""
+    if not sys.stdout.isatty():
+        print("\n".join("\t".join(" ".join(cell.split()) for cell in row) for row in (header, *rows)))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for name in header:
+        table.add_column(name, overflow="fold", min_width=min(len(name), 8))
+    for row in rows:
+        table.add_row(*map(Text, row))  # as Text, so that brackets are no markup
+    Console().print(table)

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_command
+from rlkit.cli.command import add_command, add_rest
 from rlkit.cli.compilation_cache import enable_compilation_cache
 from rlkit.cli.overrides import parse_overrides
 from rlkit.cli.report import report
@@ -15,7 +15,7 @@ def add_to(commands: Any) -> None:
     help = "continue from the newest checkpoint; keys make the run longer, or change what may change"
     parser = add_command(commands, "resume", run, help, usage)
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    add_rest(parser)
 
 
 def run(options: argparse.Namespace) -> int:

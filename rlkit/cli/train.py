@@ -8,6 +8,8 @@ from rlkit.cli.compilation_cache import enable_compilation_cache
 from rlkit.cli.overrides import parse_overrides
 from rlkit.cli.report import report
 
+FLAGS = ("out", "init_from")  # which are no keys of a config
+
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
@@ -21,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     from rlkit.runs.config.load import load_config
 
-    overrides, flags = parse_overrides(options.rest, ("out", "init_from"))
+    overrides, flags = parse_overrides(options.rest, FLAGS)
     config = load_config(options.config, overrides)
     enable_compilation_cache()
     from rlkit.runs.loop import train

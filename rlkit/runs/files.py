@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rlkit.types import ConfigError
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME = re.compile(r"[^\W_][\w.-]{0,99}")  # letters and digits of any script
 TEMPORARY = ".tmp-"  # prefix of what is not complete yet
 
 

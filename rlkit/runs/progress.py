@@ -1,7 +1,10 @@
 """Display of a run's progress: a live bar on a terminal or in a notebook, plain lines elsewhere."""
 
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -23,11 +26,37 @@ class Silent:
         """Show the progress at environment step `step`, with the metric line of that step."""
 
 
+def _print_later(text: str, seconds: float = 2.0) -> threading.Timer:
+    """Print a line of text to the error output after some seconds, unless the timer is cancelled before."""
+    timer = threading.Timer(seconds, print, (text,), {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+@contextmanager
+def slow_note(text: str) -> Iterator[None]:
+    """Print a line of text if the block takes more than two seconds."""
+    timer = _print_later(text)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class Plain(Silent):
     """A display of plain lines, at most one every few seconds, for logs."""
 
     def __init__(self, total: int, seconds: float = 5.0):
         self.total, self.seconds, self.last = total, seconds, -seconds
+        self.waiting = threading.Timer(0.0, lambda: None)  # replaced when the display starts
+
+    def __enter__(self) -> "Plain":
+        self.waiting = _print_later("compiling ...")
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.waiting.cancel()
 
     def print(self, text: str) -> None:
         """Show a line of text."""
@@ -35,6 +64,7 @@ class Plain(Silent):
 
     def update(self, step: int, line: dict[str, Any]) -> None:
         """Show the progress, unless a line was shown just before."""
+        self.waiting.cancel()
         now = time.monotonic()
         if now - self.last >= self.seconds or step >= self.total:
             self.last = now

@@ -37,20 +37,23 @@ def create(out: str | Path) -> Path:
 
 def next_free(stem: str, folder: str | Path = "runs") -> Path:
     """Return the first of folder/stem, folder/stem-2, folder/stem-3 ... that does not exist."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:80] or "run"
+    stem = re.sub(r"[^\w.-]+", "-", stem).strip("-._")[:80] or "run"
     names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, 1_000_000))
     return next(path for name in names if not os.path.lexists(path := Path(folder) / name))
 
 
 def existing(run: str | Path) -> Path:
-    """Return the path of an existing run directory.
+    """Return the path of an existing run directory; where that is a symlink, the directory that it points to.
 
     Raises:
-      ConfigError: it does not exist, is a symlink, or holds no resolved config.
+      ConfigError: it does not exist, or holds no resolved config.
     """
     path = Path(run)
     if path.is_symlink():
-        raise ConfigError(f"run={str(run)!r} must not be a symlink; give the directory it points to")
+        try:
+            path = path.resolve()
+        except (OSError, RuntimeError):
+            raise ConfigError(f"run={str(run)!r} must point to a run directory, and it is a loop of symlinks") from None
     if not path.is_dir():
         raise ConfigError(f"run={str(run)!r} must be a run directory, and there is none; {_other_runs(path)}")
     if not (path / CONFIG).is_file() or (path / CONFIG).is_symlink():
@@ -113,6 +116,21 @@ def locked(run: Path) -> Iterator[None]:
             if _is_same_file(path, descriptor):
                 path.unlink()
         os.close(descriptor)
+
+
+def is_locked(run: Path) -> bool:
+    """Return True where a process trains the run, as far as the system has locks."""
+    try:
+        descriptor = files.open_regular(run / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        _flock(descriptor)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _flock(descriptor: int) -> None:

@@ -279,7 +279,7 @@ def test_usage_errors_exit_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     assert caught.value.code == 2
-    assert "usage: rlkit" in capsys.readouterr().err
+    assert re.fullmatch(r"rlkit[a-z ]*: [^\n]+; see rlkit[a-z ]* --help\n", capsys.readouterr().err)
 
 
 def test_a_truncated_checkpoint_is_one_line(run, tmp_path, capsys):

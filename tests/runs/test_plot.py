@@ -118,3 +118,49 @@ def test_a_picture_that_cannot_be_written(tmp_path):
         curves.plot([run], tmp_path / "no" / "such" / "folder")
     with pytest.raises(ConfigError, match="run="):
         curves.plot([tmp_path / "none"], tmp_path / "x")
+
+
+def test_gaps_are_explained_below_the_axis():
+    found = curves.curve([line(10, None), line(20, 1.5), line(30, 2.0)])
+    assert found.missing == 1
+    label = curves.figure({"x": found, "y": found._replace(missing=0)}).axes[0].get_xlabel()
+    assert label == "environment steps\nx: no episode ended in 1 of 3 metric lines"
+
+
+def test_equal_curves_are_both_visible():
+    found = curves.curve([line(20, 1.5), line(30, 2.0)])
+    first, second, third = (
+        curves.figure({"x": found, "y": found, "z": found._replace(center=-found.center)}).axes[0].lines
+    )
+    assert first.get_linestyle() == third.get_linestyle() == "-"
+    assert second.get_linestyle() == "--"
+
+
+@pytest.mark.parametrize(
+    ("scale", "unit", "last"), [(1.0, "seconds", 30.0), (60.0, "minutes", 30.0), (3600.0, "hours", 30.0)]
+)
+def test_time_may_be_the_horizontal_axis(scale, unit, last):
+    lines = [line(step, 1.0) | {"seconds": step * scale} for step in (10, 20, 30)]
+    axes = curves.figure({"x": curves.curve(lines)}, x="time").axes[0]
+    assert axes.get_xlabel() == f"{unit} of training"
+    assert axes.lines[0].get_xdata()[-1] == last
+
+
+def test_smoothing_is_the_mean_over_the_last_lines():
+    found = curves.curve([line(step, value) for step, value in ((1, 4.0), (2, 0.0), (3, 2.0), (4, 6.0))])
+    np.testing.assert_allclose(found.smoothed(2).center, [4.0, 2.0, 1.0, 4.0])
+    np.testing.assert_allclose(found.smoothed(3).center, [4.0, 2.0, 2.0, 8 / 3])
+    np.testing.assert_allclose(found.smoothed(1).center, found.center)
+
+
+def test_one_run_has_its_environment_as_title(tmp_path):
+    lines = [line(20, 1.5), line(30, 2.0)]
+    for name in ("a", "b"):
+        (make_run(tmp_path / name, lines) / run_directory.CONFIG).write_text("env: CartPole-v1\n")
+    curves.plot([tmp_path / "a"], tmp_path / "one", smooth=2, x="time")
+    curves.plot([tmp_path / "a", tmp_path / "b"], tmp_path / "two")
+    assert "<!-- CartPole-v1 -->" in (tmp_path / "one.svg").read_text()
+    assert "<!-- CartPole-v1 -->" not in (tmp_path / "two.svg").read_text()
+    for arguments in ({"x": "place"}, {"smooth": 0}):
+        with pytest.raises(ConfigError, match="must be"):
+            curves.plot([tmp_path / "a"], tmp_path / "one", **arguments)

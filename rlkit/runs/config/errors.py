@@ -1,15 +1,40 @@
 """Text of a config's errors: one line with the key, the value, the rule and a remedy."""
 
+import math
 import re
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+_RULES = {  # by pydantic's type of the error, in YAML's words
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be a word",
+    "dict_type": "must be a mapping, such as {name: value}",
+    "none_required": "must be null",
+}
+
 
 def show_value(value: Any) -> str:
-    """A value as ASCII text of at most 60 characters."""
-    text = ascii(value)
+    """A value as it is written in YAML, as ASCII text of at most 60 characters; text stands in quotes."""
+    return show_text(_yaml(value))
+
+
+def show_text(text: str) -> str:
+    """Text cut after 60 characters."""
     return text if len(text) <= 60 else f"{text[:50]}..."
+
+
+def _yaml(value: Any) -> str:
+    """A value in YAML's words: null and true for None and True, brackets for lists."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_yaml, value[:60]))}]"
+    return ascii(value)
 
 
 def show_key(key: Any) -> str:
@@ -36,6 +61,10 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     elif field is None:  # a rule between fields, in the model's own words
         line = re.sub(r"^Value error, ", "", first["msg"])
     else:
+        if first["type"] in ("tuple_type", "list_type"):
+            rule = f"must be a list, such as {show_value(plain_value(field.get_default()) or ['a', 'b'])}"
+        elif first["type"] in _RULES:
+            rule = _RULES[first["type"]]
         if first["type"] == "value_error":
             rule = str(first.get("ctx", {}).get("error", rule))
         line = f"{key}={show_value(first['input'])} {rule}"

@@ -1,5 +1,6 @@
 """Config files: by path, by the name of a run directory, or by a short name such as ppo/cartpole."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,27 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     env = values.get("env")
     if isinstance(env, str) and is_own(env) and "env" not in (overrides or {}):
         raise ConfigError(f"env={show_value(env)} is code, and no file may name code to run; add --env {env[:80]}")
+    merged = dict(values)
     for key, value in (overrides or {}).items():
         outer, dot, inner = key.partition(".")
-        if dot and isinstance(values.get(outer, {}), dict):
-            values[outer] = {**values.get(outer, {}), inner: value}
+        if dot and isinstance(merged.get(outer, {}), dict):
+            merged[outer] = {**merged.get(outer, {}), inner: value}
         else:
-            values[key] = value
-    return parse(values, name="-".join([path.parent.name, path.stem]) if path.parent.name else path.stem)
+            merged[key] = value
+    try:
+        return parse(merged, name="-".join([path.parent.name, path.stem]) if path.parent.name else path.stem)
+    except ConfigError as error:
+        raise ConfigError(f"{_place(error, path, values, overrides or {})}{error}") from None
+
+
+def _place(error: ConfigError, path: Path, values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> str:
+    """The file and the line of the key that an error begins with; empty where that key is not from the file."""
+    key = re.split(r"[=.\s]", str(error), maxsplit=1)[0]
+    if key not in values or any(name.partition(".")[0] == key for name in overrides):
+        return ""
+    lines = files.read(path.resolve(), strict_yaml.MAX_BYTES).decode().splitlines()
+    numbers = [number for number, line in enumerate(lines, 1) if re.match(rf"[\"']?{re.escape(key)}[\"']?\s*:", line)]
+    return f"{path}, line {numbers[0]}: " if numbers else ""
 
 
 def read(path: Path) -> dict[Any, Any]:

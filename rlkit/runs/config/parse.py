@@ -9,7 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from rlkit import envs
 from rlkit.hosts.registry import checked_name, is_host
-from rlkit.names import did_you_mean
+from rlkit.runs.config import strict_yaml
+from rlkit.runs.config.aliases import similar_key
 from rlkit.runs.config.errors import explain, show_key, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
@@ -33,8 +34,9 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     keys = schema(agent)
     for key in values:
         if key not in keys.fields:
-            raise ConfigError(f"{show_key(key)} is not a key of a {agent} config{did_you_mean(key, keys.fields)}")
-    frozen = {key: _freeze(value, keys.fields[key].annotation) for key, value in values.items()}
+            raise ConfigError(f"{show_key(key)} is not a key of a {agent} config{similar_key(key, keys.fields)}")
+    typed = [(key, value, keys.fields[key].annotation) for key, value in values.items()]
+    frozen = {key: _freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
     if "schedule_steps" in keys.fields and "total_steps" in frozen:
         frozen.setdefault("schedule_steps", frozen["total_steps"])  # schedules end with the run
     run, agent_config, hyper = (_validate(model, frozen) for model in keys.models)
@@ -79,6 +81,15 @@ def _validate(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
         return model.model_validate(own, strict=True)
     except ValidationError as error:
         raise ConfigError(explain(model, error)) from None
+
+
+def _as_list(value: Any, annotation: Any) -> Any:
+    """A value of a list field as a list: `64,64` and `64` are lists there, as on other command lines."""
+    if typing.get_origin(annotation) is not tuple or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return [strict_yaml.scalar(word.strip()) for word in value.split(",")]
+    return [value] if isinstance(value, int | float) else value
 
 
 def _freeze(value: Any, annotation: Any) -> Any:

@@ -1,0 +1,123 @@
+"""What a mistake on the command line or in a config costs: one line with a remedy."""
+
+import re
+
+import pytest
+
+import rlkit
+from rlkit import cli
+from rlkit.cli.overrides import parse_overrides
+from rlkit.runs.config.load import load_config
+from rlkit.runs.config.parse import parse
+from rlkit.types import ConfigError
+
+BASE = {"agent": "ppo", "env": "CartPole-v1", "num_envs": 4, "num_steps": 8, "total_steps": 320}
+
+
+def refused(capsys, *words):
+    """The one line of a command line that argparse refuses."""
+    with pytest.raises(SystemExit) as error:
+        cli.main(list(words))
+    assert error.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"rlkit[^\n]*\n", err), err
+    return err
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as error:
+        cli.main(["--version"])
+    assert error.value.code == 0
+    assert re.fullmatch(rf"rlkit {rlkit.__version__} \(jax [\d.]+, jaxlib [\d.]+\)\n", capsys.readouterr().out)
+
+
+def test_a_misspelled_command_gets_a_suggestion(capsys):
+    assert "command='trian' must be one of train, check," in (said := refused(capsys, "trian", "ppo/cartpole"))
+    assert "did you mean 'train'?" in said
+    assert "did you mean" not in refused(capsys, "x")
+
+
+def test_a_missing_argument_is_named_and_no_other(capsys):
+    said = refused(capsys, "train")
+    assert "required: CONFIG;" in said
+    assert "rest" not in said
+    assert "rest" not in refused(capsys, "eval")
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("lr", "learning_rate"), ("discount", "gamma"), ("n_envs", "num_envs"), ("total-timesteps", "total_steps")],
+)
+def test_names_of_other_libraries_are_known(key, meant):
+    with pytest.raises(ConfigError, match=f"is not a key of a ppo config; did you mean '{meant}'\\?$"):
+        parse(BASE | {key: 1})
+
+
+def test_a_name_of_another_agent_is_not_suggested():
+    with pytest.raises(ConfigError, match=r"^buffer_size is not a key of a ppo config$"):
+        parse(BASE | {"buffer_size": 10})
+
+
+def test_key_equals_value_is_explained():
+    with pytest.raises(ConfigError, match=r"^'learning_rate=0\.1' must be a flag; write --learning_rate 0\.1$"):
+        parse_overrides(["learning_rate=0.1"])
+
+
+def test_a_long_value_is_cut():
+    with pytest.raises(ConfigError) as error:
+        parse_overrides(["--learning_rate", "[" * 4000])
+    assert len(str(error.value)) < 200
+    with pytest.raises(ConfigError) as error:
+        parse_overrides(["x" * 4000])
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [("64,32", (64, 32)), (64, (64,)), ([64], (64,)), ("128, 64", (128, 64)), ((8, 8), (8, 8))],
+)
+def test_lists_are_accepted_as_on_other_command_lines(given, sizes):
+    assert parse(BASE | {"hidden_sizes": given}).agent.hidden_sizes == sizes
+    assert parse(BASE | {"wrappers": "flatten,time_limit:9"}).run.wrappers == ("flatten", "time_limit:9")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("hidden_sizes", {"a": 1}, r"must be a list, such as \[64, 64\]"),
+        ("normalize_obs", None, r"normalize_obs=null must be true or false; the default is false"),
+        ("num_envs", None, r"num_envs=null must be a whole number"),
+        ("env_kwargs", [1, True], r"env_kwargs=\[1, true\] must be a mapping"),
+        ("learning_rate", "fast", r"learning_rate='fast' must be a number; the default is 0.0003"),
+        ("wandb", 3, r"wandb=3 must be a word; the default is null"),
+    ],
+)
+def test_messages_are_in_the_words_of_yaml(key, value, said):
+    with pytest.raises(ConfigError, match=said):
+        parse(BASE | {key: value})
+
+
+def test_the_line_of_a_mistake_is_named(tmp_path):
+    file = tmp_path / "mine.yaml"
+    lines = ["# a config", *(f"{key}: {value}" for key, value in BASE.items()), "", "gamma: 7", ""]
+    file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=rf"^{re.escape(str(file))}, line 8: gamma=7"):
+        load_config(file)
+    with pytest.raises(ConfigError, match=r"^gamma=9"):  # not from the file
+        load_config(file, {"gamma": 9})
+    file.write_text(file.read_text().replace("gamma", "gama"))
+    with pytest.raises(ConfigError, match="line 8: gama is not a key of a ppo config; did you mean 'gamma'"):
+        load_config(file)
+
+
+def test_check_accepts_the_flags_of_train(capsys):
+    words = ["--out", "runs/x", "--num_envs", "4", "--num_steps", "8", "--total_steps", "64", "--num_minibatches", "1"]
+    assert cli.main(["check", "ppo/cartpole", *words]) == 0
+    assert "num_envs" not in capsys.readouterr().err
+
+
+def test_windows_is_refused_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(cli.os, "name", "nt")
+    assert cli.main(["list"]) == 2
+    assert re.fullmatch(r"rlkit: [^\n]*WSL[^\n]*\n", capsys.readouterr().err)

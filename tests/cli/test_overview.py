@@ -1,0 +1,96 @@
+"""`rlkit runs` and `rlkit compare`: runs side by side, from their files alone."""
+
+import json
+import sys
+
+import pytest
+from tiny_runs import SMALL, shared_compilations
+
+from rlkit import cli
+from rlkit.runs import loop, overview, run_directory
+from rlkit.types import ConfigError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three runs: finished, stopped with another learning rate, and one whose config cannot be read."""
+    folder = tmp_path_factory.mktemp("runs")
+    loop.train(SMALL, out=folder / "a", show=False)
+    stop = lambda line, state: line["step"] == 160  # noqa: E731
+    stopped = loop.train({**SMALL, "learning_rate": 0.02, "seed": 3}, stop, out=folder / "b", show=False)
+    (stopped.run / "eval.json").unlink()
+    damaged = run_directory.create(folder / "c")
+    (damaged / "config.yaml").write_text("agent: [ppo\n")
+    return folder
+
+
+def rows(capsys):
+    return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+
+
+def test_runs_are_listed(folder, capsys):
+    assert cli.main(["runs", str(folder)]) == 0
+    header, first, second, damaged = rows(capsys)
+    assert header == ["run", "agent", "environment", "state", "steps", "return", "of", "minutes", "differs in"]
+    evaluation = json.loads((folder / "a" / "eval.json").read_text())
+    assert first[:7] == [
+        str(folder / "a"),
+        "ppo",
+        "CartPole-v1",
+        "finished",
+        "320 of 320",
+        f"{evaluation['mean']:.4g}",
+        "greedy",
+    ]
+    assert second[3:5] == ["stopped", "160 of 320"]
+    assert second[6] == "training"
+    assert first[8] == "seed=0, learning_rate=0.0003"
+    assert second[8] == "seed=3, learning_rate=0.02"
+    assert damaged[3].startswith("damaged: config=")
+
+
+def test_a_run_that_is_trained_now_is_marked(folder):
+    assert overview.read_run(folder / "a").state == "finished"
+    with run_directory.locked(folder / "a"):
+        assert overview.read_run(folder / "a").state == "training"
+    assert overview.read_run(folder / "a").state == "finished"
+
+
+def test_runs_are_compared(folder, capsys):
+    assert cli.main(["compare", str(folder / "a"), str(folder / "b")]) == 0
+    table = {row[0]: row[1:] for row in rows(capsys)}
+    assert table[""] == [str(folder / "a"), str(folder / "b")]
+    assert table["state"] == ["finished", "stopped"]
+    assert table["config: learning_rate"] == ["0.0003", "0.02"]
+    assert table["return, greedy mean"][1] == "-"
+    assert "config: num_envs" not in table
+    assert not any(name.startswith("version") for name in table)
+
+
+def test_a_terminal_gets_a_fitted_table(folder, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert cli.main(["runs", str(folder)]) == 0
+    assert "finished" in capsys.readouterr().out
+
+
+def test_an_empty_folder_is_one_line(tmp_path):
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ConfigError, match="`rlkit train` makes"):
+            overview.find(path)
+
+
+def test_a_symlink_to_a_run_is_that_run(folder, tmp_path):
+    link = tmp_path / "newest"
+    link.symlink_to(folder / "a")
+    assert run_directory.existing(link) == folder / "a"
+    link.unlink()
+    link.symlink_to(link)
+    with pytest.raises(ConfigError, match=r"run="):
+        run_directory.existing(link)
