@@ -7,6 +7,8 @@ cross-entropies without the targets' own entropies. Rainbow's noisy layers are t
 `dqn`.
 """
 
+import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,7 +20,8 @@ from flax import struct
 from pydantic import Field, model_validator
 
 from rlkit.agents.common import exploration, normalization, off_policy, q_learning
-from rlkit.agents.common.config import EpsilonHyper, OffPolicyConfig, OffPolicyHyper, Positive, TorsoConfig, as_arrays
+from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig
+from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
 from rlkit.agents.common.optimizer import Optimizer
@@ -35,7 +38,7 @@ class Config(OffPolicyConfig, TorsoConfig):
 
     double: bool = True
     dueling: bool = False
-    noisy: bool = False
+    noisy: bool = Field(False, description="learned noise in the heads explores, and epsilon is off")
     num_atoms: Annotated[int, Interval(ge=2)] = Field(51, description="of the distribution of returns")
     v_min: float = Field(-10.0, description="the return at the lowest atom")
     v_max: float = Field(10.0, description="the return at the highest atom")
@@ -45,6 +48,16 @@ class Config(OffPolicyConfig, TorsoConfig):
         if not self.v_min < self.v_max:
             raise ValueError(f"v_min={self.v_min:g} must be below v_max={self.v_max:g}; the returns lie between them")
         return self
+
+    def describe_update(
+        self, num_envs: int, num_steps: int, hyper: Mapping[str, float], episode_length: int | None
+    ) -> dict[str, str]:
+        length, gamma = math.inf if episode_length is None else episode_length, hyper["gamma"]
+        summed = length if gamma == 1.0 else (1.0 - gamma**length) / (1.0 - gamma)  # of rewards of 1
+        fitting = f"rewards of {self.v_min / summed:.3g} to {self.v_max / summed:.3g} in every step fit"
+        return super().describe_update(num_envs, num_steps, hyper, episode_length) | {
+            "returns": f"clipped to {self.v_min:g} to {self.v_max:g}" + (f"; {fitting}" if summed < math.inf else "")
+        }
 
     @property
     def atoms(self) -> np.ndarray:
@@ -99,7 +112,7 @@ def gradient_step(
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
     gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
-    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+    optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
     target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
     state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
@@ -110,10 +123,10 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     """The state before learning; `example` is one step without batch axes."""
     params = static.network.init(key, example.obs)
     return State(
-        hyper=as_arrays(hyper),
+        hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
         target_params=jax.tree.map(jnp.array, params),
-        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=off_policy.init(static.buffer, example, num_envs),
     )

@@ -8,8 +8,8 @@ parameters:
     policy   E[ -min(exp(β u), 100) log π(a|o) ]                             (advantage-weighted regression, eq. 7)
 
 so that no action outside of the data is ever evaluated. The policy of a bounded box is a normal whose mean is squashed
-into it and whose deviation does not depend on the observation; that of a discrete space is categorical. Time limits are
-bootstrapped from the true final observation.
+into it and whose deviation, of at least e^-5, does not depend on the observation; that of a discrete space is
+categorical. Time limits are bootstrapped from the true final observation.
 """
 
 from functools import partial
@@ -22,7 +22,8 @@ from flax import struct
 from pydantic import Field
 
 from rlkit.agents.common import action_distributions, normalization, off_policy, q_critics, validation
-from rlkit.agents.common.config import OffPolicyHyper, QCriticConfig, as_arrays
+from rlkit.agents.common.config import QCriticConfig
+from rlkit.agents.common.hyper import FiniteNonNegative, OffPolicyHyper, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
 from rlkit.agents.common.optimizer import Optimizer
@@ -33,6 +34,7 @@ from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 
 MAX_WEIGHT = 100.0  # of a transition in the policy's loss
+LOG_STD_MIN = -5.0  # as in the authors' code: below it, the likelihood of data that repeat themselves is unbounded
 
 
 class Config(QCriticConfig):
@@ -49,7 +51,7 @@ class Hyper(OffPolicyHyper):
 
     expectile: Annotated[Scalar, Interval(gt=0.0, lt=1.0), "of the values; 0.5 is their mean"] = 0.7
     advantage_weight: Annotated[
-        Scalar, Interval(ge=0.0), "β: 0 imitates the data, more prefers actions of larger advantage"
+        FiniteNonNegative, "β: 0 imitates the data, more prefers actions of larger advantage"
     ] = 3.0
 
 
@@ -118,7 +120,7 @@ def gradient_step(
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
     gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
-    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+    optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
     target_params = off_policy.target_update(
         params["critics"], state.target_params, state.hyper.tau, when=schedules.update_target
@@ -133,10 +135,10 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     networks = static.networks
     params = q_critics.init(networks, key, example.obs) | {"value": networks.value.init(value_key, example.obs)}
     return State(
-        hyper=as_arrays(hyper),
+        hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
         target_params=jax.tree.map(jnp.array, params["critics"]),
-        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=off_policy.init(static.buffer, example, num_envs),
     )
@@ -183,7 +185,7 @@ def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
     """
     needed = "a Discrete action space or a Box of floats with finite bounds"
     validation.check_action_space("iql", action_space, supported=supports(action_space), needed=needed)
-    networks = q_critics.make(config, obs_space, action_space, spread="constant")
+    networks = q_critics.make(config, obs_space, action_space, spread="constant", log_std_min=LOG_STD_MIN)
     static = Static(config, networks, off_policy.buffer(config))
     return Agent(
         init=partial(init, static),

@@ -30,7 +30,8 @@ from flax import struct
 from pydantic import Field, PositiveInt, model_validator
 
 from rlkit.agents.common import exploration, normalization, off_policy, validation
-from rlkit.agents.common.config import EpsilonHyper, OffPolicyConfig, OffPolicyHyper, Positive, TorsoConfig, as_arrays
+from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig
+from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
 from rlkit.agents.common.optimizer import Optimizer
@@ -67,8 +68,12 @@ class Hyper(OffPolicyHyper, EpsilonHyper):
     huber_delta: Annotated[Positive, "kappa of the paper"] = 1.0
     max_grad_norm: Positive = 10.0
     munchausen_alpha: Annotated[Scalar, Interval(ge=0.0, le=1.0), "share of the log-probability in the bonus"] = 0.9
-    munchausen_clip: Annotated[Scalar, Interval(le=0.0), "l_0, the least scaled log-probability in the bonus"] = -1.0
-    temperature: Annotated[Positive, "of the softmax of munchausen, and the scale of its log-probabilities"] = 0.03
+    munchausen_clip: Annotated[
+        Scalar, Interval(gt=-jnp.inf, le=0.0), "l_0, the least scaled log-probability in the bonus"
+    ] = -1.0
+    temperature: Annotated[FinitePositive, "of the softmax of munchausen, and the scale of its log-probabilities"] = (
+        0.03
+    )
 
 
 class State(struct.PyTreeNode):
@@ -182,7 +187,7 @@ def gradient_step(
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
     gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
-    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+    optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
     target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
     state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
@@ -193,10 +198,10 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     """The state before learning; `example` is one step without batch axes."""
     params = static.network.init(key, example.obs, midpoints(1))
     return State(
-        hyper=as_arrays(hyper),
+        hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
         target_params=jax.tree.map(jnp.array, params),
-        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=off_policy.init(static.buffer, example, num_envs),
     )

@@ -22,7 +22,8 @@ from flax import struct
 from pydantic import Field, PositiveInt
 
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
-from rlkit.agents.common.config import Activation, GaussianPolicyConfig, MinibatchConfig, TorsoConfig, as_arrays
+from rlkit.agents.common.config import Activation, GaussianPolicyConfig, MinibatchConfig, TorsoConfig
+from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.agents.common.policy_evaluation import Actor, Policy
@@ -46,7 +47,6 @@ class Config(MinibatchConfig, GaussianPolicyConfig, TorsoConfig):
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
     kl_penalty: bool = Field(False, description="add kl_coef * KL(old, new) to the loss")
     normalize_reward: bool = Field(False, description="divide rewards by the deviation of the discounted return")
-    learning_rate_schedule: Schedule = "constant"
     clip_schedule: Schedule = "constant"
 
     @property
@@ -57,24 +57,22 @@ class Config(MinibatchConfig, GaussianPolicyConfig, TorsoConfig):
         return self.model_copy(update={"old_log_prob": "collected"})
 
 
-class Hyper(struct.PyTreeNode):
+class Hyper(OptimizerHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off, but for `clip_eps_high`."""
 
-    learning_rate: Annotated[Scalar, Interval(ge=0.0)] = 3e-4
     gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
     gae_lambda: Annotated[Scalar, Interval(ge=0.0, le=1.0)] = 0.95
     clip_eps: Annotated[Scalar, Interval(gt=0.0)] = 0.2
     clip_eps_high: Annotated[Scalar, Interval(gt=0.0), "the clip above 1; infinity: as clip_eps"] = jnp.inf
     dual_clip: Annotated[Scalar, Interval(gt=1.0), "caps the loss of bad actions at -dual_clip * A"] = jnp.inf
     vf_clip_eps: Annotated[Scalar, Interval(gt=0.0), "the value may move so far before its loss is clipped"] = jnp.inf
-    vf_coef: Annotated[Scalar, Interval(ge=0.0)] = 0.5
-    ent_coef: Annotated[Scalar, Interval(ge=0.0)] = 0.0
+    vf_coef: FiniteNonNegative = 0.5
+    ent_coef: FiniteNonNegative = 0.0
     max_grad_norm: Annotated[Scalar, Interval(gt=0.0), "global norm"] = 0.5
     target_kl: Annotated[Scalar, Interval(ge=0.0), "an update ends at 1.5 times this KL divergence"] = jnp.inf
-    kl_coef: Annotated[Scalar, Interval(ge=0.0), "of the KL penalty, at the start"] = 1.0
+    kl_coef: Annotated[FiniteNonNegative, "of the KL penalty, at the start"] = 1.0
     kl_target: Annotated[Scalar, Interval(gt=0.0), "the KL of an update towards which kl_coef adapts"] = jnp.inf
-    adam_eps: Annotated[Scalar, Interval(gt=0.0)] = 1e-5
-    schedule_steps: Annotated[Scalar, Interval(gt=0.0), "environment steps that the schedules last"] = jnp.inf
+    adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-5
 
 
 class State(struct.PyTreeNode):
@@ -171,12 +169,12 @@ def gradient_step(
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
-    (config, policy), hyper = static, as_arrays(hyper)
+    (config, policy), hyper = static, as_arrays(hyper, static.config, num_envs)
     params = policy.network.init(key, example.obs, *((policy.network.memory,) if policy.recurrent else ()))
     return State(
         hyper=hyper,
         params=params,
-        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        opt_state=Optimizer.of(config, hyper, 0.0).init(params),
         normalizer=normalization.init(
             policy.obs_space, example, num_envs, obs=config.normalize_obs, reward=config.normalize_reward
         ),
@@ -210,7 +208,7 @@ def learn(
 ) -> tuple[Learner, dict[str, Array]]:
     """All epochs of an update; the metrics are means over the minibatches, up to the one that stopped it."""
     config, policy = static
-    optimizer = Optimizer.of(state.hyper, learning_rate)
+    optimizer = Optimizer.of(config, state.hyper, learning_rate)
     first_core = jax.tree.map(lambda x: x[0], rollout.extras.core)
 
     def epoch(learner: Learner, orders: Array):
@@ -254,9 +252,9 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     """Learn from one rollout [T, N, ...]; the metrics are means over the minibatches, see `learn`."""
     config, (num_steps, num_envs) = static.config, rollout.reward.shape
     config.check_rollout(num_envs, num_steps)
-    progress = state.num_updates.astype(jnp.float32) * (num_steps * num_envs) / state.hyper.schedule_steps
-    learning_rate = state.hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
-    clip = schedule(config.clip_schedule, progress)
+    before = state.num_updates.astype(jnp.float32) * (num_steps * num_envs)
+    learning_rate = Optimizer.scheduled_rate(config, state.hyper, before, before + num_steps * num_envs)
+    clip = schedule(config.clip_schedule, before / state.hyper.schedule_steps)
     batch = prepare(static, state, rollout)
     learner, metrics = learn(static, state, learning_rate, clip, rollout, batch, key)
     metrics["learning_rate"] = learning_rate

@@ -18,7 +18,15 @@ from flax import struct
 from pydantic import Field, PositiveInt
 
 from rlkit.agents.common import exploration, minibatches, normalization, q_learning, validation
-from rlkit.agents.common.config import EpsilonHyper, MinibatchConfig, Positive, TorsoConfig, as_arrays
+from rlkit.agents.common.config import MinibatchConfig, TorsoConfig
+from rlkit.agents.common.hyper import (
+    EpsilonHyper,
+    FiniteNonNegative,
+    FinitePositive,
+    OptimizerHyper,
+    Positive,
+    as_arrays,
+)
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.agents.common.q_learning import Actor
@@ -27,7 +35,6 @@ from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
 from rlkit.ops.chunked import chunked_map
 from rlkit.ops.returns import lambda_returns
-from rlkit.ops.schedules import Schedule, schedule
 from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, Transition
 
@@ -38,18 +45,16 @@ class Config(MinibatchConfig, TorsoConfig):
     layer_norm: bool = Field(True, description="after each dense layer; convolutions have none")
     dueling: bool = False
     num_epochs: PositiveInt = 2
-    learning_rate_schedule: Schedule = "constant"
 
 
-class Hyper(EpsilonHyper):
+class Hyper(OptimizerHyper, EpsilonHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
-    learning_rate: Annotated[Scalar, Interval(ge=0.0)] = 2.5e-4
+    learning_rate: FiniteNonNegative = 2.5e-4
     gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
     q_lambda: Annotated[Scalar, Interval(ge=0.0, le=1.0), "0 is one-step Q-learning"] = 0.65
     max_grad_norm: Annotated[Positive, "global norm"] = 10.0
-    adam_eps: Positive = 1e-5
-    schedule_steps: Annotated[Positive, "environment steps that the schedules last"] = jnp.inf
+    adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-5
 
 
 class State(struct.PyTreeNode):
@@ -102,9 +107,9 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     """The state before learning; `example` is one step without batch axes."""
     params = static.network.init(key, example.obs)
     return State(
-        hyper=as_arrays(hyper),
+        hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
-        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         num_steps=jnp.zeros((), jnp.uint32),
     )
@@ -148,9 +153,9 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     config, hyper = static.config, state.hyper
     num_steps, num_envs = rollout.reward.shape
     config.check_rollout(num_envs, num_steps)
-    progress = state.num_steps.astype(jnp.float32) / hyper.schedule_steps
-    learning_rate = hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
-    optimizer = Optimizer.of(hyper, learning_rate)
+    before = state.num_steps.astype(jnp.float32)
+    rate = Optimizer.scheduled_rate(config, hyper, before, before + num_steps * num_envs)
+    optimizer = Optimizer.of(config, hyper, rate)
     data = minibatches.flat(Batch(rollout.obs, rollout.action, targets(static, state, rollout)))
 
     def step(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[Any, tuple[dict[str, Array], Array]]:
@@ -166,7 +171,7 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
         normalizer=normalization.update(state.normalizer, static.obs_space, rollout, hyper.gamma),
         num_steps=exploration.add_steps(state.num_steps, num_steps * num_envs),
     )
-    return state, metrics.means() | {"learning_rate": jnp.asarray(learning_rate)}
+    return state, metrics.means() | {"learning_rate": rate}
 
 
 def supports(action_space: Space) -> bool:

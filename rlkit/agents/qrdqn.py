@@ -14,7 +14,8 @@ from flax import struct
 from pydantic import Field
 
 from rlkit.agents.common import exploration, normalization, off_policy, q_learning
-from rlkit.agents.common.config import EpsilonHyper, OffPolicyConfig, OffPolicyHyper, Positive, TorsoConfig, as_arrays
+from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig
+from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
 from rlkit.agents.common.optimizer import Optimizer
@@ -31,7 +32,7 @@ class Config(OffPolicyConfig, TorsoConfig):
 
     double: bool = True
     dueling: bool = False
-    noisy: bool = False
+    noisy: bool = Field(False, description="learned noise in the heads explores, and epsilon is off")
     num_quantiles: Annotated[int, Interval(ge=1)] = Field(51, description="of the distribution of returns")
 
 
@@ -86,7 +87,7 @@ def gradient_step(
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
     gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
-    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+    optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
     target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
     state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
@@ -97,10 +98,10 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     """The state before learning; `example` is one step without batch axes."""
     params = static.network.init(key, example.obs)
     return State(
-        hyper=as_arrays(hyper),
+        hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
         target_params=jax.tree.map(jnp.array, params),
-        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=off_policy.init(static.buffer, example, num_envs),
     )

@@ -8,9 +8,9 @@ where an episode starts. On the `unroll_len` rows after those a gradient step mi
 
 with the rescaling h of Pohlen et al. (2018), a* chosen by the online network, and n-step returns that stop at every
 episode end. The priority of a sequence is 0.9 max |TD error| + 0.1 mean |TD error|. Environment i of N explores with
-probability ε^(1 + 7 i / (N - 1)) (Horgan et al. 2018). Departures from the paper: acting and learning alternate, the
-returns of a sequence's last n - 1 rows end with it and are shorter than n, and returns are bootstrapped over time
-limits from the true final observation, evaluated with the memory after the last step.
+probability ε^(1 + 7 i / (N - 1)) (Horgan et al. 2018), one alone with an ε that falls to 0.05. Departures from the
+paper: acting and learning alternate, the returns of a sequence's last n - 1 rows end with it, and returns are
+bootstrapped over time limits from the true final observation, evaluated with the memory after the last step.
 """
 
 from functools import partial
@@ -25,10 +25,12 @@ from pydantic import Field, PositiveInt
 
 from rlkit import replay
 from rlkit.agents.common import exploration, normalization, off_policy, validation
-from rlkit.agents.common.config import EpsilonHyper, OffPolicyConfig, OffPolicyHyper, TorsoConfig, as_arrays
+from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig
+from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import ReplayState, Schedules
 from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.policy_evaluation import episode_starts
 from rlkit.agents.common.q_learning import Static
 from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
@@ -64,11 +66,15 @@ class Config(OffPolicyConfig, TorsoConfig):
 class Hyper(OffPolicyHyper, EpsilonHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
-    beta: Annotated[Scalar, Interval(ge=0.0), "of prioritized replay, at the start"] = 0.6
-    beta_end: Annotated[Scalar, Interval(ge=0.0), "of prioritized replay, after schedule_steps"] = 0.6
-    epsilon_end: Annotated[Scalar, Interval(ge=0.0, le=1.0), "of the first environment, at last"] = 0.4
-    epsilon_ladder: Annotated[Scalar, Interval(ge=0.0), "added to the last environment's exponent of epsilon"] = 7.0
-    priority_max: Annotated[Scalar, Interval(ge=0.0, le=1.0), "share of the largest error in a priority"] = 0.9
+    beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start"] = 0.6
+    beta_end: Annotated[FiniteNonNegative, "of prioritized replay, after schedule_steps"] = 0.6
+    epsilon_end: Annotated[Share, "of the first environment, at last; by default 0.4, or 0.05 if alone"] = jnp.inf
+    epsilon_ladder: Annotated[FiniteNonNegative, "added to the last environment's exponent of epsilon"] = 7.0
+    priority_max: Annotated[Share, "share of the largest error in a priority"] = 0.9
+
+    @classmethod
+    def defaults(cls, config: Any, num_envs: int) -> dict[str, float]:
+        return super().defaults(config, num_envs) | {"epsilon_end": 0.05 if num_envs == 1 else 0.4}
 
 
 class State(struct.PyTreeNode):
@@ -148,17 +154,11 @@ def gradient_step(
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of sequences. Returns the state, the priorities [B] and the metrics."""
     gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, sample, key)
-    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+    optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
     target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
     state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
     return state, priority, metrics | {"grad_norm": grad_norm}
-
-
-def episode_starts(item: Transition) -> Array:
-    """[L, B] bool, the rows after the first at which an episode begins."""
-    done = item.terminated | item.truncated
-    return jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
 
 
 def rows_of(rows: slice, tree: PyTree) -> PyTree:
@@ -202,10 +202,10 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     params = static.network.init(key, example.obs, core)
     example = example._replace(extras=core)
     return State(
-        hyper=as_arrays(hyper),
+        hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
         target_params=jax.tree.map(jnp.array, params),
-        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=off_policy.init(static.buffer, example, num_envs),
     )

@@ -8,13 +8,13 @@ parameters:
     temperature  E[ log α (H - H_target) ],  H = -log π(a|o)
 
 In a discrete space the expectations over actions are sums, and H_target is a share of the log of the number of legal
-actions; in a box it is a number for each dimension, of actions in [-1, 1]. Departures from the papers: n-step targets,
-prioritized replay by the critics' mean |TD error|, state-dependent exploration (Raffin et al. 2021), each by a field.
-Time limits are bootstrapped from the true final observation.
+actions; in a box it is a number for each dimension, of actions in [-1, 1]; `target_entropy_total` replaces either.
+Departures from the papers: n-step targets, prioritized replay by the critics' mean |TD error|, state-dependent
+exploration (Raffin et al. 2021), each by a field. Time limits are bootstrapped from the true final observation.
 """
 
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,11 @@ from flax import struct
 from pydantic import Field
 
 from rlkit.agents.common import action_distributions, exploration, normalization, off_policy, q_critics, validation
-from rlkit.agents.common.config import GaussianPolicyConfig, OffPolicyHyper, Positive, QCriticConfig, as_arrays
+from rlkit.agents.common.config import GaussianPolicyConfig, QCriticConfig
+from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
-from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.optimizer import Optimizer, clip_norm
 from rlkit.agents.common.q_critics import Static
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import Categorical, TanhNormal
@@ -37,14 +38,22 @@ from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 class Config(GaussianPolicyConfig, QCriticConfig):
     """Static settings."""
 
+    gsde_log_std: ClassVar[float] = -3.0
+
     learn_temperature: bool = Field(True, description="towards the target entropy; false keeps the start value")
 
 
-class Hyper(OffPolicyHyper):
+class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
-    temperature: Annotated[Positive, "weight of the entropy at the start"] = 1.0
-    target_entropy: Annotated[Scalar, "nats for each dimension of a Box, of actions in [-1, 1]"] = -1.0
+    temperature: Annotated[FinitePositive, "weight of the entropy at the start"] = 1.0
+    temperature_learning_rate: Annotated[Scalar, Interval(ge=0.0), "infinity: learning_rate"] = jnp.inf
+    target_entropy: Annotated[
+        Scalar, Interval(gt=-jnp.inf, lt=jnp.inf), "nats for each dimension of a Box, of actions in [-1, 1]"
+    ] = -1.0
+    target_entropy_total: Annotated[
+        Scalar, Interval(gt=-jnp.inf), "nats of a whole action, in place of the two others; infinity: off"
+    ] = jnp.inf
     target_entropy_share: Annotated[
         Scalar, Interval(ge=0.0, le=1.0), "of the log of the number of legal actions, in a discrete space"
     ] = 0.7
@@ -94,10 +103,12 @@ def estimate(
 def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
     """The entropy, in nats, towards which the temperature adapts: [], or [...] where actions are masked."""
     if isinstance(static.networks.action_space, Box):
-        return jnp.asarray(hyper.target_entropy) * static.networks.size
-    mask = action_mask(obs)
-    legal = jnp.float32(static.networks.size) if mask is None else jnp.sum(mask, axis=-1, dtype=jnp.float32)
-    return hyper.target_entropy_share * jnp.log(jnp.maximum(legal, 1.0))
+        target = jnp.asarray(hyper.target_entropy) * static.networks.size
+    else:
+        mask = action_mask(obs)
+        legal = jnp.float32(static.networks.size) if mask is None else jnp.sum(mask, axis=-1, dtype=jnp.float32)
+        target = hyper.target_entropy_share * jnp.log(jnp.maximum(legal, 1.0))
+    return jnp.where(jnp.isinf(hyper.target_entropy_total), target, hyper.target_entropy_total)
 
 
 def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
@@ -134,7 +145,14 @@ def gradient_step(
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
     gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
-    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+    hyper, rates = state.hyper, schedules.group_rates
+    gradient |= {
+        "policy": clip_norm(gradient["policy"], hyper.actor_max_grad_norm),
+        "critics": clip_norm(gradient["critics"], hyper.critic_max_grad_norm),
+    }
+    groups = {"policy": "actor", "critics": "critic", "log_temperature": "temperature"}
+    rate = {name: rates.get(f"{group}_learning_rate", schedules.learning_rate) for name, group in groups.items()}
+    optimizer = Optimizer.of(static.config, hyper, rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
     target_params = off_policy.target_update(
         params["critics"], state.target_params, state.hyper.tau, when=schedules.update_target
@@ -145,13 +163,13 @@ def gradient_step(
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
-    hyper = as_arrays(hyper)
+    hyper = as_arrays(hyper, static.config, num_envs)
     params = q_critics.init(static.networks, key, example.obs) | {"log_temperature": jnp.log(hyper.temperature)}
     return State(
         hyper=hyper,
         params=params,
         target_params=jax.tree.map(jnp.array, params["critics"]),
-        opt_state=Optimizer.of(hyper, 0.0).init(params),
+        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=off_policy.init(static.buffer, example, num_envs),
     )

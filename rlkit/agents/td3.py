@@ -22,7 +22,8 @@ from flax import struct
 from pydantic import Field, PositiveInt
 
 from rlkit.agents.common import exploration, normalization, off_policy, q_critics, validation
-from rlkit.agents.common.config import OffPolicyHyper, Positive, QCriticConfig, as_arrays
+from rlkit.agents.common.config import QCriticConfig
+from rlkit.agents.common.hyper import ActorCriticHyper, FiniteNonNegative, FinitePositive, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
 from rlkit.agents.common.optimizer import Optimizer
@@ -38,14 +39,14 @@ class Config(QCriticConfig):
     behavior_cloning: bool = Field(False, description="imitate the data too, to learn from a dataset alone")
 
 
-class Hyper(OffPolicyHyper):
+class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off. Noise is of actions in [-1, 1]."""
 
-    exploration_noise: Annotated[Scalar, Interval(ge=0.0), "deviation of the acting noise"] = 0.1
+    exploration_noise: Annotated[FiniteNonNegative, "deviation of the acting noise"] = 0.1
     noise_correlation: Annotated[Scalar, Interval(ge=0.0, lt=1.0), "of the acting noise with the last step's"] = 0.0
-    target_noise: Annotated[Scalar, Interval(ge=0.0), "deviation of the target's noise"] = 0.2
+    target_noise: Annotated[FiniteNonNegative, "deviation of the target's noise"] = 0.2
     target_noise_clip: Annotated[Scalar, Interval(ge=0.0), "bound of the target's noise"] = 0.5
-    bc_alpha: Annotated[Positive, "weight of the values against imitation"] = 2.5
+    bc_alpha: Annotated[FinitePositive, "weight of the values against imitation"] = 2.5
 
 
 class State(struct.PyTreeNode):
@@ -116,16 +117,18 @@ def gradient_step(
     Returns the state, the priorities [B] and the metrics.
     """
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
-    optimizer = Optimizer.of(state.hyper, schedules.learning_rate)
+    policy_optimizer, critic_optimizer = q_critics.optimizers(static.config, state.hyper, schedules)
 
     critic_gradient = jax.grad(critic_loss, argnums=1, has_aux=True)
     gradient, (priority, metrics) = critic_gradient(static, state.params["critics"], state, batch, key)
-    critics, critics_opt, grad_norm = optimizer.step(state.params["critics"], state.opt_state["critics"], gradient)
+    critics, critics_opt, grad_norm = critic_optimizer.step(
+        state.params["critics"], state.opt_state["critics"], gradient
+    )
 
     policy_gradient = jax.grad(policy_loss, argnums=1, has_aux=True)
     gradient, policy_metrics = policy_gradient(static, state.params["policy"], critics, state, batch)
     update_policy = state.since_policy + 1 >= static.config.policy_delay
-    policy_params, policy_opt, _ = optimizer.step(
+    policy_params, policy_opt, _ = policy_optimizer.step(
         state.params["policy"], state.opt_state["policy"], gradient, skip=~update_policy
     )
 
@@ -147,10 +150,10 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     """The state before learning; `example` is one step without batch axes."""
     params = q_critics.init(static.networks, key, example.obs)
     return State(
-        hyper=as_arrays(hyper),
+        hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
         target_params=jax.tree.map(jnp.array, params),
-        opt_state={name: Optimizer.of(hyper, 0.0).init(part) for name, part in params.items()},
+        opt_state={name: Optimizer.of(static.config, hyper, 0.0).init(part) for name, part in params.items()},
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=off_policy.init(static.buffer, example, num_envs),
         since_policy=jnp.zeros((), jnp.int32),

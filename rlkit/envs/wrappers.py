@@ -18,6 +18,10 @@ from rlkit.names import ACTION_MASK
 from rlkit.spaces import Box, Dict, Space, zeros
 from rlkit.types import Array, ConfigError, Env, Key, PyTree
 
+# The most that a wrapper's `n` may be: stacked frames are operands of one concatenation, repeated steps have a key
+# each, and the steps of an episode are counted in int32.
+MAX_FRAMES, MAX_REPEATS, MAX_STEPS = 1024, 2**16, 2**31 - 1
+
 Step = tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]
 
 
@@ -131,7 +135,7 @@ class FrameStack(Wrapper):
     n: int
 
     def __post_init__(self):
-        _at_least_one("frame_stack", self.n)
+        _check_count("frame_stack", self.n, MAX_FRAMES)
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, FrameStackState]:
         obs, env_state = self.env.reset(key, params)
@@ -169,7 +173,7 @@ class ActionRepeat(Wrapper):
     n: int
 
     def __post_init__(self):
-        _at_least_one("action_repeat", self.n)
+        _check_count("action_repeat", self.n, MAX_REPEATS)
 
     def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
         keys = jax.random.split(key, self.n)
@@ -250,7 +254,7 @@ class TimeLimit(Wrapper):
     n: int
 
     def __post_init__(self):
-        _at_least_one("time_limit", self.n)
+        _check_count("time_limit", self.n, MAX_STEPS)
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, TimeLimitState]:
         obs, env_state = self.env.reset(key, params)
@@ -270,6 +274,9 @@ class TimeLimit(Wrapper):
         return obs, state, reward, terminated, truncated, info
 
 
-def _at_least_one(wrapper: str, n: int) -> None:
+def _check_count(wrapper: str, n: int, most: int) -> None:
+    """Raise a ConfigError unless 1 <= n <= most."""
     if n < 1:
         raise ConfigError(f"wrapper {wrapper}: n={n} must be at least 1; try 1")
+    if n > most:
+        raise ConfigError(f"wrapper {wrapper}: n={str(n)[:20]} must be at most {most}; try {most}")

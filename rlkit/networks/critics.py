@@ -14,7 +14,30 @@ from rlkit.networks.initializers import stacked_init
 from rlkit.spaces import Box, Space
 from rlkit.types import Array, Network, PyTree
 
-LOG_STD = (-20.0, 2.0)  # of a policy; beyond them densities overflow
+LOG_STD_MAX = 2.0  # of a policy; beyond it, and below -20, densities overflow
+
+
+@jax.custom_vjp
+def clip_parameter(x: Array, low: float, high: float) -> Array:
+    """Clip a parameter [...] to [low, high] such that descent can bring it back from outside.
+
+    The gradient passes inside of the bounds, and outside of them where a step against it leads back inside. That of
+    `jnp.clip` is 0 outside: a parameter that an optimizer's momentum carries over a bound would stay there for ever.
+    """
+    return jnp.clip(x, low, high)
+
+
+def _clip_forward(x: Array, low: float, high: float) -> tuple[Array, tuple[Array, float, float]]:
+    return clip_parameter(x, low, high), (x, low, high)
+
+
+def _clip_backward(residuals: tuple[Array, float, float], grad: Array) -> tuple[Array, None, None]:
+    x, low, high = residuals
+    outwards = ((x < low) & (grad > 0)) | ((x > high) & (grad < 0))
+    return jnp.where(outwards, 0.0, grad), None, None
+
+
+clip_parameter.defvjp(_clip_forward, _clip_backward)
 
 
 class PolicyNetwork(nn.Module):
@@ -29,6 +52,7 @@ class PolicyNetwork(nn.Module):
     size: int
     spread: str
     log_std_init: float
+    log_std_min: float = -20.0
 
     @nn.compact
     def __call__(self, obs: PyTree):
@@ -39,13 +63,13 @@ class PolicyNetwork(nn.Module):
         if self.spread == "features":
             start = nn.initializers.constant(self.log_std_init)
             log_std = self.param("log_std", start, (hidden.shape[-1], self.size), jnp.float32)
-            return loc, jnp.clip(log_std, *LOG_STD), jax.lax.stop_gradient(hidden)
+            return loc, clip_parameter(log_std, self.log_std_min, LOG_STD_MAX), jax.lax.stop_gradient(hidden)
         if self.spread == "constant":
             log_std = self.param("log_std", nn.initializers.constant(self.log_std_init), (self.size,), jnp.float32)
-            log_std = jnp.broadcast_to(log_std.reshape((1,) * (loc.ndim - 1) + (-1,)), loc.shape)
-        else:
-            log_std = Dense(self.size, 0.01, name="log_std")(hidden) + self.log_std_init
-        return loc, jnp.clip(log_std, *LOG_STD)
+            log_std = clip_parameter(log_std, self.log_std_min, LOG_STD_MAX)
+            return loc, jnp.broadcast_to(log_std.reshape((1,) * (loc.ndim - 1) + (-1,)), loc.shape)
+        log_std = Dense(self.size, 0.01, name="log_std")(hidden) + self.log_std_init
+        return loc, jnp.clip(log_std, self.log_std_min, LOG_STD_MAX)
 
 
 class Critics(nn.Module):

@@ -16,7 +16,7 @@ class RunningStatistics(flax.struct.PyTreeNode):
     """Count, mean and sum of squared deviations of all items so far, for each leaf.
 
     Attributes:
-      count: [] float, the number of items.
+      count: [] float, the number of items; beyond 2^24 in float32 only items that change it enter.
       mean: pytree of [...] float, like the example.
       m2: pytree of [...] float, like the example, the sum of squared deviations from the mean.
     """
@@ -52,15 +52,23 @@ def running_update(statistics: RunningStatistics, batch: PyTree) -> RunningStati
 
 
 def running_merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
-    """Statistics of the union of two samples, leaves [...] (Chan et al. 1983, eq. 2.1). Either may be empty."""
+    """Statistics of the union of two samples, leaves [...] (Chan et al. 1983, eq. 2.1). Either may be empty.
+
+    A float32 count is exact up to 2^24. Beyond that the smaller sample enters with the share of its items by which the
+    count has grown: deviations that are added to `m2` without being counted would raise the variance for ever.
+    """
     count = a.count + b.count
-    weight_b = b.count / jnp.maximum(count, 1.0)
+    smaller = jnp.minimum(a.count, b.count)
+    share = jnp.where(smaller > 0, (count - jnp.maximum(a.count, b.count)) / smaller, 1.0)  # 1 where the sum is exact
+    share_a, share_b = jnp.where(a.count < b.count, share, 1.0), jnp.where(a.count < b.count, 1.0, share)
+    weight_b = share_b * b.count / jnp.maximum(count, 1.0)
 
     def mean(mean_a: Array, mean_b: Array) -> Array:
         return mean_a + (mean_b - mean_a) * weight_b.astype(mean_a.dtype)
 
     def m2(m2_a: Array, m2_b: Array, mean_a: Array, mean_b: Array) -> Array:
-        return m2_a + m2_b + (mean_b - mean_a) ** 2 * (a.count * weight_b).astype(mean_a.dtype)
+        m2_a, m2_b = share_a.astype(m2_a.dtype) * m2_a, share_b.astype(m2_b.dtype) * m2_b
+        return m2_a + m2_b + (mean_b - mean_a) ** 2 * (share_a * a.count * weight_b).astype(mean_a.dtype)
 
     return RunningStatistics(count, jax.tree.map(mean, a.mean, b.mean), jax.tree.map(m2, a.m2, b.m2, a.mean, b.mean))
 

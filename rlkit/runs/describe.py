@@ -38,7 +38,7 @@ def _describe(program: Program) -> str:
         "environment": f"{run.env}: observations {observations}, actions {actions}",
         "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
-        **config.agent.describe_update(run.num_envs, run.num_steps),
+        **config.agent.describe_update(run.num_envs, run.num_steps, config.hyper, _episode_length(program)),
         "seeds": f"{run.num_seeds} from {run.seed}",
         "metric line": f"every {line:,} steps",
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
@@ -49,3 +49,10 @@ def _describe(program: Program) -> str:
         + ", without the update's temporaries",
     }
     return "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())
+
+
+def _episode_length(program: Program) -> int | None:
+    """The most steps of an episode, where the environment states them and no wrapper changes them."""
+    length = getattr(program.params, "max_steps_in_episode", None)
+    changed = any(spec.startswith(("action_repeat", "time_limit")) for spec in program.config.run.wrappers)
+    return None if length is None or changed else int(length)

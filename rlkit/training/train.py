@@ -30,7 +30,9 @@ class Training(NamedTuple):
     step: Callable[[TrainState], tuple[TrainState, dict[str, Array]]]
 
 
-def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) -> Training:
+def make(
+    agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int, total_steps: int | None = None
+) -> Training:
     """Combine an agent and an environment into a training run.
 
     Both functions are pure: `jax.jit` them, `jax.lax.scan` over `step`, `jax.vmap` `init` over keys or hyper-parameters
@@ -40,6 +42,8 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
       agent, env, params: as made by an agent's `make` and by `envs.make`.
       num_envs: N, copies of the environment.
       num_steps: T, steps of each copy in one rollout.
+      total_steps: environment steps of the run, with which schedules end where `schedule_steps` of Hyper is infinite,
+        as it is by default: without either, β of prioritized replay stays where it starts.
 
     Returns:
       `Training`. The metrics of `step` are the agent's, and those of the episodes that ended in this rollout:
@@ -48,7 +52,8 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
         returns, lengths: [T, N] of each episode at the step where it ended; elsewhere NaN and 0.
 
     Raises:
-      ConfigError: the agent cannot divide a rollout of this size.
+      ConfigError: the agent cannot divide a rollout of this size; and from `init`, where the values of `hyper` are not
+        traced, one that does not go with the agent's Config, such as a schedule without an end.
     """
     agent.check(num_envs, num_steps)
 
@@ -69,7 +74,7 @@ def make(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) 
         }
         return TrainState(agent_state, envs, next_key, state.step + 1), metrics
 
-    return _training(partial(_init, agent, env, params, num_envs), step)
+    return _training(partial(_init, agent, env, params, num_envs, total_steps), step)
 
 
 def step_keys(key: Key, num_steps: int, num_envs: int) -> tuple[Key, Key, Key]:
@@ -81,7 +86,9 @@ def step_keys(key: Key, num_steps: int, num_envs: int) -> tuple[Key, Key, Key]:
     return keys[0], keys[1], keys[2:].reshape(num_steps, 2, num_envs)
 
 
-def offline(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int) -> Training:
+def offline(
+    agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int, total_steps: int | None = None
+) -> Training:
     """Return a training run on the contents of the agent's replay buffer, without new transitions.
 
         state = pair.init(hyper, key)
@@ -92,6 +99,7 @@ def offline(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: in
       env, params: the environment of the policy; no step of it is taken.
       num_envs: N, streams of transitions in the buffer.
       num_steps: environment steps for which one call of `step` counts in `replay_ratio`, over all streams.
+      total_steps: as for `make`.
 
     Returns:
       `Training`, with the metrics of `make`; no episode ends.
@@ -115,7 +123,7 @@ def offline(agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: in
         }
         return TrainState(agent_state, state.envs, next_key, state.step + 1), metrics
 
-    return _training(partial(_init, agent, env, params, num_envs), step)
+    return _training(partial(_init, agent, env, params, num_envs, total_steps), step)
 
 
 def _training(init: Callable, step: Callable) -> Training:
@@ -123,7 +131,12 @@ def _training(init: Callable, step: Callable) -> Training:
     return Training(_cpu.straight_line_keys(init), _cpu.straight_line_keys(step))
 
 
-def _init(agent: Agent, env: Env, params: Any, num_envs: int, hyper: PyTree, key: Key) -> TrainState:
+def _init(
+    agent: Agent, env: Env, params: Any, num_envs: int, total_steps: int | None, hyper: PyTree, key: Key
+) -> TrainState:
+    if total_steps is not None:
+        steps = jnp.asarray(hyper.schedule_steps, jnp.float32)
+        hyper = hyper.replace(schedule_steps=jnp.where(jnp.isinf(steps), jnp.float32(total_steps), steps))
     keys = jax.random.split(key, 2 + num_envs)
     agent_key, run_key = keys[0], keys[1]
     envs = reset(agent, env, params, keys[2:], num_envs)

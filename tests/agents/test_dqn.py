@@ -218,6 +218,12 @@ def test_epsilon_falls_in_a_line():
     np.testing.assert_allclose(found, [0.9, 0.7, 0.1, 0.1], rtol=1e-6)
 
 
+def test_epsilon_falls_within_a_share_of_the_schedules():
+    hyper = dqn.Hyper(epsilon_start=0.9, epsilon_end=0.1, epsilon_fraction=0.25, schedule_steps=400.0)
+    found = [exploration.epsilon(jax.tree.map(jnp.float32, hyper), jnp.uint32(n)) for n in (0, 25, 100, 400)]
+    np.testing.assert_allclose(found, [0.9, 0.7, 0.1, 0.1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["dqn", "c51", "pqn"])
 def test_an_illegal_action_is_never_taken(name):
     module = agents.get(name)
@@ -288,7 +294,7 @@ def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
             "dqn",
             {},
             Box(-1, 1, (2,)),
-            r"agent='dqn' needs a Discrete action space, .* use iql, ppo, sac, td3 or td3_bc",
+            r"agent='dqn' needs a Discrete action space, .* use ddpg, iql, ppo, sac, td3 or td3_bc",
         ),
         ("c51", {}, MultiDiscrete((2, 2)), "agent='c51' needs a Discrete .*; use ppo$"),
         ("qrdqn", {}, Box(-jnp.inf, jnp.inf, (2,)), "agent='qrdqn' needs a Discrete .*; use ppo$"),

@@ -156,3 +156,24 @@ def test_a_policy_learned_from_random_actions_is_better_than_they_are(name, hype
 def test_spaces_that_do_not_fit(space, words):
     with pytest.raises(ConfigError, match=words):
         iql.make(iql.Config(), OBS, space)
+
+
+@pytest.mark.parametrize("log_std", [-8.0, 4.0])
+def test_the_deviation_is_bounded_and_comes_back(log_std):
+    """Beyond a bound the deviation is that of the bound, and the likelihood's gradient leads back inside."""
+    (static, state), batch = make(True), hand_made(True)
+    batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
+    policy = jax.tree_util.tree_map_with_path(
+        lambda path, x: jnp.full_like(x, log_std) if "log_std" in jax.tree_util.keystr(path) else x,
+        state.params["policy"],
+    )
+    params = state.params | {"policy": policy}
+    dist = iql.distribution(static, policy, (), batch.obs)
+    np.testing.assert_allclose(dist.scale, np.exp(np.clip(log_std, -5.0, 2.0)), rtol=1e-5)
+    gradient = jax.jit(jax.grad(lambda params: losses(static, params, state, batch)[0]["policy"]))(params)
+    (moved,) = [
+        np.asarray(x)
+        for path, x in jax.tree_util.tree_leaves_with_path(gradient["policy"])
+        if "log_std" in jax.tree_util.keystr(path)
+    ]
+    assert np.all(moved < 0 if log_std < -5 else moved > 0)

@@ -12,7 +12,7 @@ import pytest
 
 from rlkit.agents import dqn
 from rlkit.agents.common import normalization, off_policy
-from rlkit.agents.common.config import as_arrays
+from rlkit.agents.common.hyper import as_arrays
 from rlkit.replay import segment_tree
 from rlkit.spaces import Box, Discrete
 from rlkit.types import ConfigError, Sample, Transition
@@ -42,7 +42,7 @@ def stand_in(look, settings=None, hyper=None, num_envs=8):
         return state.replace(params=params), priority, {"loss": jnp.ones(())}
 
     state = dqn.State(
-        hyper=as_arrays(dqn.Hyper(**(hyper or {}))),
+        hyper=as_arrays(dqn.Hyper(**(hyper or {})), config, num_envs),
         params=(),
         target_params=(),
         opt_state=(),
@@ -230,6 +230,48 @@ def test_the_learning_rate_is_of_the_steps_before():
         state, metrics = jax.jit(update)(state, rollout(), jax.random.key(0))
         rates.append(metrics["learning_rate"])
     np.testing.assert_allclose(rates, [0.5, 0.375, 0.25, 0.125], rtol=1e-6)
+
+
+def test_a_warm_up_begins_with_the_first_gradient_step_and_learns_in_it():
+    """Updates of 8 steps, of which the first two are before learning_starts: shares 8/32, 16/32, ... of the rate."""
+    settings = {"learning_starts": 16, "learning_rate_schedule": "linear"}
+    hyper = {"schedule_steps": 80.0, "learning_rate": 1.0, "learning_rate_end": 0.5, "warmup_steps": 32.0}
+    state, update = stand_in(due, settings, hyper)
+    rates = []
+    for _ in range(7):
+        state, metrics = jax.jit(update)(state, rollout(), jax.random.key(0))
+        rates.append(metrics["learning_rate"])
+    full = 1 - 0.5 * np.arange(7) * 8 / 80
+    np.testing.assert_allclose(rates, full * [0, 0, 0.25, 0.5, 0.75, 1, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("settings", "hyper", "tau"), [
+    ({}, {}, 0.005),
+    ({"target_every": 10}, {}, 1.0),
+    ({"target_every": 10}, {"tau": 0.25}, 0.25),
+    ({}, {"tau": 1.0}, 1.0),
+])  # fmt: skip
+def test_a_target_network_is_copied_where_it_is_updated_now_and_then(settings, hyper, tau):
+    """A share of 0.005 at every tenth step alone would leave the target where it is."""
+    np.testing.assert_allclose(real(settings, hyper)[1].hyper.tau, tau)
+
+
+@pytest.mark.parametrize(("settings", "hyper", "words"), [
+    ({"learning_rate_schedule": "cosine"}, {}, "learning_rate_schedule='cosine' needs schedule_steps"),
+    ({}, {"epsilon_fraction": 0.1}, "epsilon_fraction=0.1 needs schedule_steps"),
+    ({}, {"learning_rate_end": 1e-5}, "learning_rate_end=1e-05 needs learning_rate_schedule='linear'"),
+    ({}, {"weight_decay": 0.1}, "weight_decay=0.1 needs optimizer='adamw', and it is 'adam'"),
+    ({"batch_size": 65}, {}, "batch_size=65 must be at most capacity=64"),
+])  # fmt: skip
+def test_settings_without_an_effect_are_refused(settings, hyper, words):
+    agent = dqn.make(dqn.Config(**(SMALL | settings)), OBS, Discrete(2))
+    with pytest.raises(ConfigError, match=words):
+        jax.eval_shape(lambda key: agent.init(dqn.Hyper(**hyper), key, EXAMPLE, 8), jax.random.key(0))
+    if "batch_size" in settings:
+        with pytest.raises(ConfigError, match=words):
+            agent.check(8, 1)
+    else:  # what is traced is not known
+        jax.eval_shape(lambda hyper, key: agent.init(hyper, key, EXAMPLE, 8), dqn.Hyper(**hyper), jax.random.key(0))
 
 
 @pytest.mark.parametrize(("schedule_steps", "betas"), [(40.0, [0.52, 0.64, 0.76, 0.88, 1.0, 1.0]), (np.inf, [0.4] * 6)])

@@ -472,6 +472,15 @@ def test_gsde_holds_its_noise_for_the_episode_or_some_steps():
         assert not np.allclose(other, raws[0])
 
 
+def test_gsde_begins_within_the_bounds():
+    agent = ppo.make(ppo.Config(gsde=True), OBS, Box(-1.0, 1.0, (2,)))
+    actor = agent.actor(start(agent))
+    obs, keys = jax.random.normal(jax.random.key(1), (500, 3)), jax.random.split(jax.random.key(2), 500)
+    actions = np.asarray(jax.vmap(lambda obs, key: agent.act(actor, agent.memory, obs, key)[1])(obs, keys))
+    assert np.mean(np.abs(actions) > 0.99) < 0.03
+    assert actions.std() > 0.1
+
+
 def test_settings_that_do_not_fit_the_action_space_are_named():
     for field, space in (("squash", Discrete(2)), ("gsde", Discrete(2)), ("squash", Box(-np.inf, np.inf, (1,)))):
         with pytest.raises(ConfigError, match=rf"{field}=True needs"):

@@ -9,7 +9,8 @@ import pytest
 
 from rlkit import envs, training
 from rlkit.agents import r2d2
-from rlkit.agents.common import off_policy
+from rlkit.agents.common import exploration, off_policy
+from rlkit.agents.common.hyper import as_arrays
 from rlkit.networks.recurrent import where_rows
 from rlkit.spaces import Box
 from rlkit.types import ConfigError, Network, Transition
@@ -221,6 +222,15 @@ def test_each_environment_explores_less_than_the_one_before():
     np.testing.assert_allclose(share, 0.6 ** (1 + 7 * np.arange(5) / 4), atol=0.03)
 
 
+@pytest.mark.parametrize(
+    ("num_envs", "given", "expected"), [(1, {}, 0.05), (5, {}, 0.4), (1, {"epsilon_end": 0.3}, 0.3)]
+)
+def test_one_environment_alone_explores_less_at_last(num_envs, given, expected):
+    """The first of several keeps 0.4 for ever, while others hardly explore; one alone has no others."""
+    hyper = as_arrays(r2d2.Hyper(**given), r2d2.Config(), num_envs)
+    np.testing.assert_allclose(exploration.epsilon(hyper, jnp.uint32(10**6)), expected, rtol=1e-6)
+
+
 @pytest.mark.thorough
 def test_memory_is_learned_where_it_is_needed():
     env, params = envs.make("Probe-Memory")
@@ -241,6 +251,6 @@ def test_memory_is_learned_where_it_is_needed():
 
 def test_a_space_that_does_not_fit():
     with pytest.raises(
-        ConfigError, match=r"agent='r2d2' needs a Discrete action space, .* use iql, ppo, sac, td3 or td3_bc"
+        ConfigError, match=r"agent='r2d2' needs a Discrete action space, .* use ddpg, iql, ppo, sac, td3 or td3_bc"
     ):
         r2d2.make(r2d2.Config(), ENV.observation_space(PARAMS), Box(-1, 1, (2,)))

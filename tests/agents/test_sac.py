@@ -167,6 +167,54 @@ def test_target_entropy(obs_space, space, obs, expected):
     assert np.all((found >= 0) & (found < np.log(4))) or isinstance(space, Box)
 
 
+def test_an_absolute_target_entropy_replaces_the_others():
+    hyper = jax.tree.map(jnp.float32, sac.Hyper(target_entropy_total=-2.5))
+    for space in (BOX, Discrete(4)):
+        agent = sac.make(sac.Config(**SMALL), OBS, space)
+        np.testing.assert_allclose(sac.target_entropy(agent.static, hyper, np.zeros(3)), -2.5)
+
+
+def stepped(static, state, rates=None, **hyper):
+    """The distances that the parts of the parameters move in one gradient step, by name."""
+    batch = hand_made()
+    item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
+    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(B, bool))
+    state = state.replace(hyper=state.hyper.replace(**{name: jnp.float32(value) for name, value in hyper.items()}))
+    schedules = Schedules(jnp.float32(1e-3), jnp.array(True), rates or {})
+    after, *_ = jax.jit(partial(sac.gradient_step, static))(state, sample, schedules, jax.random.key(0))
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), after.params, state.params)
+    return {name: max(jax.tree.leaves(part)) for name, part in moved.items()}
+
+
+def test_the_parts_have_learning_rates_and_clip_norms_of_their_own():
+    """The first step of Adam moves each parameter by the learning rate, unless its gradient is tiny."""
+    _, static, state = make()
+    rates = {"actor_learning_rate": 0.02, "critic_learning_rate": 0.03, "temperature_learning_rate": 0.04}
+    apart = stepped(static, state, jax.tree.map(jnp.float32, rates))
+    for name, expected in {"policy": 0.02, "critics": 0.03, "log_temperature": 0.04}.items():
+        np.testing.assert_allclose(apart[name], expected, rtol=0.01)
+    together = stepped(static, state)
+    np.testing.assert_allclose(list(together.values()), 1e-3, rtol=0.01)
+    for clipped, group in (("policy", "actor"), ("critics", "critic")):
+        moved = stepped(static, state, **{f"{group}_max_grad_norm": 1e-12})
+        assert moved[clipped] < 1e-5
+        for name in {"policy", "critics", "log_temperature"} - {clipped}:
+            np.testing.assert_allclose(moved[name], together[name], rtol=1e-5)
+
+
+def test_gsde_begins_within_the_bounds():
+    """A fresh policy explores a unit box: at a log deviation of 0 a tenth of its actions and more lie at a bound."""
+    space, obs, keys = Box(-1, 1, (2,)), jax.random.normal(jax.random.key(1), (500, 3)), jax.random.key(2)
+    agent = sac.make(sac.Config(gsde=True, capacity=32, batch_size=4), OBS, space)
+    actor = agent.actor(jax.jit(lambda key: agent.init(sac.Hyper(), key, example(OBS, space), 4))(keys))
+    act = jax.jit(jax.vmap(lambda obs, key: agent.act(actor, agent.memory, obs, key)[1]))
+    actions = np.asarray(act(obs, jax.random.split(keys, 500)))
+    assert np.mean(np.abs(actions) > 0.99) < 0.02
+    assert actions.std() > 0.05
+    assert sac.Config().initial_log_std == 0.0
+    assert sac.Config(gsde=True, log_std_init=-1.5).initial_log_std == -1.5
+
+
 @pytest.mark.parametrize(("box", "learn"), [(True, True), (False, True), (False, False)])
 def test_the_temperature_rises_while_the_entropy_is_below_its_target(box, learn):
     hyper = {"learning_rate": 0.01, "temperature": 0.5}

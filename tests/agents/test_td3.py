@@ -1,5 +1,6 @@
 """rlkit.agents.td3 and td3_bc: losses by hand, the delayed policy, noise, and what td3 learns."""
 
+from dataclasses import fields
 from functools import partial
 
 import jax
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from rlkit import agents, envs, training
-from rlkit.agents import td3, td3_bc
+from rlkit.agents import ddpg, td3, td3_bc
+from rlkit.agents.common import q_critics
 from rlkit.agents.common.off_policy import Batch, Schedules
 from rlkit.spaces import Box, Discrete
 from rlkit.types import ConfigError, Sample, Transition
@@ -228,3 +230,27 @@ def test_td3_bc_is_td3_with_the_settings_of_its_paper():
     changed = {"behavior_cloning": False, "normalize_obs": False, "learning_starts": 1000}
     assert td3.Config().model_dump() == config.model_dump() | changed
     assert config.num_gradient_steps(10) == 10
+
+
+def test_ddpg_is_td3_with_other_settings():
+    config, hyper = ddpg.Config(), ddpg.Hyper()
+    same = td3.Config(num_critics=1, policy_delay=1)
+    assert config.model_dump() == same.model_dump()
+    changed = {field.name for field in fields(hyper) if getattr(hyper, field.name) != getattr(td3.Hyper(), field.name)}
+    assert changed == {"exploration_noise", "noise_correlation", "target_noise"}
+    assert hyper.target_noise == 0
+    with pytest.raises(ConfigError, match="agent='ddpg' needs a Box"):
+        ddpg.make(config, OBS, Discrete(2))
+
+
+def test_the_policy_and_the_critics_have_learning_rates_and_clip_norms_of_their_own():
+    hyper = jax.tree.map(jnp.float32, td3.Hyper(max_grad_norm=2.0, critic_max_grad_norm=1.0, actor_max_grad_norm=3.0))
+    rates = {"actor_learning_rate": jnp.float32(0.2), "critic_learning_rate": jnp.float32(0.3)}
+    schedules = Schedules(jnp.float32(0.1), jnp.array(True), rates)
+    policy, critics = q_critics.optimizers(td3.Config(), hyper, schedules)
+    found = [
+        float(x) for x in (policy.learning_rate, policy.max_grad_norm, critics.learning_rate, critics.max_grad_norm)
+    ]
+    np.testing.assert_allclose(found, [0.2, 2, 0.3, 1])
+    policy, critics = q_critics.optimizers(td3.Config(), hyper, schedules._replace(group_rates={}))
+    np.testing.assert_allclose([float(policy.learning_rate), float(critics.learning_rate)], 0.1)

@@ -230,6 +230,17 @@ def test_check_compiles_nothing(capsys, monkeypatch):
     assert re.search(r"memory: +about [\d.]+ MiB", out)
 
 
+@pytest.mark.parametrize(("words", "said"), [
+    (["c51/cartpole", "--capacity", "800"], "100 of each environment, and an episode of the full 500 does not fit"),
+    (["c51/cartpole", "--v-min", "0", "--v-max", "100", "--gamma", "0.99"],
+     "clipped to 0 to 100; rewards of 0 to 1.01 in every step fit"),
+    (["dqn/rainbow_breakout_minatar"], "by noisy layers alone; the keys epsilon_* have no effect"),
+])  # fmt: skip
+def test_check_warns_of_what_does_not_fit(words, said, capsys):
+    assert cli.main(["check", *words]) == 0
+    assert said in capsys.readouterr().out
+
+
 def test_help_lists_a_configs_keys_with_values_ranges_and_meanings(capsys):
     assert cli.main(["train", "ppo/cartpole", "--help"]) == 0
     out = capsys.readouterr().out

@@ -94,8 +94,8 @@ def test_state_keeps_its_structure_dtypes_and_strong_types(setup):
 def test_other_hypers_and_a_restored_state_compile_nothing_new(setup):
     module, _, _, init, step = setup
     for rate in (0.1, 0.01):
-        hyper = jax.tree.map(jnp.float32, module.Hyper(learning_rate=rate))
-        state = init(module.Hyper(learning_rate=rate), jax.random.key(1))
+        state = init(module.Hyper(), jax.random.key(1))
+        hyper = state.agent.hyper.replace(learning_rate=jnp.float32(rate))
         state = state.replace(agent=state.agent.replace(hyper=hyper))
         restored = jax.tree.map(jnp.array, jax.device_get(state.replace(key=jax.random.key_data(state.key))))
         state = restored.replace(key=jax.random.wrap_key_data(restored.key))
@@ -205,7 +205,8 @@ def test_double_precision_elsewhere_does_no_harm(name, case):
         state = jax.eval_shape(lambda key: pair.init(module.Hyper(), key), jax.random.key(0))
         after, _ = jax.eval_shape(pair.step, state)
         assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, state)
-        assert {x.dtype for x in jax.tree.leaves(after.agent.params)} == {np.dtype(np.float32)}
+        kept = after.agent.params, after.agent.normalizer
+        assert {x.dtype for x in jax.tree.leaves(kept)} == {np.dtype(np.float32)}
 
 
 def test_the_program_does_not_grow_with_the_updates(setup):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax.errors import ScopeParamNotFoundError, ScopeParamShapeError
 
-from rlkit.networks import actor_critic
+from rlkit.networks import actor_critic, critics
 from rlkit.networks.features import action_mask, features, image_shape, real_valued, replace_real_valued
 from rlkit.networks.initializers import orthogonal, stacked_init
 from rlkit.networks.recurrent import unroll, where_rows
@@ -281,3 +281,21 @@ def test_patches_times_a_matrix_are_a_convolution(size, strides):
         expected = jax.lax.conv_general_dilated(expected, kernel, (stride, stride), "VALID", dimension_numbers=numbers)
         expected = jax.nn.relu(expected + weights["bias"][None, None, None])
     np.testing.assert_allclose(network.apply(params, x), expected.reshape(2, 5, -1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("x", "grad", "expected"), [
+    (-1.5, 1.0, 0.0),  # descent would lead farther out
+    (-1.5, -1.0, -1.0),  # and here back
+    (2.5, 1.0, 1.0),
+    (2.5, -1.0, 0.0),
+    (0.5, 1.0, 1.0),
+    (0.5, -1.0, -1.0),
+    (-1.0, 1.0, 1.0),
+])  # fmt: skip
+def test_a_clipped_parameter_can_come_back(x, grad, expected):
+    def loss(x):
+        return grad * critics.clip_parameter(x, -1.0, 2.0)
+
+    assert float(jax.grad(loss)(jnp.float32(x))) == expected
+    assert float(jax.jit(jax.vmap(jax.grad(loss)))(jnp.float32([x]))[0]) == expected
+    assert float(critics.clip_parameter(jnp.float32(x), -1.0, 2.0)) == np.clip(x, -1, 2)

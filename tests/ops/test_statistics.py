@@ -215,3 +215,39 @@ def test_gradients():
         check(jax.jit(normalized), (more, x))
         check(jax.jit(statistics.explained_variance), (more, 2 + more**2))
         check(jax.jit(statistics.iqm), (more,))
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_the_variance_stays_beyond_the_integers_of_float32(order):
+    """One row at a time: 2^24 + 1 is no float32, and rows that are not counted must not be summed either."""
+    many = statistics.RunningStatistics(jnp.float32(2**24 - 5), jnp.float32(1), jnp.float32(2**24 - 5))
+
+    def update(stats, x):
+        row = statistics.running_update(statistics.running_init(np.float32(0)), x[None])
+        return statistics.running_merge(*((stats, row) if order == 0 else (row, stats))), None
+
+    rows = jnp.asarray(1 + 30 * normal(100_000), jnp.float32)
+    stats, _ = jax.jit(lambda stats, rows: jax.lax.scan(update, stats, rows))(many, rows)
+    assert float(stats.count) == 2**24
+    np.testing.assert_allclose(statistics.running_std(stats), 1, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_batches_that_are_counted_in_part_enter_in_part(size):
+    """At 2^25 counts go in steps of 4: a batch of 3 or 5 counts as 4."""
+    many = statistics.RunningStatistics(jnp.float32(2**25), jnp.float32(0), jnp.float32(2**25))
+    batch = jnp.asarray(np.float32([-1, 1, 0, 2, -2][:size]))
+    stats = statistics.running_update(many, batch)
+    assert float(stats.count) == 2**25 + 4
+    exact = np.sum(np.square(np.asarray(batch) - np.mean(batch))) * 4 / size
+    np.testing.assert_allclose(float(stats.m2) - 2**25, exact + 4 * np.mean(batch) ** 2, atol=2)
+
+
+def test_statistics_below_the_limit_are_as_without_it():
+    a, b = (statistics.running_update(statistics.running_init(np.float32(0)), normal(n, seed=n)) for n in (1000, 17))
+    merged = statistics.running_merge(a, b)
+    count = a.count + b.count
+    weight = b.count / count
+    assert float(merged.count) == float(count)
+    assert float(merged.mean) == float(a.mean + (b.mean - a.mean) * weight)
+    assert float(merged.m2) == float(a.m2 + b.m2 + (b.mean - a.mean) ** 2 * (a.count * weight))

@@ -190,3 +190,25 @@ def test_a_batch_that_cannot_be_divided_is_refused_before_anything_runs():
     agent = ppo.make(ppo.Config(num_minibatches=3), env.observation_space(params), env.action_space(params))
     with pytest.raises(ConfigError, match=r"num_minibatches=3 must divide"):
         training.make(agent, env, params, num_envs=4, num_steps=8)
+
+
+def test_schedules_end_with_the_steps_of_the_run():
+    env, params = envs.make("CartPole-v1")
+    agent = ppo.make(
+        ppo.Config(learning_rate_schedule="linear"), env.observation_space(params), env.action_space(params)
+    )
+    sizes = {"num_envs": 2, "num_steps": 8}
+    pair, endless = (
+        training.make(agent, env, params, total_steps=64, **sizes),
+        training.make(agent, env, params, **sizes),
+    )
+    key = jax.random.key(0)
+
+    def steps(hyper):
+        return jax.jit(jax.vmap(lambda hyper: pair.init(hyper, key).agent.hyper.schedule_steps))(hyper)
+
+    each = jax.tree.map(lambda x: jnp.full(2, x, jnp.float32), ppo.Hyper())
+    np.testing.assert_array_equal(steps(each.replace(schedule_steps=jnp.float32([jnp.inf, 32]))), [64, 32])
+    jax.eval_shape(lambda key: pair.init(ppo.Hyper(), key), key)
+    with pytest.raises(ConfigError, match=r"or give training\.make total_steps"):
+        jax.eval_shape(lambda key: endless.init(ppo.Hyper(), key), key)

@@ -1,18 +1,16 @@
-"""Fields of `Config` and `Hyper` that several agents have, under the same names and with the same meaning."""
+"""Fields of `Config` that several agents have, under the same names and with the same meaning."""
 
+import math
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-import jax
-import jax.numpy as jnp
 from annotated_types import Interval
-from flax import struct
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from rlkit.ops.schedules import Schedule
-from rlkit.types import ConfigError, Scalar
+from rlkit.types import ConfigError
 
-Positive = Annotated[Scalar, Interval(gt=0.0)]
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 
 
@@ -20,6 +18,11 @@ class AgentConfig(BaseModel):
     """Base of every agent's `Config`: static, hashable, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = Field("adam", description="adamw: with weight_decay")
+    learning_rate_schedule: Schedule = Field(
+        "constant", description="from learning_rate to learning_rate_end within schedule_steps"
+    )
 
     @property
     def replay_capacity(self) -> int | None:
@@ -30,8 +33,41 @@ class AgentConfig(BaseModel):
         """The config for rollouts that were collected with the parameters of one update before."""
         return self
 
-    def describe_update(self, num_envs: int, num_steps: int) -> dict[str, str]:
-        """The sizes of an update after rollouts of `num_steps` in each of `num_envs` environments, as text by title."""
+    def check_hyper(self, hyper: Mapping[str, float]) -> None:
+        """Raise a ConfigError where a value of the agent's Hyper has no effect or no meaning with these settings.
+
+        Args:
+          hyper: the values that are known; one that is traced is not.
+        """
+        endless = hyper.get("schedule_steps") == math.inf
+        schedules = [name for name in type(self).model_fields if name.endswith("_schedule")]
+        moving = [f"{name}={getattr(self, name)!r}" for name in schedules if getattr(self, name) != "constant"]
+        if math.isfinite(fraction := hyper.get("epsilon_fraction", math.inf)):
+            moving.append(f"epsilon_fraction={fraction:g}")
+        if endless and moving:
+            raise ConfigError(
+                f"{moving[0]} needs schedule_steps, which is infinite, and would change nothing; set schedule_steps to "
+                "the environment steps of the run, or give training.make total_steps"
+            )
+        if self.learning_rate_schedule == "constant" and (end := hyper.get("learning_rate_end", 0.0)) != 0.0:
+            raise ConfigError(
+                f"learning_rate_end={end:g} needs learning_rate_schedule='linear' or 'cosine', and it is 'constant'; "
+                "set the schedule, or leave learning_rate_end out"
+            )
+        if self.optimizer != "adamw" and (decay := hyper.get("weight_decay", 0.0)) != 0.0:
+            raise ConfigError(f"weight_decay={decay:g} needs optimizer='adamw', and it is {self.optimizer!r}; set it")
+
+    def describe_update(
+        self, num_envs: int, num_steps: int, hyper: Mapping[str, float], episode_length: int | None
+    ) -> dict[str, str]:
+        """The sizes of an update, and warnings of settings that have no effect, as text by title.
+
+        Args:
+          num_envs: environments.
+          num_steps: steps of each in a rollout.
+          hyper: the values of the agent's Hyper.
+          episode_length: the most steps of an episode; None where it is not known.
+        """
         return {}
 
 
@@ -50,11 +86,22 @@ class TorsoConfig(AgentConfig):
 class GaussianPolicyConfig(BaseModel):
     """Static: the standard deviation of a policy for a Box."""
 
-    log_std_init: Annotated[float, Interval(ge=-20.0, le=2.0)] = Field(
-        0.0, description="log standard deviation at the start, for a Box"
+    gsde_log_std: ClassVar[float] = -2.0  # of the exploration matrix at the start, where log_std_init is None
+
+    log_std_init: Annotated[float, Interval(ge=-20.0, le=2.0)] | None = Field(
+        None,
+        description="log standard deviation at the start, for a Box; null for 0, or with gsde for -2 in ppo and -3 in "
+        "sac, as the features add up: at 0 most actions lie at a bound",
     )
     gsde: bool = Field(False, description="state-dependent exploration, held over steps, for a Box")
     gsde_steps: int = Field(0, ge=0, description="steps until its noise is drawn anew; 0 holds it for the episode")
+
+    @property
+    def initial_log_std(self) -> float:
+        """The log standard deviation of a new policy."""
+        if self.log_std_init is not None:
+            return self.log_std_init
+        return self.gsde_log_std if self.gsde else 0.0
 
 
 class MinibatchConfig(AgentConfig):
@@ -79,7 +126,9 @@ class MinibatchConfig(AgentConfig):
             remedy = " or ".join(str(d) for d in below + above)
             raise ConfigError(f"num_minibatches={self.num_minibatches} must divide {of} = {rows}; try {remedy}")
 
-    def describe_update(self, num_envs: int, num_steps: int) -> dict[str, str]:
+    def describe_update(
+        self, num_envs: int, num_steps: int, hyper: Mapping[str, float], episode_length: int | None
+    ) -> dict[str, str]:
         rows = (num_envs if self.whole_sequences else num_envs * num_steps) // self.num_minibatches
         items = f"sequences of {num_steps:,} steps" if self.whole_sequences else "steps"
         return {"an update": f"{self.num_epochs:,} epochs of {self.num_minibatches:,} minibatches of {rows:,} {items}"}
@@ -99,10 +148,9 @@ class OffPolicyConfig(AgentConfig):
     )
     target_every: PositiveInt | None = Field(
         None,
-        description="environment steps between updates of the target network, which tau=1 copies; null for every "
-        "gradient step",
+        description="environment steps between updates of the target network, which copy it (tau: 1) unless tau is "
+        "given; null for every gradient step",
     )
-    learning_rate_schedule: Schedule = "constant"
     replay: Literal["uniform", "prioritized"] = "uniform"
     alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(0.6, description="exponent of the priorities")
     n_step: PositiveInt = Field(1, description="rewards in a target before it bootstraps")
@@ -115,6 +163,18 @@ class OffPolicyConfig(AgentConfig):
     @property
     def replay_capacity(self) -> int | None:
         return self.capacity
+
+    def check_batch_size(self) -> None:
+        """Raise a ConfigError where a batch has more items than the replay buffer holds steps."""
+        if self.batch_size > self.capacity:
+            raise ConfigError(
+                f"batch_size={self.batch_size} must be at most capacity={self.capacity}, the steps that the replay "
+                f"buffer holds; try {self.capacity}"
+            )
+
+    def check_hyper(self, hyper: Mapping[str, float]) -> None:
+        super().check_hyper(hyper)
+        self.check_batch_size()
 
     def num_gradient_steps(self, num_steps: int) -> int:
         """The number of gradient steps after `num_steps` environment steps of all environments together.
@@ -131,12 +191,21 @@ class OffPolicyConfig(AgentConfig):
             )
         return count
 
-    def describe_update(self, num_envs: int, num_steps: int) -> dict[str, str]:
-        count = self.num_gradient_steps(num_envs * num_steps)
-        return {
+    def describe_update(
+        self, num_envs: int, num_steps: int, hyper: Mapping[str, float], episode_length: int | None
+    ) -> dict[str, str]:
+        count, rows = self.num_gradient_steps(num_envs * num_steps), self.capacity // num_envs
+        described = {
             "an update": f"{count:,} gradient steps, each from a sample of {self.batch_size:,}",
             "replay buffer": f"the last {self.capacity:,} steps",
         }
+        if episode_length is not None and rows < episode_length:
+            described["replay buffer"] += (
+                f"; warning: {rows:,} of each environment, and an episode of the full {episode_length:,} does not fit"
+            )
+        if getattr(self, "noisy", False):
+            described["exploration"] = "by noisy layers alone; the keys epsilon_* have no effect"
+        return described
 
 
 class QCriticConfig(OffPolicyConfig, TorsoConfig):
@@ -145,29 +214,3 @@ class QCriticConfig(OffPolicyConfig, TorsoConfig):
     hidden_sizes: tuple[PositiveInt, ...] = Field((256, 256), description="dense layers of a torso")
     batch_size: PositiveInt = Field(256, description="items of a gradient step")
     num_critics: PositiveInt = Field(2, description="of which the least value is taken")
-
-
-class OffPolicyHyper(struct.PyTreeNode):
-    """Traced: float32 scalars of every off-policy agent. Infinity switches a term off."""
-
-    learning_rate: Annotated[Scalar, Interval(ge=0.0)] = 3e-4
-    gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
-    tau: Annotated[Scalar, Interval(gt=0.0, le=1.0), "share of the new parameters in a target update; 1 copies"] = 0.005
-    max_grad_norm: Annotated[Scalar, Interval(gt=0.0), "global norm over all parameters of one gradient step"] = jnp.inf
-    adam_eps: Annotated[Scalar, Interval(gt=0.0)] = 1e-8
-    beta: Annotated[Scalar, Interval(ge=0.0), "of prioritized replay, at the start"] = 0.4
-    beta_end: Annotated[Scalar, Interval(ge=0.0), "of prioritized replay, after schedule_steps"] = 1.0
-    schedule_steps: Annotated[Scalar, Interval(gt=0.0), "environment steps that the schedules last"] = jnp.inf
-
-
-class EpsilonHyper(struct.PyTreeNode):
-    """Traced: probability of a random action."""
-
-    epsilon_start: Annotated[Scalar, Interval(ge=0.0, le=1.0), "share of random actions at first"] = 1.0
-    epsilon_end: Annotated[Scalar, Interval(ge=0.0, le=1.0), "share of random actions at last"] = 0.05
-    epsilon_steps: Annotated[Scalar, Interval(gt=0.0), "environment steps from the one to the other"] = 10_000.0
-
-
-def as_arrays(hyper: Any) -> Any:
-    """An agent's `Hyper` with new float32 arrays [], so that a state that holds it can be donated."""
-    return jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)

@@ -1,11 +1,12 @@
 """Exploration: random actions with a probability that falls, and noise that is held over steps."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rlkit.agents.common import action_distributions
-from rlkit.agents.common.config import EpsilonHyper
 from rlkit.spaces import Box, Discrete
 from rlkit.types import Array, Key, PyTree, Scalar
 
@@ -16,9 +17,14 @@ def add_steps(num_steps: Array, more: int) -> Array:
     return jnp.where(num_steps > most - np.uint32(more), most, num_steps + np.uint32(more))
 
 
-def epsilon(hyper: EpsilonHyper, num_steps: Array) -> Array:
-    """The probability [] of a random action after so many environment steps []: linear, then constant."""
-    progress = jnp.clip(num_steps.astype(jnp.float32) / hyper.epsilon_steps, 0.0, 1.0)
+def epsilon(hyper: Any, num_steps: Array) -> Array:
+    """The probability [] of a random action after so many environment steps []: linear, then constant.
+
+    `hyper` has `schedule_steps` too, of which `epsilon_fraction` is a share.
+    """
+    fraction = jnp.asarray(hyper.epsilon_fraction)
+    steps = jnp.where(jnp.isinf(fraction), hyper.epsilon_steps, fraction * hyper.schedule_steps)
+    progress = jnp.clip(num_steps.astype(jnp.float32) / steps, 0.0, 1.0)
     return hyper.epsilon_start + progress * (hyper.epsilon_end - hyper.epsilon_start)
 
 

@@ -25,8 +25,8 @@ def init(obs_space: Space, example: Transition, num_envs: int, *, obs: bool, rew
     """Empty statistics, with which normalization changes nothing; `obs` and `reward` switch the two on."""
     return Normalizer(
         obs=running_init(real_valued(obs_space, example.obs)) if obs else (),
-        returns=running_init(jnp.zeros(())) if reward else (),
-        running_return=jnp.zeros((num_envs,)) if reward else (),
+        returns=running_init(jnp.zeros((), jnp.float32)) if reward else (),
+        running_return=jnp.zeros((num_envs,), jnp.float32) if reward else (),
     )
 
 

@@ -7,6 +7,7 @@ results, the whole buffer included.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -17,7 +18,7 @@ from flax import struct
 from rlkit import replay
 from rlkit.agents.common import exploration, normalization
 from rlkit.agents.common.config import OffPolicyConfig
-from rlkit.ops.schedules import schedule
+from rlkit.agents.common.optimizer import Optimizer
 from rlkit.ops.windows import n_step_window
 from rlkit.replay.validation import check_capacity
 from rlkit.spaces import Space
@@ -37,6 +38,7 @@ class Schedules(NamedTuple):
 
     learning_rate: Array  # [] float32
     update_target: Array  # [] bool, true where the target network is to be updated
+    group_rates: dict[str, Array] = {}  # noqa: RUF012 a constant; [], by the field of Hyper, as actor_learning_rate
 
 
 class Batch(NamedTuple):
@@ -81,10 +83,11 @@ def init(buffer: Buffer, example: Transition, num_envs: int) -> ReplayState:
 
 
 def check(config: OffPolicyConfig, num_envs: int, num_steps: int) -> None:
-    """Raise a ConfigError where a rollout of this size does not fit the buffer or the number of gradient steps."""
+    """Raise a ConfigError where a rollout or a batch does not fit the buffer or the number of gradient steps."""
     config.num_gradient_steps(num_envs * num_steps)
     purpose = f"rollouts of {num_steps} steps, and items of {config.item_length}, of {num_envs} environments"
     check_capacity(config.capacity, num_envs, min_rows=max(num_steps, config.item_length), purpose=purpose)
+    config.check_batch_size()
 
 
 def store(static: Static, state: Any, rollout: Transition) -> Any:
@@ -120,7 +123,7 @@ def learn(
     """
     config, buffer = static.config, static.buffer
     count = config.num_gradient_steps(num_steps)
-    learning_rate = _learning_rate(config, state)
+    rates = _learning_rates(config, state, num_steps)
     state = state.replace(replay=_advance(state, num_steps))
     started = (state.replay.num_steps >= np.uint32(config.learning_starts)) & (buffer.size(state.replay.buffer) > 0)
     elapsed = np.diff(np.arange(count + 1) * num_steps // count).astype(np.int32)  # steps before each gradient step
@@ -132,9 +135,8 @@ def learn(
         sample = buffer.sample(replay.buffer, sample_key)
         since = replay.since_target + elapsed
         update_target = since >= config.target_every if config.target_every else jnp.array(True)
-        learned, priority, metrics = gradient_step(
-            static, state, sample, Schedules(learning_rate, update_target), step_key
-        )
+        schedules = Schedules(rates["learning_rate"], update_target, rates)
+        learned, priority, metrics = gradient_step(static, state, sample, schedules, step_key)
         state = jax.tree.map(lambda new, old: jnp.where(started, new, old), learned, state)
         # A weight is never negative. The condition orders the write of priorities after the read of weights, so that
         # the priorities are changed in place.
@@ -147,7 +149,7 @@ def learn(
 
     state, metrics = jax.lax.scan(step, state, (jax.random.split(key, count), jnp.asarray(elapsed)))
     metrics = jax.tree.map(jnp.mean, metrics)
-    return state, metrics | {"learning_rate": learning_rate, "buffer_size": buffer.size(state.replay.buffer)}
+    return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": buffer.size(state.replay.buffer)}
 
 
 def n_step_batch(sample: Sample, gamma: Scalar) -> Batch:
@@ -175,10 +177,15 @@ def target_update(params: PyTree, target_params: PyTree, tau: Scalar, *, when: A
     return jax.tree.map(lambda new, old: jnp.where(when, (1.0 - tau) * old + tau * new, old), params, target_params)
 
 
-def _learning_rate(config: OffPolicyConfig, state: Any) -> Array:
-    """The learning rate [] by the steps before the rollout, so that the last rollout of a schedule still counts."""
-    progress = state.replay.num_steps.astype(jnp.float32) / state.hyper.schedule_steps
-    return state.hyper.learning_rate * schedule(config.learning_rate_schedule, progress)
+def _learning_rates(config: OffPolicyConfig, state: Any, num_steps: int) -> dict[str, Array]:
+    """The learning rates [] by their fields in Hyper; the warm-up begins with the first gradient step."""
+    before = state.replay.num_steps.astype(jnp.float32)
+    learned = jnp.maximum(before + float(num_steps - config.learning_starts), 0.0)
+    names = [field.name for field in fields(state.hyper) if field.name.endswith("learning_rate")]
+    return {
+        name: Optimizer.scheduled_rate(config, state.hyper, before, learned, getattr(state.hyper, name))
+        for name in names
+    }
 
 
 def _advance(state: Any, num_steps: int) -> ReplayState:

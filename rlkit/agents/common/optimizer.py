@@ -1,5 +1,10 @@
-"""The optimizer of every agent: Adam (Kingma and Ba 2015) on gradients clipped by their global norm."""
+"""The optimizer of every agent, on gradients clipped by their global norm, and its learning rate.
 
+`adam` is Kingma and Ba (2015), `adamw` the same with decoupled weight decay (Loshchilov and Hutter 2019), `rmsprop`
+divides by a running root mean square with decay 0.99, `sgd` is plain descent without momentum.
+"""
+
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,32 +13,57 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from rlkit import _cpu
+from rlkit.ops.schedules import schedule
 from rlkit.types import Array, PyTree, Scalar
 
 
 class Optimizer(NamedTuple):
     """The traced scalars of a step. It is made inside the trace, so that each may be swept."""
 
-    learning_rate: Scalar
+    learning_rate: Scalar | Mapping[str, Scalar]  # one, or one for each entry of the parameters
     max_grad_norm: Scalar  # infinity does not clip
-    eps: Scalar  # of Adam
+    eps: Scalar  # of Adam and RMSprop
+    weight_decay: Scalar  # of AdamW
+    kind: str
 
     @classmethod
-    def of(cls, hyper: Any, learning_rate: Scalar) -> "Optimizer":
-        """The optimizer that an agent's Hyper describes, at a learning rate []."""
-        return cls(learning_rate, hyper.max_grad_norm, hyper.adam_eps)
+    def of(cls, config: Any, hyper: Any, learning_rate: Scalar | Mapping[str, Scalar]) -> "Optimizer":
+        """The optimizer that an agent's Config and Hyper describe, at a learning rate [], or some by parameters."""
+        return cls(learning_rate, hyper.max_grad_norm, hyper.adam_eps, hyper.weight_decay, config.optimizer)
 
-    @property
-    def transformation(self) -> optax.GradientTransformation:
-        return optax.chain(
-            optax.clip_by_global_norm(self.max_grad_norm),
-            optax.scale_by_adam(eps=self.eps),  # type: ignore[arg-type]
-            optax.scale_by_learning_rate(self.learning_rate),
-        )
+    @staticmethod
+    def scheduled_rate(config: Any, hyper: Any, before: Array, learned: Array, start: Scalar = jnp.inf) -> Array:
+        """The learning rate [] of an update, by its schedule and its warm-up.
+
+        Args:
+          config: an agent's, with `learning_rate_schedule`.
+          hyper: an agent's, with the fields of `OptimizerHyper`.
+          before: [] environment steps before the rollout, so that the last rollout of a schedule still counts.
+          learned: [] environment steps that have been learned from when this update ends, so that the first one counts.
+          start: at which the schedule begins; infinity: hyper.learning_rate.
+        """
+        rate = jnp.where(jnp.isinf(start), hyper.learning_rate, start)
+        if config.learning_rate_schedule != "constant":
+            factor = schedule(config.learning_rate_schedule, before.astype(jnp.float32) / hyper.schedule_steps)
+            rate = hyper.learning_rate_end + (rate - hyper.learning_rate_end) * factor
+        share = jnp.clip(jnp.asarray(learned).astype(jnp.float32) / jnp.maximum(hyper.warmup_steps, 1.0), 0.0, 1.0)
+        return rate * jnp.where(hyper.warmup_steps > 0, share, 1.0)
+
+    def transformation(self, learning_rate: Scalar) -> optax.GradientTransformation:
+        """The optimizer of a vector of parameters; `learning_rate` is a scalar or a vector."""
+        adam = optax.scale_by_adam(eps=self.eps)  # type: ignore[arg-type]
+        steps = {
+            "adam": (adam,),
+            "adamw": (adam, optax.add_decayed_weights(self.weight_decay)),  # type: ignore[arg-type]
+            "rmsprop": (optax.scale_by_rms(decay=0.99, eps=self.eps, eps_in_sqrt=False),),  # type: ignore[arg-type]
+            "sgd": (),
+        }
+        clip, descend = optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_learning_rate(learning_rate)
+        return optax.chain(clip, *steps[self.kind], descend)
 
     def init(self, params: PyTree) -> PyTree:
         """The optimizer's state: moments of all parameters as one vector."""
-        return self.transformation.init(ravel_pytree(params)[0])
+        return self.transformation(0.0).init(ravel_pytree(params)[0])
 
     def step(
         self, params: PyTree, opt_state: PyTree, grads: PyTree, skip: Array | None = None
@@ -44,10 +74,32 @@ class Optimizer(NamedTuple):
         """
         flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
-            updates, moved = self.transformation.update(flat, opt_state)
+            transformation = self.transformation(self._rates(params))
+            updates, moved = transformation.update(flat, opt_state, self._decayed(params))
         if skip is not None:
             updates = jnp.where(skip, 0.0, jnp.asarray(updates))
             moved = jax.tree.map(lambda new, old: jnp.where(skip, old, new), moved, opt_state)
         updates = unravel(jnp.asarray(updates))
         params = _cpu.sequence(lambda update, x: (x + update).astype(x.dtype), updates, params, side_by_side=4)
         return params, moved, optax.tree.norm(flat)
+
+    def _rates(self, params: PyTree) -> Scalar:
+        """The learning rate, or a vector of those of all parameters."""
+        if not isinstance(self.learning_rate, Mapping):
+            return self.learning_rate
+        rates = {
+            name: jax.tree.map(lambda x, rate=self.learning_rate[name]: jnp.broadcast_to(rate, x.shape), part)
+            for name, part in params.items()
+        }
+        return ravel_pytree(rates)[0]
+
+    def _decayed(self, params: PyTree) -> Array | None:
+        """The weights that decay among the parameters as one vector: matrices, but no biases and no scalars."""
+        if self.kind != "adamw":
+            return None
+        return ravel_pytree(jax.tree.map(lambda x: x if x.ndim > 1 else jnp.zeros_like(x), params))[0]
+
+
+def clip_norm(grads: PyTree, max_norm: Scalar) -> PyTree:
+    """Gradients scaled to a global norm of at most `max_norm`; infinity does not clip."""
+    return optax.clip_by_global_norm(max_norm).update(grads, optax.EmptyState())[0]  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
     validation.check_torso(config, obs_space)
     validation.check_gsde(config)
     if network is None:
-        described = config.model_dump(include=set(actor_critic.SETTINGS))
+        described = config.model_dump(include=set(actor_critic.SETTINGS)) | {"log_std_init": config.initial_log_std}
         network = actor_critic.actor_critic(
             obs_space=obs_space,
             policy_size=action_distributions.policy_size(action_space),

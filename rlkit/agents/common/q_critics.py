@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from rlkit.agents.common import action_distributions, validation
 from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import Schedules
+from rlkit.agents.common.optimizer import Optimizer
 from rlkit.networks import critics, encoder
 from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
@@ -55,7 +57,7 @@ def is_bounded_box(space: Space) -> bool:
     return isinstance(space, Box) and space.bounded and jnp.issubdtype(space.dtype, jnp.floating)
 
 
-def make(config: Any, obs_space: Space, action_space: Space, *, spread: str) -> Networks:
+def make(config: Any, obs_space: Space, action_space: Space, *, spread: str, log_std_min: float = -20.0) -> Networks:
     """The networks that an agent's Config describes.
 
     Args:
@@ -63,6 +65,7 @@ def make(config: Any, obs_space: Space, action_space: Space, *, spread: str) -> 
       obs_space: an environment's observation space.
       action_space: Discrete, or a Box with finite bounds.
       spread: of a policy for a Box: "observation", "features", "constant" or "none"; see `networks.critics`.
+      log_std_min: the least log standard deviation of that policy.
 
     Raises:
       ConfigError: a setting does not fit the observations.
@@ -76,7 +79,8 @@ def make(config: Any, obs_space: Space, action_space: Space, *, spread: str) -> 
         obs_space=obs_space,
         size=size,
         spread=spread if box else "none",
-        log_std_init=getattr(config, "log_std_init", 0.0),
+        log_std_init=getattr(config, "initial_log_std", 0.0),
+        log_std_min=log_std_min,
         **described,
     )
     q = critics.critics(obs_space=obs_space, count=config.num_critics, size=None if box else size, **described)
@@ -104,6 +108,17 @@ def q_values(networks: Networks, params: PyTree, obs_stats: PyTree, obs: PyTree,
         every = networks.critics.apply(params, obs)
         return jax.vmap(pick, (0, None))(every, action)
     return networks.critics.apply(params, obs, action)
+
+
+def optimizers(config: Any, hyper: Any, schedules: Schedules) -> tuple[Optimizer, Optimizer]:
+    """The optimizers of the policy and of the critics, each with a learning rate and a clip norm of its own."""
+
+    def of(group: str) -> Optimizer:
+        rate = schedules.group_rates.get(f"{group}_learning_rate", schedules.learning_rate)
+        norm = jnp.minimum(hyper.max_grad_norm, getattr(hyper, f"{group}_max_grad_norm"))
+        return Optimizer.of(config, hyper, rate)._replace(max_grad_norm=norm)
+
+    return of("actor"), of("critic")
 
 
 def normalize_action(networks: Networks, action: Array) -> Array:

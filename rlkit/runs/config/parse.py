@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rlkit import envs
+from rlkit import agents, envs
 from rlkit.hosts.registry import checked_name, is_host
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.aliases import similar_key
@@ -39,7 +39,10 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     frozen = {key: _freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
     if "schedule_steps" in keys.fields and "total_steps" in frozen:
         frozen.setdefault("schedule_steps", frozen["total_steps"])  # schedules end with the run
-    run, agent_config, hyper = (_validate(model, frozen) for model in keys.models)
+    run_model, agent_model, hyper_model = keys.models
+    run, agent_config = _validate(run_model, frozen), _validate(agent_model, frozen)
+    defaults = agents.get(agent).Hyper.defaults(agent_config, run.num_envs)  # of keys that depend on other keys
+    hyper = _validate(hyper_model, defaults | frozen)
     config = RunConfig(run, agent_config, MappingProxyType(hyper.model_dump()), name)
     _check(config)
     return config
@@ -72,6 +75,14 @@ def _check(config: RunConfig) -> None:
     for key, value in run.env_kwargs.items():
         if not isinstance(value, bool | int | float | str | tuple):
             raise ConfigError(f"env_kwargs.{show_key(key)}={show_value(value)} must be a number, a word or a list")
+        if _holds_nan(value):
+            raise ConfigError(f"env_kwargs.{show_key(key)}={show_value(value)} must not be NaN; give a number")
+    config.agent.check_hyper(config.hyper)
+
+
+def _holds_nan(value: Any) -> bool:
+    """True for NaN, and for a list that holds it."""
+    return any(map(_holds_nan, value)) if isinstance(value, tuple) else value != value
 
 
 def _validate(model: type[BaseModel], values: Mapping[str, Any]) -> Any:

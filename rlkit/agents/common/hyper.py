@@ -1,0 +1,107 @@
+"""Fields of `Hyper` that several agents have, under the same names and with the same meaning."""
+
+import contextlib
+from dataclasses import fields
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+from annotated_types import Interval
+from flax import struct
+
+from rlkit.agents.common.config import AgentConfig
+from rlkit.types import Scalar
+
+Positive = Annotated[Scalar, Interval(gt=0.0)]
+FinitePositive = Annotated[Scalar, Interval(gt=0.0, lt=jnp.inf)]
+Share = Annotated[Scalar, Interval(ge=0.0, le=1.0)]
+FiniteNonNegative = Annotated[Scalar, Interval(ge=0.0, lt=jnp.inf)]
+
+
+class OptimizerHyper(struct.PyTreeNode):
+    """Traced: float32 scalars of every agent's optimizer and of its schedules. Infinity switches a term off."""
+
+    learning_rate: FiniteNonNegative = 3e-4
+    learning_rate_end: Annotated[FiniteNonNegative, "after schedule_steps, by learning_rate_schedule"] = 0.0
+    warmup_steps: Annotated[
+        FiniteNonNegative, "environment steps that are learned from until the learning rate has risen from 0"
+    ] = 0.0
+    max_grad_norm: Annotated[Positive, "global norm over all parameters of one gradient step"] = jnp.inf
+    weight_decay: Annotated[
+        FiniteNonNegative,
+        "of adamw: share of each weight, but not of biases, that a step of learning rate 1 takes",
+    ] = 0.0
+    adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-8
+    schedule_steps: Annotated[
+        Positive, "environment steps that the schedules last; those of the run where not given"
+    ] = jnp.inf
+
+    @classmethod
+    def defaults(cls, config: Any, num_envs: int) -> dict[str, float]:
+        """Values of the fields that are infinite where they are not given, because they depend on other settings."""
+        return {}
+
+
+class OffPolicyHyper(OptimizerHyper):
+    """Traced: float32 scalars of every off-policy agent. Infinity switches a term off."""
+
+    gamma: Annotated[Share, "discount per step"] = 0.99
+    tau: Annotated[
+        Scalar,
+        Interval(gt=0.0, le=1.0),
+        "share of the new parameters in a target update; where not given 1, a copy, with target_every, and else 0.005",
+    ] = jnp.inf
+    beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start"] = 0.4
+    beta_end: Annotated[
+        FiniteNonNegative, "of prioritized replay, after schedule_steps; beta stays where those are infinite"
+    ] = 1.0
+
+    @classmethod
+    def defaults(cls, config: Any, num_envs: int) -> dict[str, float]:
+        return super().defaults(config, num_envs) | {"tau": 1.0 if config.target_every else 0.005}
+
+
+class ActorCriticHyper(OffPolicyHyper):
+    """Traced: learning rates and clip norms of a policy and of critics, apart."""
+
+    actor_learning_rate: Annotated[Scalar, Interval(ge=0.0), "of the policy; infinity: learning_rate"] = jnp.inf
+    critic_learning_rate: Annotated[Scalar, Interval(ge=0.0), "of the critics; infinity: learning_rate"] = jnp.inf
+    actor_max_grad_norm: Annotated[Positive, "norm of the policy's gradient alone, beside max_grad_norm"] = jnp.inf
+    critic_max_grad_norm: Annotated[Positive, "norm of the critics' gradient alone, beside max_grad_norm"] = jnp.inf
+
+
+class EpsilonHyper(struct.PyTreeNode):
+    """Traced: probability of a random action."""
+
+    epsilon_start: Annotated[Share, "share of random actions at first"] = 1.0
+    epsilon_end: Annotated[Share, "share of random actions at last"] = 0.05
+    epsilon_steps: Annotated[Scalar, Interval(gt=0.0), "environment steps from the one to the other"] = 10_000.0
+    epsilon_fraction: Annotated[
+        Scalar, Interval(gt=0.0), "share of schedule_steps in which it falls, in place of epsilon_steps; infinity: off"
+    ] = jnp.inf
+
+
+def as_arrays(hyper: Any, config: AgentConfig, num_envs: int) -> Any:
+    """An agent's `Hyper` with new float32 arrays [], so that a state that holds it can be donated.
+
+    Fields that depend on other settings where they are not given get their values.
+
+    Raises:
+      ConfigError: a value that is not traced has no effect or no meaning with the static settings.
+    """
+    config.check_hyper(_known(hyper))
+    arrays = jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)
+    given = {
+        name: jnp.where(jnp.isinf(getattr(arrays, name)), jnp.float32(default), getattr(arrays, name))
+        for name, default in hyper.defaults(config, num_envs).items()
+    }
+    return arrays.replace(**given)
+
+
+def _known(hyper: Any) -> dict[str, float]:
+    """The values of a `Hyper` that are not traced, by name."""
+    known = {}
+    for field in fields(hyper):
+        with contextlib.suppress(TypeError):  # of a value that is traced
+            known[field.name] = float(getattr(hyper, field.name))
+    return known

@@ -1,0 +1,94 @@
+"""The optimizer: each kind against its rule in NumPy, weight decay, clipping, and learning rates of parts."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit.agents.common.hyper import OptimizerHyper
+from rlkit.agents.common.optimizer import Optimizer, clip_norm
+
+PARAMS = {"kernel": jnp.float32([[1.0, -2.0], [3.0, 4.0]]), "bias": jnp.float32([5.0, -6.0])}
+GRADS = {"kernel": jnp.float32([[0.5, -1.0], [2.0, 0.25]]), "bias": jnp.float32([-3.0, 1.5])}
+RATE, DECAY, EPS = 0.1, 0.01, 1e-3
+
+
+def steps(kind, count=3, rate=RATE, **hyper):
+    """The parameters after `count` steps along the same gradient."""
+    hyper = OptimizerHyper(adam_eps=EPS, weight_decay=DECAY if kind == "adamw" else 0.0, **hyper)
+    optimizer = Optimizer.of(SimpleNamespace(optimizer=kind), jax.tree.map(jnp.float32, hyper), rate)
+    step = jax.jit(lambda params, state: optimizer.step(params, state, GRADS)[:2])
+    params, state = PARAMS, optimizer.init(PARAMS)
+    for _ in range(count):
+        params, state = step(params, state)
+    return params
+
+
+def by_hand(kind, count=3):
+    """The same in NumPy, float64."""
+    found = {}
+    for name, x in PARAMS.items():
+        x, g = np.asarray(x, np.float64), np.asarray(GRADS[name], np.float64)
+        m = v = np.zeros_like(x)
+        for t in range(1, count + 1):
+            if kind == "sgd":
+                move = g
+            elif kind == "rmsprop":
+                v = 0.99 * v + 0.01 * g**2
+                move = g / (np.sqrt(v) + EPS)
+            else:
+                m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+                move = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + EPS)
+            if kind == "adamw" and name == "kernel":  # biases do not decay
+                move = move + DECAY * x
+            x = x - RATE * move
+        found[name] = x
+    return found
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "rmsprop", "sgd"])
+def test_each_kind_by_hand(kind):
+    found, expected = steps(kind), by_hand(kind)
+    for name in PARAMS:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5)
+
+
+def test_the_gradient_is_clipped_first():
+    norm = np.sqrt(sum(np.sum(np.square(x)) for x in GRADS.values()))
+    for name, x in steps("sgd", 1, max_grad_norm=0.5).items():
+        np.testing.assert_allclose(x, PARAMS[name] - RATE * GRADS[name] * 0.5 / norm, rtol=1e-6)
+
+
+def test_parts_have_learning_rates_of_their_own():
+    rates = {"kernel": jnp.float32(0.1), "bias": jnp.float32(0.3)}
+    for name, x in steps("sgd", 1, rate=rates).items():
+        np.testing.assert_allclose(x, PARAMS[name] - rates[name] * GRADS[name], rtol=1e-6)
+    same = steps("adam", rate=dict.fromkeys(PARAMS, jnp.float32(RATE)))
+    jax.tree.map(np.testing.assert_array_equal, same, steps("adam", rate=jnp.float32(RATE)))
+
+
+def test_clipping_by_a_norm():
+    clipped = clip_norm(GRADS, 1.0)
+    np.testing.assert_allclose(sum(np.sum(np.square(x)) for x in clipped.values()), 1.0, rtol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, clip_norm(GRADS, jnp.inf), GRADS)
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+def test_the_learning_rate_rises_and_falls(kind):
+    config = SimpleNamespace(learning_rate_schedule=kind)
+    hyper = OptimizerHyper(learning_rate=1.0, learning_rate_end=0.2, warmup_steps=10.0, schedule_steps=100.0)
+    before = np.arange(0, 130, 5)
+    found = [Optimizer.scheduled_rate(config, hyper, jnp.float32(n), jnp.float32(n + 5)) for n in before]
+    progress = np.minimum(before / 100, 1)
+    factor = {"constant": 1, "linear": 1 - progress, "cosine": (1 + np.cos(np.pi * progress)) / 2}[kind]
+    full = 1.0 if kind == "constant" else 0.2 + 0.8 * factor
+    np.testing.assert_allclose(found, full * np.minimum((before + 5) / 10, 1), rtol=1e-5)
+
+
+def test_the_default_is_the_plain_schedule():
+    config, hyper = SimpleNamespace(learning_rate_schedule="linear"), OptimizerHyper(schedule_steps=64.0)
+    for n in range(0, 64, 8):
+        found = Optimizer.scheduled_rate(config, hyper, jnp.float32(n), jnp.float32(n + 8))
+        assert float(found) == float(jnp.float32(3e-4) * (1 - jnp.float32(n) / 64))
