@@ -75,11 +75,11 @@ def test_a_target_network_is_copied_where_it_is_updated_now_and_then():
         (small("dqn", learning_rate_schedule="linear", schedule_steps=math.inf), ["needs schedule_steps"]),
         (small("ppo", clip_schedule="linear", schedule_steps=math.inf), ["clip_schedule='linear' needs"]),
         (small("dqn", epsilon_fraction=0.5, schedule_steps=math.inf), ["epsilon_fraction=0.5 needs"]),
-        (small("dqn", beta_end=math.inf), ["beta_end=inf must be finite; the default is 1.0"]),
+        (small("dqn", beta_end=math.inf), ["beta_end=.inf must be finite; the default is 1.0"]),
         (small("dqn", learning_rate_end=0.1), ["learning_rate_end=0.1 needs learning_rate_schedule"]),
         (small("ppo", weight_decay=0.1), ["weight_decay=0.1 needs optimizer='adamw'"]),
         (small("sac", target_entropy=-math.inf), ["target_entropy=-inf must be finite"]),
-        (small("ppo", env_kwargs={"length": math.nan}), ["env_kwargs.length=nan must not be NaN"]),
+        (small("ppo", env_kwargs={"length": math.nan}), ["env_kwargs.length=.nan must not be NaN"]),
         (small("ppo", env_kwargs={"sizes": [1.0, math.nan]}), ["env_kwargs.sizes=", "must not be NaN"]),
     ],
 )
@@ -95,7 +95,7 @@ def test_infinity_is_a_value_where_it_switches_something_off(name):
     fields = schema(name).models[2].model_fields
     for key in ("learning_rate", "adam_eps", "gamma"):
         assert key in fields
-        assert f"{key}=inf must be" in message(small(name, **{key: math.inf}))
+        assert f"{key}=.inf must be" in message(small(name, **{key: math.inf}))
     off = {key: math.inf for key in ("max_grad_norm", "schedule_steps", "huber_delta", "clip_eps") if key in fields}
     assert parse(small(name, **off)).hyper["max_grad_norm"] == math.inf
 
