@@ -108,4 +108,4 @@ def test_a_buffer_that_cannot_hold_a_dataset(dataset):
         (37, "a multiple of the 2 streams of dataset"),
     ):
         with pytest.raises(ConfigError, match=f"capacity={capacity} must be {rule}"):
-            make.make_program(parse(IQL | {"dataset": str(dataset), "capacity": capacity}))
+            make.make_program(parse(IQL | {"dataset": str(dataset), "capacity": capacity, "batch_size": 8}))

@@ -88,10 +88,10 @@ class GaussianPolicyConfig(BaseModel):
 
     gsde_log_std: ClassVar[float] = -2.0  # of the exploration matrix at the start, where log_std_init is None
 
-    log_std_init: Annotated[float, Interval(ge=-20.0, le=2.0)] | None = Field(
+    log_std_init: Annotated[float | None, Interval(ge=-20.0, le=2.0)] = Field(
         None,
         description="log standard deviation at the start, for a Box; null for 0, or with gsde for -2 in ppo and -3 in "
-        "sac, as the features add up: at 0 most actions lie at a bound",
+        "sac, as the features add up: at 0 many actions lie at a bound",
     )
     gsde: bool = Field(False, description="state-dependent exploration, held over steps, for a Box")
     gsde_steps: int = Field(0, ge=0, description="steps until its noise is drawn anew; 0 holds it for the episode")

@@ -23,8 +23,8 @@ class Optimizer(NamedTuple):
     learning_rate: Scalar | Mapping[str, Scalar]  # one, or one for each entry of the parameters
     max_grad_norm: Scalar  # infinity does not clip
     eps: Scalar  # of Adam and RMSprop
-    weight_decay: Scalar  # of AdamW
-    kind: str
+    weight_decay: Scalar = 0.0  # of AdamW
+    kind: str = "adam"
 
     @classmethod
     def of(cls, config: Any, hyper: Any, learning_rate: Scalar | Mapping[str, Scalar]) -> "Optimizer":
