@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit import _cpu
+from rlkit._mesh import vary_like
 from rlkit.types import Array, Key
 
 _SMALL = 256  # up to here a sort of random bits: so few elements do not mix in a Feistel network
@@ -92,7 +93,8 @@ def _walk(words: Array, index: Array, n: int | Array) -> Array:
         x = _feistel(words, x, rows, low_bits)
     else:  # all count as outside at first, so that the network is compiled once
         everywhere = jnp.ones(x.shape, bool)
-        x, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), lambda carry: walk(*carry), (x, everywhere))
+        start = vary_like((x, everywhere), words, n)
+        x, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), lambda carry: walk(*carry), start)
     # Rounds are even permutations of most tables; an exchange of two elements, or none, makes both parities as likely.
     x = jnp.where(x < 2, x ^ (words[..., _ROUNDS:] & one), x)
     return x[..., : index.size].reshape(*words.shape[:-1], *index.shape).astype(jnp.int32)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._mesh import vary_like
 from rlkit.types import Array, PyTree, Transition
 
 
@@ -46,7 +47,7 @@ def add(state: FinalObservations, slots: Array, rollout: Transition) -> FinalObs
     newest = needed & (count - number <= jnp.uint32(size))  # the last F of the rollout, so that no index comes twice
     index = jnp.where(newest, (number % jnp.uint32(size)).astype(jnp.int32), size).reshape(-1)
     return FinalObservations(
-        last=jax.tree.map(lambda x: x[-1], rollout.next_obs),
+        last=vary_like(jax.tree.map(lambda x: x[-1], rollout.next_obs), state.last),
         obs=jax.tree.map(
             lambda leaf, x: leaf.at[index].set(x.reshape(-1, *x.shape[2:]), mode="drop"), state.obs, rollout.next_obs
         ),

@@ -5,6 +5,7 @@ from functools import partial
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._mesh import vary_like
 from rlkit.replay import priorities, segment_tree, storage, validation, windows
 from rlkit.replay.priorities import Priorities
 from rlkit.replay.storage import Ring
@@ -79,11 +80,12 @@ def init(
     settings: priorities.Settings,
 ) -> PrioritizedState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
-    return PrioritizedState(
+    state = PrioritizedState(
         ring=storage.init(example, num_envs, capacity, length, final_obs_capacity),
         priorities=priorities.init(capacity, settings),
         beta=jnp.float32(settings.beta),
     )
+    return vary_like(state, example)
 
 
 def add(state: PrioritizedState, rollout: Transition, *, length: int) -> PrioritizedState:

@@ -11,6 +11,7 @@ from typing import Literal
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._mesh import vary_like
 from rlkit.replay import priorities, segment_tree, slice_index, storage, validation, windows
 from rlkit.replay.priorities import Priorities
 from rlkit.replay.slice_index import SliceIndex
@@ -131,8 +132,9 @@ def init(
     ring = storage.init(example, num_envs, capacity, slice_len, final_obs_capacity)
     index = slice_index.init(ring.num_rows, num_envs, slice_len, **kind)  # type: ignore[arg-type]
     if settings is None:
-        return SlicesState(ring, index)
-    return PrioritizedSlicesState(ring, index, priorities.init(capacity, settings), jnp.float32(settings.beta))
+        return vary_like(SlicesState(ring, index), example)
+    state = PrioritizedSlicesState(ring, index, priorities.init(capacity, settings), jnp.float32(settings.beta))
+    return vary_like(state, example)
 
 
 def add(state: SlicesState | PrioritizedSlicesState, rollout: Transition) -> SlicesState | PrioritizedSlicesState:

@@ -5,6 +5,7 @@ from functools import partial
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._mesh import vary_like
 from rlkit.replay import storage, validation, windows
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle
@@ -57,7 +58,8 @@ def init(
     example: Transition, num_envs: int, *, capacity: int, length: int, final_obs_capacity: int | None
 ) -> UniformState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
-    return UniformState(storage.init(example, num_envs, capacity, length, final_obs_capacity))
+    ring = storage.init(example, num_envs, capacity, length, final_obs_capacity)
+    return vary_like(UniformState(ring), example)
 
 
 def add(state: UniformState, rollout: Transition) -> UniformState:

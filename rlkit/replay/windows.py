@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit import _cpu
+from rlkit._mesh import vary_like
 from rlkit.ops._integers import uniform_below
 from rlkit.replay import storage
 from rlkit.replay.storage import Ring
@@ -83,8 +84,9 @@ def draw_with_next_obs(ring: Ring, draw: Callable[[Key], Place], key: Key, rows_
 
     first_key, key = jax.random.split(key)
     place = draw(first_key)
+    start = vary_like((0, key, place, is_complete(place)))
     *_, place, complete = jax.lax.while_loop(
-        lambda carry: (carry[0] < _MAX_DRAWS) & ~carry[-1].all(), draw_again, (0, key, place, is_complete(place))
+        lambda carry: (carry[0] < _MAX_DRAWS) & ~carry[-1].all(), draw_again, start
     )
     return place, complete
 
