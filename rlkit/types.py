@@ -68,7 +68,7 @@ class Buffer(NamedTuple):
     """A replay buffer as pure functions."""
 
     init: Callable[[Transition, int], PyTree]  # (example, num_envs) -> state; example: one step, no batch axes
-    add: Callable[[PyTree, Transition], PyTree]  # (state, rollout) -> state; leaves [T, N, ...], any T >= 1
+    add: Callable[[PyTree, Transition], PyTree]  # (state, rollout) -> state; [T, N, ...], T up to capacity / N
     sample: Callable[[PyTree, Key], Sample]
     update: Callable[[PyTree, PyTree, Array], PyTree]  # (state, index, priority) -> state
     size: Callable[[PyTree], Array]  # state -> [] number of items that can be drawn now

@@ -46,7 +46,8 @@ def prioritized(
       length: L, rows of an item, for n-step returns; see `uniform`.
       alpha: exponent of the priorities, 0 for uniform draws; fixed, as the tree stores powers.
       beta: initial exponent of the importance weights; the state holds it as an array [].
-      eps: constant added to every |priority|, so that each item can be drawn.
+      eps: constant added to every |priority|, so that each item can be drawn. With 0, items of priority 0 cannot, and
+        `size`, which leaves them out, takes time proportional to the capacity.
       start_priority: priority of new items while none has been measured.
       store_obs_once, max_final_obs: see `uniform`.
 
@@ -64,9 +65,9 @@ def prioritized(
     return Buffer(
         init=partial(init, capacity=capacity, length=length, final_obs_capacity=final_obs_capacity, settings=settings),
         add=partial(add, length=length),
-        sample=partial(sample, batch_size=batch_size, length=length),
+        sample=partial(sample, batch_size=batch_size, length=length, settings=settings),
         update=partial(update, settings=settings),
-        size=partial(size, length=length),
+        size=partial(size, length=length, settings=settings),
     )
 
 
@@ -90,22 +91,20 @@ def init(
 
 def add(state: PrioritizedState, rollout: Transition, *, length: int) -> PrioritizedState:
     """Add a rollout [T, N, ...]: remove the items that it overwrites, then insert those that it completes."""
+    ring = storage.add(state.ring, rollout)
     num_rows, num_envs = rollout.reward.shape
     overwritten = storage.next_slots(state.ring.cursor, num_rows).astype(jnp.int32)
     completed = windows.completed_windows(state.ring, num_rows, length)
     remaining = priorities.remove_rows(state.priorities, overwritten, num_envs)
-    return state.replace(
-        ring=storage.add(state.ring, rollout), priorities=priorities.insert_rows(remaining, completed, num_envs)
-    )
+    return state.replace(ring=ring, priorities=priorities.insert_rows(remaining, completed, num_envs))
 
 
-def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int) -> Sample:
+def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int, settings: priorities.Settings) -> Sample:
     """Draw B items in proportion to their masses: leaves [B, ...], or [B, L, ...] of windows, and weights [B]."""
-    validation.check_not_empty(size(state, length=length))
+    validation.check_not_empty(size(state, length=length, settings=settings))
     num_envs = state.ring.num_envs
-    place, valid = windows.draw_with_next_obs(
-        state.ring, lambda key: priorities.draw(state.priorities, key, batch_size, num_envs), key, 1
-    )
+    draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=num_envs)
+    place, valid = windows.draw_with_next_obs(state.ring, draw, key, 1, partial(draw, stratified=False))
     valid &= segment_tree.total(state.priorities.mass) > 0
     weight = priorities.weights(state.priorities, place, state.beta)
     return windows.take(state.ring, place, weight, valid, length if length > 1 else None)
@@ -118,6 +117,6 @@ def update(
     return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, settings))
 
 
-def size(state: PrioritizedState, *, length: int) -> Array:
+def size(state: PrioritizedState, *, length: int, settings: priorities.Settings) -> Array:
     """Number of items that can be drawn, [] int32."""
-    return windows.num_windows(state.ring, length)
+    return priorities.num_items(state.priorities, windows.num_windows(state.ring, length), settings)

@@ -97,9 +97,9 @@ def slices(
             sampling=sampling,
         ),
         add=add,
-        sample=partial(sample, num_slices=num_slices, rows_needed=rows_needed),
+        sample=partial(sample, num_slices=num_slices, rows_needed=rows_needed, settings=settings),
         update=partial(update, settings=settings),
-        size=size,
+        size=partial(size, settings=settings),
     )
 
 
@@ -151,24 +151,31 @@ def add(state: SlicesState | PrioritizedSlicesState, rollout: Transition) -> Sli
     return added.replace(priorities=priorities.insert(remaining, completed.reshape(-1)))
 
 
-def sample(state: SlicesState | PrioritizedSlicesState, key: Key, *, num_slices: int, rows_needed: int) -> Sample:
+def sample(
+    state: SlicesState | PrioritizedSlicesState,
+    key: Key,
+    *,
+    num_slices: int,
+    rows_needed: int,
+    settings: priorities.Settings | None,
+) -> Sample:
     """Draw B slices: leaves [B, L, ...], mask [B, L], and weights [B]."""
-    validation.check_not_empty(size(state))
+    validation.check_not_empty(size(state, settings=settings))
     index, num_envs = state.index, state.ring.num_envs
 
-    def draw(key: Key) -> Place:
+    def draw(key: Key, stratified: bool = True) -> Place:
         if isinstance(state, PrioritizedSlicesState):
-            return priorities.draw(state.priorities, key, num_slices, num_envs)
+            return priorities.draw(state.priorities, key, num_slices, num_envs, stratified=stratified)
         starts = slice_index.sample(index, key, num_slices)
         return Place(starts.slot, starts.env)
 
-    place, valid = windows.draw_with_next_obs(state.ring, draw, key, rows_needed)
+    place, valid = windows.draw_with_next_obs(state.ring, draw, key, rows_needed, partial(draw, stratified=False))
     if isinstance(state, PrioritizedSlicesState):
         valid &= segment_tree.total(state.priorities.mass) > 0
         weight = priorities.weights(state.priorities, place, state.beta)
     else:
-        valid &= size(state) > 0
-        weight = jnp.ones((num_slices,))
+        valid &= slice_index.size(index) > 0
+        weight = jnp.ones((num_slices,), jnp.float32)
     return windows.take(state.ring, place, weight, valid, index.slice_len, across_ends=index.cross_episodes)
 
 
@@ -181,6 +188,9 @@ def update(
     return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, settings))
 
 
-def size(state: SlicesState | PrioritizedSlicesState) -> Array:
+def size(state: SlicesState | PrioritizedSlicesState, *, settings: priorities.Settings | None) -> Array:
     """Number of slices that can be drawn, [] int32."""
-    return slice_index.size(state.index)
+    num_slices = slice_index.size(state.index)
+    if isinstance(state, SlicesState) or settings is None:
+        return num_slices
+    return priorities.num_items(state.priorities, num_slices, settings)

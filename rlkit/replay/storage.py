@@ -174,10 +174,13 @@ def init(example: Transition, num_envs: int, capacity: int, window: int, final_o
 def add(ring: Ring, rollout: Transition) -> Ring:
     """Return the ring after a rollout [T, N, ...], 1 <= T <= R, which overwrites the oldest rows.
 
+    Gradients with respect to what is stored are zero.
+
     Raises:
       ValueError: structure, shapes or dtypes of the rollout differ from those of the example given to `init`, or T > R.
     """
     length = _checked_length(ring, rollout)
+    rollout = jax.lax.stop_gradient(rollout)  # packed leaves have none
     slots = next_slots(ring.cursor, length).astype(jnp.int32)
     ring = ring.replace(cursor=advance(ring.cursor, length))
     if not isinstance(ring.final_obs, FinalObservations):

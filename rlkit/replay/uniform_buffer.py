@@ -74,7 +74,7 @@ def sample(state: UniformState, key: Key, *, batch_size: int, length: int) -> Sa
         state.ring, lambda key: windows.draw_uniformly(state.ring, key, batch_size, length), key, 1
     )
     valid &= windows.num_windows(state.ring, length) > 0
-    return windows.take(state.ring, place, jnp.ones((batch_size,)), valid, length if length > 1 else None)
+    return windows.take(state.ring, place, jnp.ones((batch_size,), jnp.float32), valid, length if length > 1 else None)
 
 
 def update(state: UniformState, index: Handle, priority: Array) -> UniformState:

@@ -14,7 +14,8 @@ from rlkit.replay import storage
 from rlkit.replay.storage import Ring
 from rlkit.types import Array, Key, PyTree, Sample
 
-_MAX_DRAWS = 16
+_MAX_DRAWS = 16  # of a place that lacks its final observation
+_MOST_DRAWS = 256  # while all places do
 
 
 class Place(NamedTuple):
@@ -56,7 +57,13 @@ def draw_uniformly(ring: Ring, key: Key, batch_size: int, window: int) -> Place:
 
 
 @_cpu.straight_line_keys
-def draw_with_next_obs(ring: Ring, draw: Callable[[Key], Place], key: Key, rows_needed: int) -> tuple[Place, Array]:
+def draw_with_next_obs(
+    ring: Ring,
+    draw: Callable[[Key], Place],
+    key: Key,
+    rows_needed: int,
+    draw_again: Callable[[Key], Place] | None = None,
+) -> tuple[Place, Array]:
     """Draw B places, and draw again those where one of the first rows lacks its final observation.
 
     Args:
@@ -64,9 +71,12 @@ def draw_with_next_obs(ring: Ring, draw: Callable[[Key], Place], key: Key, rows_
       draw: key -> places [B].
       key: a key.
       rows_needed: number of rows from each place on that must have their next_obs.
+      draw_again: the same for the places that are drawn again, where `draw` draws each of the B from another part of
+        the items, in which there may be none that is complete.
 
     Returns:
-      The places, and [B] bool: False at those that still lack one after several draws.
+      The places, and [B] bool, False at those that lack one: all, if several draws of each found no complete place.
+      Otherwise a place that was not found is one of those that were.
     """
     if isinstance(ring.final_obs, tuple):
         place = draw(key)
@@ -76,19 +86,27 @@ def draw_with_next_obs(ring: Ring, draw: Callable[[Key], Place], key: Key, rows_
         slots, envs = _rows(ring, place, rows_needed)
         return storage.has_next_obs(ring, slots, envs).all(-1)
 
-    def draw_again(carry):
+    def next_draw(carry):
         num_draws, key, place, complete = carry
         draw_key, key = jax.random.split(key)
-        place = jax.tree.map(lambda old, new: jnp.where(complete, old, new), place, draw(draw_key))
+        new = (draw_again or draw)(draw_key)
+        place = jax.tree.map(lambda old, new: jnp.where(complete, old, new), place, new)
         return num_draws + 1, key, place, is_complete(place)
 
     first_key, key = jax.random.split(key)
     place = draw(first_key)
     start = vary_like((0, key, place, is_complete(place)))
-    *_, place, complete = jax.lax.while_loop(
-        lambda carry: (carry[0] < _MAX_DRAWS) & ~carry[-1].all(), draw_again, start
-    )
-    return place, complete
+
+    def goes_on(carry):
+        num_draws, _, _, complete = carry
+        return ~complete.all() & (num_draws < jnp.where(complete.any(), _MAX_DRAWS, _MOST_DRAWS))
+
+    _, key, place, complete = jax.lax.while_loop(goes_on, next_draw, start)
+    num_complete = complete.sum(dtype=jnp.uint32)
+    nth = uniform_below(key, complete.shape, num_complete).astype(jnp.int32)
+    other = jnp.searchsorted(jnp.cumsum(complete, dtype=jnp.int32), nth, side="right", method="compare_all")
+    chosen = jnp.where(complete, jnp.arange(complete.size), other)
+    return jax.tree.map(lambda x: x[chosen], place), jnp.broadcast_to(num_complete > 0, complete.shape)
 
 
 def take(

@@ -13,9 +13,8 @@ from rlkit._mesh import vary_like
 PROGRAMS = Path(__file__).parents[1] / "support" / "sharded.py"
 
 
-THOROUGH = [
-    pytest.param(name, marks=pytest.mark.thorough) for name in ("structures", "primitives", "buffers", "agents")
-]
+NAMES = ("structures", "primitives", "buffers", "agents")
+THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in NAMES]
 
 
 @pytest.mark.parametrize("programs", ["permutations", *THOROUGH])
