@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from rlkit.types import PyTree
 
@@ -32,7 +33,7 @@ def vary_like(tree: PyTree, *others: PyTree) -> PyTree:
 
 def _axes(x: Any) -> frozenset[Any]:
     """Names of the axes over which a leaf varies."""
-    if not isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct) or not hasattr(jax.lax, "pcast"):
+    if not isinstance(x, Tracer | jax.ShapeDtypeStruct) or not hasattr(jax.lax, "pcast"):
         return frozenset()
     kind = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
     tracked = getattr(kind, "manual_axis_type", kind)  # its name differs between versions

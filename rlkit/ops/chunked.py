@@ -27,7 +27,7 @@ def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int |
     Raises:
       ValueError: the leaves of `batch` differ in their number of rows, or `chunk_size` is below 1.
     """
-    sizes = {leaf.shape[:1] for leaf in jax.tree.leaves(batch)}
+    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(sizes) != 1 or sizes == {()}:
         raise ValueError(
             f"batch has leaves with leading axes {sorted(sizes)}; give all of them the same rows on axis 0"

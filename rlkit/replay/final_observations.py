@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rlkit._mesh import vary_like
+from rlkit.replay.short_repr import short_repr
 from rlkit.types import Array, PyTree, Transition
 
 
@@ -20,6 +21,8 @@ class FinalObservations(struct.PyTreeNode):
     number: Array  # [R, N] uint32, number of a truncated step's final observation, modulo 2^32; elsewhere undefined
     count: Array  # [] uint32, final observations ever added, modulo 2^32
     capacity: int = struct.field(pytree_node=False)  # F
+
+    __repr__ = short_repr
 
 
 def init(example_obs: PyTree, num_rows: int, num_envs: int, capacity: int) -> FinalObservations:

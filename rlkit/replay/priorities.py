@@ -15,6 +15,7 @@ from flax import struct
 
 from rlkit.replay import segment_tree, storage
 from rlkit.replay.segment_tree import SegmentTree
+from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
 from rlkit.types import Array, ConfigError, Key
@@ -25,6 +26,8 @@ class Priorities(struct.PyTreeNode):
 
     mass: SegmentTree  # over [R * N] float32; its maximum is over measured masses only
     start: Array  # [] float32, the mass of a new item while nothing has been measured
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from rlkit._mesh import vary_like
+from rlkit.ops._arrays import check_key
 from rlkit.replay import priorities, segment_tree, storage, validation, windows
 from rlkit.replay.priorities import Priorities
+from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle
 from rlkit.types import Array, Buffer, Key, Sample, Transition
@@ -19,6 +21,8 @@ class PrioritizedState(struct.PyTreeNode):
     ring: Ring  # the stored steps
     priorities: Priorities  # of the items that start at them
     beta: Array  # [] float32, the exponent of the importance weights; anneal it by `state.replace(beta=...)`
+
+    __repr__ = short_repr
 
 
 def prioritized(
@@ -57,7 +61,7 @@ def prioritized(
     Raises:
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
-    validation.check_sizes(capacity=capacity, batch_size=batch_size, length=length)
+    capacity, batch_size, length = validation.sizes(capacity=capacity, batch_size=batch_size, length=length)
     final_obs_capacity = validation.final_obs_capacity(
         store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
     )
@@ -101,6 +105,7 @@ def add(state: PrioritizedState, rollout: Transition, *, length: int) -> Priorit
 
 def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int, settings: priorities.Settings) -> Sample:
     """Draw B items in proportion to their masses: leaves [B, ...], or [B, L, ...] of windows, and weights [B]."""
+    check_key(key)
     validation.check_not_empty(size(state, length=length, settings=settings))
     num_envs = state.ring.num_envs
     draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=num_envs)

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from rlkit._mesh import vary_like
+from rlkit.ops._arrays import check_key
 from rlkit.replay import priorities, segment_tree, slice_index, storage, validation, windows
 from rlkit.replay.priorities import Priorities
+from rlkit.replay.short_repr import short_repr
 from rlkit.replay.slice_index import SliceIndex
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
@@ -26,6 +28,8 @@ class SlicesState(struct.PyTreeNode):
     ring: Ring  # the stored steps
     index: SliceIndex  # the slices that can be drawn
 
+    __repr__ = short_repr
+
 
 class PrioritizedSlicesState(struct.PyTreeNode):
     """State of a buffer of slices with priorities."""
@@ -34,6 +38,8 @@ class PrioritizedSlicesState(struct.PyTreeNode):
     index: SliceIndex  # the slices that can be drawn
     priorities: Priorities  # of the slices, at their first steps
     beta: Array  # [] float32, the exponent of the importance weights; anneal it by `state.replace(beta=...)`
+
+    __repr__ = short_repr
 
 
 def slices(
@@ -78,7 +84,7 @@ def slices(
     Raises:
       ConfigError: a setting is out of range, or two contradict each other; at `init`, the capacity does not fit.
     """
-    validation.check_sizes(capacity=capacity, num_slices=num_slices, slice_len=slice_len)
+    capacity, num_slices, slice_len = validation.sizes(capacity=capacity, num_slices=num_slices, slice_len=slice_len)
     final_obs_capacity = validation.final_obs_capacity(
         store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
     )
@@ -160,6 +166,7 @@ def sample(
     settings: priorities.Settings | None,
 ) -> Sample:
     """Draw B slices: leaves [B, L, ...], mask [B, L], and weights [B]."""
+    check_key(key)
     validation.check_not_empty(size(state, settings=settings))
     index, num_envs = state.index, state.ring.num_envs
 

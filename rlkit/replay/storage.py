@@ -13,6 +13,7 @@ from rlkit.ops._integers import add_mod, sub_mod, uint32
 from rlkit.replay import final_observations, packing, validation
 from rlkit.replay.final_observations import FinalObservations
 from rlkit.replay.packing import Rows
+from rlkit.replay.short_repr import short_repr
 from rlkit.types import Array, Transition
 
 
@@ -28,6 +29,8 @@ class Cursor(struct.PyTreeNode):
 
     counts: Array  # [3]
     num_rows: int = struct.field(pytree_node=False)
+
+    __repr__ = short_repr
 
     @property
     def head(self) -> Array:
@@ -108,6 +111,8 @@ class Ring(struct.PyTreeNode):
     cursor: Cursor  # position of the next row and number of stored rows
     final_obs: FinalObservations | tuple  # final observations where observations are stored once, otherwise ()
 
+    __repr__ = short_repr
+
     @property
     def steps(self) -> Transition:
         """All steps, leaves [R, N, ...], as a copy; next_obs is () where observations are stored once."""
@@ -160,6 +165,7 @@ def init(example: Transition, num_envs: int, capacity: int, window: int, final_o
     """
     purpose = f"windows of {window} steps of each of {num_envs} environments"
     validation.check_capacity(capacity, num_envs, min_rows=window, purpose=purpose)
+    num_envs = int(num_envs)
     num_rows = capacity // num_envs
     example = jax.tree.map(jnp.asarray, example)
     if final_obs_capacity is None:

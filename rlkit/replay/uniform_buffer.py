@@ -6,7 +6,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from rlkit._mesh import vary_like
+from rlkit.ops._arrays import check_key
 from rlkit.replay import storage, validation, windows
+from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle
 from rlkit.types import Array, Buffer, Key, Sample, Transition
@@ -16,6 +18,8 @@ class UniformState(struct.PyTreeNode):
     """State of a uniform buffer."""
 
     ring: Ring  # the stored steps
+
+    __repr__ = short_repr
 
 
 def uniform(
@@ -41,7 +45,7 @@ def uniform(
     Raises:
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
-    validation.check_sizes(capacity=capacity, batch_size=batch_size, length=length)
+    capacity, batch_size, length = validation.sizes(capacity=capacity, batch_size=batch_size, length=length)
     final_obs_capacity = validation.final_obs_capacity(
         store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
     )
@@ -69,6 +73,7 @@ def add(state: UniformState, rollout: Transition) -> UniformState:
 
 def sample(state: UniformState, key: Key, *, batch_size: int, length: int) -> Sample:
     """Draw B items, each equally likely: leaves [B, ...], or [B, L, ...] of windows."""
+    check_key(key)
     validation.check_not_empty(size(state, length=length))
     place, valid = windows.draw_with_next_obs(
         state.ring, lambda key: windows.draw_uniformly(state.ring, key, batch_size, length), key, 1

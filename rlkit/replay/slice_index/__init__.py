@@ -18,8 +18,8 @@ Inside a scan, call `add` before `sample`: the other order copies the queue.
 import jax
 import jax.numpy as jnp
 
-from rlkit.ops._arrays import check_bools
-from rlkit.ops._integers import uint32, uniform_below
+from rlkit.ops._arrays import as_int, check_bools, check_integers, check_key, check_shape, check_shapes
+from rlkit.ops._integers import nearest_int32, uint32, uniform_below
 from rlkit.ops.permutation import permute
 from rlkit.replay import storage
 from rlkit.replay.slice_index import row_queue, update
@@ -55,7 +55,7 @@ def init(
     Raises:
       ValueError: a size is out of range, or `sampling` is unknown or has no meaning with `cross_episodes`.
     """
-    check_settings(num_rows, num_envs, slice_len, cross_episodes, sampling)
+    num_rows, num_envs, slice_len = check_settings(num_rows, num_envs, slice_len, cross_episodes, sampling)
     by_episode = sampling == "episode"
     queued = strict and not cross_episodes
     max_slices = (num_rows - slice_len + 1) * num_envs
@@ -95,6 +95,9 @@ def build(
     Raises:
       ValueError: as `init` and `add`.
     """
+    done = jnp.asarray(done)
+    if done.ndim != 2:
+        raise ValueError(f"done has shape {done.shape}, expected [T, N]; give one environment an axis of its own")
     num_steps, num_envs = done.shape
     num_rows = num_steps if num_rows is None else num_rows
     return add(
@@ -112,6 +115,7 @@ def add(state: SliceIndex, done: Array) -> SliceIndex:
     Raises:
       ValueError: `done` is not boolean, or not of such a shape.
     """
+    done = jnp.asarray(done)
     lengths, completed = update.completions(state, done)
     slots = storage.next_slots(state.ring, done.shape[0])
     after = state.replace(ring=storage.advance(state.ring, done.shape[0]))
@@ -149,6 +153,7 @@ def completed_slices(state: SliceIndex, done: Array) -> CompletedSlices:
     Raises:
       ValueError: as `add`.
     """
+    done = jnp.asarray(done)
     _, completed = update.completions(state, done)
     slots = update.start_slots(state, storage.next_slots(state.ring, done.shape[0]))
     return CompletedSlices(slots.astype(jnp.int32), completed)
@@ -183,7 +188,12 @@ def sample(state: SliceIndex, key: Key, num_slices: int) -> Slices:
 
     Returns:
       Slices: row, slot, env [B], mask [B, L]; where there is nothing to draw the mask is all False.
+
+    Raises:
+      ValueError: `key` is not a key, or B is not an integer of at least 1.
     """
+    check_key(key)
+    num_slices = as_int("num_slices", num_slices)
     if state.sampling == "episode":
         slot, env = draw_by_episode(state, key, num_slices)
     else:
@@ -202,16 +212,20 @@ def batch_of_pass(state: SliceIndex, key: Key, k: Array | int, num_slices: int) 
       num_slices: B, static.
 
     Returns:
-      Slices: row, slot, env [B], mask [B, L]; the mask is False beyond the end of the pass.
+      Slices: row, slot, env [B], mask [B, L]; the mask is False beyond the end of the pass, however far, and at k < 0.
 
     Raises:
-      ValueError: the sampling of the index is "episode".
+      ValueError: the sampling of the index is "episode", `key` is not a key, or `k` or B are not such integers.
     """
+    check_key(key)
+    num_slices = as_int("num_slices", num_slices)
     if state.sampling != "slice":
         raise ValueError(f"sampling={state.sampling!r} must be 'slice' for batch_of_pass; give it to init")
     total = size(state)
+    k = nearest_int32("k", k)
     position = uint32(k) * jnp.uint32(num_slices) + jnp.arange(num_slices, dtype=jnp.uint32)
-    in_pass = position < uint32(total)
+    num_batches = (total + jnp.int32(num_slices - 1)) // jnp.int32(num_slices)
+    in_pass = (k >= 0) & (k < num_batches) & (position < uint32(total))
     nth = permute(jax.random.clone(key), jnp.where(in_pass, position, 0), jnp.maximum(total, 1))
     slices = _slices(state, *start_of(state, uint32(nth)))
     return slices._replace(mask=slices.mask & in_pass[:, None])
@@ -226,7 +240,14 @@ def at(state: SliceIndex, slot: Array, env: Array) -> Slices:
 
     Returns:
       Slices: row, slot, env [B], mask [B, L].
+
+    Raises:
+      ValueError: `slot` and `env` are not integers of one shape [B].
     """
+    slot, env = jnp.asarray(slot), jnp.asarray(env)
+    check_integers(slot=slot, env=env)
+    check_shape("slot", slot, (slot.size,))
+    check_shapes(slot=slot, env=env)
     return _slices(state, uint32(slot), uint32(env))
 
 
@@ -243,9 +264,11 @@ def slice_starts_from_done(done: Array, slice_len: int) -> Array:
     Raises:
       ValueError: `done` is not boolean, or slice_len < 1.
     """
+    done = jnp.asarray(done)
     check_bools(done=done)
-    if slice_len < 1:
-        raise ValueError(f"slice_len={slice_len} must be at least 1")
+    slice_len = as_int("slice_len", slice_len)
+    if done.ndim == 0:
+        raise ValueError("done has shape (), expected [T, ...]")
     num_without = min(slice_len - 1, done.shape[0])  # steps at the end, too late for a slice to begin
     ends = update.episode_lengths(done, jnp.zeros(done.shape[1:], jnp.uint32)) >= slice_len
     return jnp.concatenate([ends[num_without:], jnp.zeros((num_without, *done.shape[1:]), jnp.bool_)])

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.ops._integers import add_mod, sub_mod, uint32
+from rlkit.replay.short_repr import short_repr
 from rlkit.types import Array, PyTree
 
 
@@ -30,6 +31,8 @@ class RowQueue(flax.struct.PyTreeNode):
     head: Array  # []
     tail: Array  # []
     capacity: int = flax.struct.field(pytree_node=False)
+
+    __repr__ = short_repr
 
 
 def init(capacity: int, num_rows: int, dtypes: PyTree) -> RowQueue:
