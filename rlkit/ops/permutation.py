@@ -39,9 +39,8 @@ def permute(key: Key, index: ArrayLike, n: int | Array) -> Array:
     check_integers(index=index)
     if isinstance(n, Integral):
         n = _checked(n)
-    else:
-        check_integers(n=n)
         return _sort(key, n, n)[index] if n <= _SMALL else _walk(_words(key), index, n)
+    check_integers(n=n)
     # Only one of the two is used, so that they may share the key.
     small = _sort(jax.random.clone(key), n, _SMALL)[index]
     return jnp.where(n <= _SMALL, small, _walk(_words(key), index, n))
