@@ -62,6 +62,12 @@ def init(capacity: int, settings: Settings) -> Priorities:
     )
 
 
+def clear(priorities: Priorities) -> Priorities:
+    """Return the priorities of the same steps, at none of which an item can be drawn."""
+    tree = priorities.mass
+    return priorities.replace(mass=segment_tree.init(tree.capacity, tree.statistics, tree.fanout))
+
+
 def remove_rows(priorities: Priorities, slots: Array, num_envs: int) -> Priorities:
     """Remove the items that start in the rows in slots [T] int32; a slot R is skipped."""
     zeros = jnp.zeros((slots.shape[0] * num_envs,))

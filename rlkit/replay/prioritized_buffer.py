@@ -2,17 +2,19 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
 from rlkit._mesh import vary_like
 from rlkit.ops._arrays import check_key
 from rlkit.replay import priorities, segment_tree, storage, validation, windows
+from rlkit.replay.flags import check_flags
 from rlkit.replay.priorities import Priorities
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle
-from rlkit.types import Array, Buffer, Key, Sample, Transition
+from rlkit.types import Array, Buffer, Key, PyTree, Sample
 
 
 class PrioritizedState(struct.PyTreeNode):
@@ -72,11 +74,12 @@ def prioritized(
         sample=partial(sample, batch_size=batch_size, length=length, settings=settings),
         update=partial(update, settings=settings),
         size=partial(size, length=length, settings=settings),
+        batch_of_pass=partial(batch_of_pass, batch_size=batch_size, length=length),
     )
 
 
 def init(
-    example: Transition,
+    example: PyTree,
     num_envs: int,
     *,
     capacity: int,
@@ -85,6 +88,8 @@ def init(
     settings: priorities.Settings,
 ) -> PrioritizedState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
+    if length > 1:
+        check_flags(example, "windows")
     state = PrioritizedState(
         ring=storage.init(example, num_envs, capacity, length, final_obs_capacity),
         priorities=priorities.init(capacity, settings),
@@ -93,10 +98,10 @@ def init(
     return vary_like(state, example)
 
 
-def add(state: PrioritizedState, rollout: Transition, *, length: int) -> PrioritizedState:
+def add(state: PrioritizedState, rollout: PyTree, *, length: int) -> PrioritizedState:
     """Add a rollout [T, N, ...]: remove the items that it overwrites, then insert those that it completes."""
     ring = storage.add(state.ring, rollout)
-    num_rows, num_envs = rollout.reward.shape
+    num_rows, num_envs = jax.tree.leaves(rollout)[0].shape[:2]
     overwritten = storage.next_slots(state.ring.cursor, num_rows).astype(jnp.int32)
     completed = windows.completed_windows(state.ring, num_rows, length)
     remaining = priorities.remove_rows(state.priorities, overwritten, num_envs)
@@ -113,6 +118,11 @@ def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int, s
     valid &= segment_tree.total(state.priorities.mass) > 0
     weight = priorities.weights(state.priorities, place, state.beta)
     return windows.take(state.ring, place, weight, valid, length if length > 1 else None)
+
+
+def batch_of_pass(state: PrioritizedState, key: Key, k: Array | int, *, batch_size: int, length: int) -> Sample:
+    """Return batch k of a pass over all items, whatever their priorities; see `Buffer.batch_of_pass`."""
+    return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=length)
 
 
 def update(

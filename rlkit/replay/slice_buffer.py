@@ -14,12 +14,13 @@ from flax import struct
 from rlkit._mesh import vary_like
 from rlkit.ops._arrays import check_key
 from rlkit.replay import priorities, segment_tree, slice_index, storage, validation, windows
+from rlkit.replay.flags import check_flags, flags
 from rlkit.replay.priorities import Priorities
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.slice_index import SliceIndex
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
-from rlkit.types import Array, Buffer, ConfigError, Key, Sample, Transition
+from rlkit.types import Array, Buffer, ConfigError, Key, PyTree, Sample
 
 
 class SlicesState(struct.PyTreeNode):
@@ -106,6 +107,7 @@ def slices(
         sample=partial(sample, num_slices=num_slices, rows_needed=rows_needed, settings=settings),
         update=partial(update, settings=settings),
         size=partial(size, settings=settings),
+        batch_of_pass=partial(batch_of_pass, num_slices=num_slices, rows_needed=rows_needed),
     )
 
 
@@ -125,7 +127,7 @@ def _check_kind(sampling: str, strict: bool, cross_episodes: bool, prioritized: 
 
 
 def init(
-    example: Transition,
+    example: PyTree,
     num_envs: int,
     *,
     capacity: int,
@@ -135,6 +137,7 @@ def init(
     **kind: bool | str,
 ) -> SlicesState | PrioritizedSlicesState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
+    check_flags(example, "slices")
     ring = storage.init(example, num_envs, capacity, slice_len, final_obs_capacity)
     index = slice_index.init(ring.num_rows, num_envs, slice_len, **kind)  # type: ignore[arg-type]
     if settings is None:
@@ -143,10 +146,11 @@ def init(
     return vary_like(state, example)
 
 
-def add(state: SlicesState | PrioritizedSlicesState, rollout: Transition) -> SlicesState | PrioritizedSlicesState:
+def add(state: SlicesState | PrioritizedSlicesState, rollout: PyTree) -> SlicesState | PrioritizedSlicesState:
     """Add a rollout [T, N, ...] to the ring, to the index and, where there are some, to the priorities."""
     ring = storage.add(state.ring, rollout)
-    done = rollout.terminated | rollout.truncated
+    terminated, truncated = flags(rollout)
+    done = terminated | truncated
     added = state.replace(ring=ring, index=slice_index.add(state.index, done))
     if isinstance(state, SlicesState):
         return added
@@ -184,6 +188,20 @@ def sample(
         valid &= slice_index.size(index) > 0
         weight = jnp.ones((num_slices,), jnp.float32)
     return windows.take(state.ring, place, weight, valid, index.slice_len, across_ends=index.cross_episodes)
+
+
+def batch_of_pass(
+    state: SlicesState | PrioritizedSlicesState, key: Key, k: Array | int, *, num_slices: int, rows_needed: int
+) -> Sample:
+    """Return batch k of a pass over all slices, whatever their priorities; see `Buffer.batch_of_pass`.
+
+    Raises:
+      ValueError: the slices are drawn by episode.
+    """
+    index = state.index
+    chosen = slice_index.batch_of_pass(index, key, k, num_slices)
+    place, across = Place(chosen.slot, chosen.env), index.cross_episodes
+    return windows.take_all(state.ring, place, chosen.mask[:, 0], rows_needed, index.slice_len, across_ends=across)
 
 
 def update(

@@ -8,10 +8,11 @@ from flax import struct
 from rlkit._mesh import vary_like
 from rlkit.ops._arrays import check_key
 from rlkit.replay import storage, validation, windows
+from rlkit.replay.flags import check_flags
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle
-from rlkit.types import Array, Buffer, Key, Sample, Transition
+from rlkit.types import Array, Buffer, Key, PyTree, Sample
 
 
 class UniformState(struct.PyTreeNode):
@@ -55,18 +56,19 @@ def uniform(
         sample=partial(sample, batch_size=batch_size, length=length),
         update=update,
         size=partial(size, length=length),
+        batch_of_pass=partial(batch_of_pass, batch_size=batch_size, length=length),
     )
 
 
-def init(
-    example: Transition, num_envs: int, *, capacity: int, length: int, final_obs_capacity: int | None
-) -> UniformState:
+def init(example: PyTree, num_envs: int, *, capacity: int, length: int, final_obs_capacity: int | None) -> UniformState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
+    if length > 1:
+        check_flags(example, "windows")
     ring = storage.init(example, num_envs, capacity, length, final_obs_capacity)
     return vary_like(UniformState(ring), example)
 
 
-def add(state: UniformState, rollout: Transition) -> UniformState:
+def add(state: UniformState, rollout: PyTree) -> UniformState:
     """Add a rollout [T, N, ...]; see `storage.add`."""
     return state.replace(ring=storage.add(state.ring, rollout))
 
@@ -80,6 +82,11 @@ def sample(state: UniformState, key: Key, *, batch_size: int, length: int) -> Sa
     )
     valid &= windows.num_windows(state.ring, length) > 0
     return windows.take(state.ring, place, jnp.ones((batch_size,), jnp.float32), valid, length if length > 1 else None)
+
+
+def batch_of_pass(state: UniformState, key: Key, k: Array | int, *, batch_size: int, length: int) -> Sample:
+    """Return batch k of a pass over all items; see `Buffer.batch_of_pass`."""
+    return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=length)
 
 
 def update(state: UniformState, index: Handle, priority: Array) -> UniformState:

@@ -15,17 +15,17 @@ episodes instead, in order of their ends.
 Inside a scan, call `add` before `sample`: the other order copies the queue.
 """
 
-import jax
 import jax.numpy as jnp
 
 from rlkit.ops._arrays import as_int, check_bools, check_integers, check_key, check_shape, check_shapes
-from rlkit.ops._integers import nearest_int32, uint32, uniform_below
-from rlkit.ops.permutation import permute
-from rlkit.replay import storage
+from rlkit.ops._integers import uint32, uniform_below
+from rlkit.replay import passes, storage
 from rlkit.replay.slice_index import row_queue, update
+from rlkit.replay.slice_index.gathering import gather as gather
 from rlkit.replay.slice_index.invariants import SAMPLING as SAMPLING
 from rlkit.replay.slice_index.invariants import check as check
 from rlkit.replay.slice_index.invariants import check_settings
+from rlkit.replay.slice_index.row_queue import RowQueue
 from rlkit.replay.slice_index.sampling import draw_by_episode, has_unfinished_slice, mask_of, start_of
 from rlkit.replay.slice_index.state import CompletedSlices, SliceIndex, Slices
 from rlkit.types import Array, Key
@@ -138,6 +138,20 @@ def add(state: SliceIndex, done: Array) -> SliceIndex:
     return after
 
 
+def clear(state: SliceIndex) -> SliceIndex:
+    """Return the index of the emptied ring, in which the next row is the first."""
+
+    def emptied(queue: RowQueue | None) -> RowQueue | None:
+        return queue if queue is None else row_queue.clear(queue)
+
+    return state.replace(
+        ring=state.ring.with_counts(slot=0, rows=0),
+        age=None if state.age is None else jnp.zeros_like(state.age),
+        starts=emptied(state.starts),
+        episodes=emptied(state.episodes),
+    )
+
+
 def completed_slices(state: SliceIndex, done: Array) -> CompletedSlices:
     """Slices that `add(state, done)` will complete, without those whose first row it overwrites again.
 
@@ -217,17 +231,10 @@ def batch_of_pass(state: SliceIndex, key: Key, k: Array | int, num_slices: int) 
     Raises:
       ValueError: the sampling of the index is "episode", `key` is not a key, or `k` or B are not such integers.
     """
-    check_key(key)
-    num_slices = as_int("num_slices", num_slices)
     if state.sampling != "slice":
         raise ValueError(f"sampling={state.sampling!r} must be 'slice' for batch_of_pass; give it to init")
-    total = size(state)
-    k = nearest_int32("k", k)
-    position = uint32(k) * jnp.uint32(num_slices) + jnp.arange(num_slices, dtype=jnp.uint32)
-    num_batches = (total + jnp.int32(num_slices - 1)) // jnp.int32(num_slices)
-    in_pass = (k >= 0) & (k < num_batches) & (position < uint32(total))
-    nth = permute(jax.random.clone(key), jnp.where(in_pass, position, 0), jnp.maximum(total, 1))
-    slices = _slices(state, *start_of(state, uint32(nth)))
+    nth, in_pass = passes.batch_of_pass(key, k, num_slices, size(state))
+    slices = _slices(state, *start_of(state, nth))
     return slices._replace(mask=slices.mask & in_pass[:, None])
 
 

@@ -42,6 +42,12 @@ def init(capacity: int, num_rows: int, dtypes: PyTree) -> RowQueue:
     return RowQueue(items, before, jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.uint32), capacity)
 
 
+def clear(queue: RowQueue) -> RowQueue:
+    """Return the queue without items, in the same arrays."""
+    zero = jnp.zeros_like(queue.head)
+    return queue.replace(before=jnp.zeros_like(queue.before), head=zero, tail=zero)
+
+
 def push(queue: RowQueue, slots: Array, mask: Array, items: PyTree) -> RowQueue:
     """Return the queue after T more rows; `drop_before` must follow.
 
