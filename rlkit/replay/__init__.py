@@ -18,6 +18,7 @@ never fill it from whichever environment is ready, as windows, slices and `store
 next step.)
 
     sample = buffer.batch_of_pass(state, key, k)      # without replacement: batch k of an epoch over all items
+    item = jax.vmap(relabel)(sample.item, sample.mask, keys)    # of slices; relabel: hindsight.relabel, bound
     state = replay.clear(state)                       # empty, in the same memory where the state is donated
 
 In a jitted loop, add first, then sample and update as often as needed. An add that does not depend on every sample
@@ -26,10 +27,11 @@ drawn before it in the same iteration costs a copy of the buffer. Called from Py
 settings of the process that make such calls up to three times as fast.
 """
 
+from rlkit.replay import hindsight
 from rlkit.replay.clearing import clear
 from rlkit.replay.invariants import check
 from rlkit.replay.prioritized_buffer import prioritized
 from rlkit.replay.slice_buffer import slices
 from rlkit.replay.uniform_buffer import uniform
 
-__all__ = ["check", "clear", "prioritized", "slices", "uniform"]
+__all__ = ["check", "clear", "hindsight", "prioritized", "slices", "uniform"]
