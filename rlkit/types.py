@@ -67,11 +67,14 @@ class Sample(NamedTuple):
 class Buffer(NamedTuple):
     """A replay buffer as pure functions."""
 
-    init: Callable[[Transition, int], PyTree]  # (example, num_envs) -> state; example: one step, no batch axes
-    add: Callable[[PyTree, Transition], PyTree]  # (state, rollout) -> state; leaves [T, N, ...], any T >= 1
+    init: Callable[[PyTree, int], PyTree]  # (example, num_envs) -> state; example: one step, no batch axes
+    add: Callable[[PyTree, PyTree], PyTree]  # (state, rollout) -> state; [T, N, ...], T up to capacity / N
     sample: Callable[[PyTree, Key], Sample]
     update: Callable[[PyTree, PyTree, Array], PyTree]  # (state, index, priority) -> state
     size: Callable[[PyTree], Array]  # state -> [] number of items that can be drawn now
+    # (state, key, k) -> batch k of a pass that visits each item once, in an order that the key chooses, as long as
+    # nothing is added: size / B batches, rounded up; the mask is False beyond them. Weights are 1.
+    batch_of_pass: Callable[..., Sample] | None = None
 
 
 class Agent(NamedTuple):

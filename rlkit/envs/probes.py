@@ -10,66 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
+from rlkit.envs.probe_base import Probe, ProbeState
 from rlkit.names import ACTION_MASK
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from rlkit.types import Array, ConfigError, Key, PyTree
-
-
-class ProbeState(struct.PyTreeNode):
-    """State of a probe."""
-
-    time: Array  # [] int32, steps of this episode so far
-    cue: Array  # [] float32, drawn at the start of the episode
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Base class of the probes: a time, a cue drawn at the start (-1 or 1, equally likely), and the automatic reset."""
-
-    @property
-    def name(self) -> str:
-        return f"Probe-{type(self).__name__}"
-
-    def reset(self, key: Key, params: Any = ()) -> tuple[PyTree, ProbeState]:
-        """Start an episode: -> obs, state."""
-        state = ProbeState(jnp.zeros((), jnp.int32), self._cue(key))
-        return self._observe(state), state
-
-    def step(
-        self, key: Key, state: ProbeState, action: PyTree, params: Any = ()
-    ) -> tuple[PyTree, ProbeState, Array, Array, Array, dict[str, Any]]:
-        """Take one step: -> obs, state, reward, terminated, truncated, info, as in `rlkit.types.Env`."""
-        reward = jnp.asarray(self._reward(state, action), jnp.float32)
-        state = state.replace(time=state.time + 1)
-        final_obs = self._observe(state)
-        done = state.time >= self._length()
-        terminal = self._terminal(state)
-        obs, state = jax.tree.map(lambda new, old: jnp.where(done, new, old), self.reset(key), (final_obs, state))
-        return obs, state, reward, done & terminal, done & ~terminal, {"final_observation": final_obs}
-
-    def observation_space(self, params: Any = ()) -> Space:
-        return Box(-1, 1, (1,))
-
-    def action_space(self, params: Any = ()) -> Space:
-        return Discrete(2)
-
-    def _length(self) -> int:
-        return 1
-
-    def _cue(self, key: Key) -> Array:
-        return jax.random.rademacher(key, (), jnp.float32)
-
-    def _observe(self, state: ProbeState) -> PyTree:
-        """Return the observation, by default [1] float32, the cue."""
-        return state.cue[None]
-
-    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
-        raise NotImplementedError
-
-    def _terminal(self, state: ProbeState) -> Array:
-        return jnp.array(True)
 
 
 class ConstantValue(Probe):
@@ -236,6 +181,47 @@ class MultiDiscreteAction(Probe):
         return jnp.where(first, 0.5, 0.0) + jnp.where(action[1] == 2, 0.5, 0.0)
 
 
+@dataclass(frozen=True)
+class BitFlip(Probe):
+    """Flips one of `length` bits a step until they equal a goal; both are drawn anew (Andrychowicz et al. 2017, 3.1).
+
+    The observation is {"bits", "goal"}, [length] float32 each, -1 or 1; the action is Discrete(length). The reward is 0
+    where the goal is reached, which is terminal, and -1 elsewhere; after `length` steps the episode is truncated. From
+    bits of which d > 0 differ from the goal, the best V = -(1 - γ^(d - 1)) / (1 - γ); with d = 0, of d = 2. Chance
+    reaches few goals, so that an agent learns this with 10 bits or more only from goals relabelled in hindsight.
+    """
+
+    length: int = 8
+
+    def observation_space(self, params: Any = ()) -> Space:
+        return Dict({name: Box(-1, 1, (self.length,)) for name in ("bits", "goal")})
+
+    def action_space(self, params: Any = ()) -> Space:
+        return Discrete(self.length)
+
+    def _length(self) -> int:
+        return self.length
+
+    def _cue(self, key: Key) -> Array:
+        return jax.random.rademacher(key, (2, self.length), jnp.float32)
+
+    def _next_cue(self, state: ProbeState, action: PyTree) -> Array:
+        flip = jnp.where(jnp.arange(self.length) == action, -1.0, 1.0)
+        return state.cue * jnp.stack([flip, jnp.ones(self.length)])
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        return {"bits": state.cue[0], "goal": state.cue[1]}
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        return jnp.where(self._terminal(state.replace(cue=self._next_cue(state, action))), 0.0, -1.0)
+
+    def _terminal(self, state: ProbeState) -> Array:
+        return (state.cue[0] == state.cue[1]).all()
+
+    def _done(self, state: ProbeState) -> Array:
+        return super()._done(state) | self._terminal(state)
+
+
 PROBES: dict[str, type[Probe]] = {
     f"Probe-{probe.__name__}": probe
     for probe in (
@@ -249,6 +235,7 @@ PROBES: dict[str, type[Probe]] = {
         Continuous,
         MaskedAction,
         MultiDiscreteAction,
+        BitFlip,
     )
 }
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rlkit._mesh import vary_like
 from rlkit.envs._spaces import flat_bounds, flatten, map_obs, map_space, without_mask
 from rlkit.names import ACTION_MASK
 from rlkit.spaces import Box, Dict, Space, zeros
@@ -185,7 +186,8 @@ class ActionRepeat(Wrapper):
             new = (obs, state, total + reward, *rest)
             return jax.tree.map(lambda old, new: jnp.where(done, old, new), result, new), None
 
-        return jax.lax.scan(repeat, self.env.step(keys[0], state, action, params), keys[1:])[0]
+        first = vary_like(self.env.step(keys[0], state, action, params), keys)
+        return jax.lax.scan(repeat, first, keys[1:])[0]
 
 
 class ClipAction(Wrapper):

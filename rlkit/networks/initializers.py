@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from rlkit._mesh import vary_like
 from rlkit.types import Array, Key, PyTree
 
 _STACK = "orthogonal"  # a random stream that only `stacked_init` opens, and the collection of the matrices to draw
@@ -134,4 +135,4 @@ def _orthogonal_factors(normal: Array, sizes: np.ndarray) -> Array:
         cube = product(product(x, x.mT), x) if x.shape[1] <= x.shape[2] else product(x, product(x.mT, x))
         return 1.5 * x - 0.5 * cube, missing, steps + 1
 
-    return jax.lax.while_loop(unfinished, improve, (x, jnp.float32(jnp.inf), 0))[0]
+    return jax.lax.while_loop(unfinished, improve, vary_like((x, jnp.float32(jnp.inf), 0)))[0]

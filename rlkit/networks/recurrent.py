@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from rlkit._mesh import vary_like
 from rlkit.types import Array, Network, PyTree
 
 
@@ -36,7 +37,7 @@ def unroll(
         return next_memory, (output, memory)
 
     start = start.at[0].set(False)
-    return jax.lax.scan(row, memory, (inputs, start))[1]
+    return jax.lax.scan(row, vary_like(memory, inputs, start), (inputs, start))[1]
 
 
 def along(network: Network, params: PyTree, obs: PyTree, start: Array, memory: PyTree) -> tuple[PyTree, PyTree]:

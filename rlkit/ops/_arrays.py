@@ -1,8 +1,10 @@
 """Checks and conversions of the arguments of ops: one float dtype, and shapes that agree."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
@@ -43,6 +45,29 @@ def check_bools(**arrays: Any) -> None:
     for name, array in arrays.items():
         if jnp.asarray(array).dtype != jnp.bool_:
             raise ValueError(f"{name} has dtype {jnp.asarray(array).dtype}, expected bool")
+
+
+def check_integers(**arrays: Any) -> None:
+    """Raise ValueError, naming the argument, unless all are of an integer dtype."""
+    for name, array in arrays.items():
+        if not jnp.issubdtype(jnp.asarray(array).dtype, jnp.integer):
+            raise ValueError(f"{name} has dtype {jnp.asarray(array).dtype}, expected integers")
+
+
+def check_key(key: Any) -> None:
+    """Raise ValueError unless it is one key, as made by jax.random.key."""
+    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        kind = f"an array of {key.dtype}" if hasattr(key, "dtype") else f"{key!r:.40}"
+        raise ValueError(f"key is {kind}, expected a key; make one with jax.random.key(seed)")
+    if key.shape:
+        raise ValueError(f"key has shape {key.shape}, expected one key []; use jax.vmap for several")
+
+
+def as_int(name: str, value: Any, least: int = 1) -> int:
+    """Return a static integer, also NumPy's, as an int. Raises ValueError, naming it, unless it is at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ValueError(f"{name}={value!r:.40} must be an integer of at least {least}")
+    return int(value)
 
 
 def pick(values: Array, index: ArrayLike) -> Array:

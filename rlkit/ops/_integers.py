@@ -1,15 +1,31 @@
 """Arithmetic of 32 bits without overflow, and draws of integers without bias."""
 
+from numbers import Integral
+
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from rlkit import _cpu
+from rlkit.ops._arrays import check_integers, check_shape
 from rlkit.types import Array, Key
 
 
 def uint32(x: Array | int) -> Array:
     """Return x, of any integer or bool dtype, as uint32."""
     return jnp.asarray(x, jnp.uint32)
+
+
+def nearest_int32(name: str, x: ArrayLike) -> Array:
+    """Return an integer as int32 [], the nearest where it does not fit. Raises ValueError, naming it, if it is none."""
+    low, high = -(2**31), 2**31 - 1
+    if isinstance(x, Integral):
+        return jnp.int32(min(max(int(x), low), high))
+    x = jnp.asarray(x)
+    check_integers(**{name: x})
+    check_shape(name, x, ())
+    bounds = jnp.iinfo(x.dtype)
+    return jnp.clip(x, max(low, int(bounds.min)), min(high, int(bounds.max))).astype(jnp.int32)
 
 
 def add_mod(a: Array, b: Array, n: int) -> Array:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from rlkit._mesh import vary_like
 from rlkit.types import PyTree
 
 
@@ -26,7 +27,7 @@ def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int |
     Raises:
       ValueError: the leaves of `batch` differ in their number of rows, or `chunk_size` is below 1.
     """
-    sizes = {leaf.shape[:1] for leaf in jax.tree.leaves(batch)}
+    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(sizes) != 1 or sizes == {()}:
         raise ValueError(
             f"batch has leaves with leading axes {sorted(sizes)}; give all of them the same rows on axis 0"
@@ -52,7 +53,7 @@ def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int |
         ), None
 
     shapes = jax.eval_shape(chunk_at, 0)
-    out = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), shapes)
+    out = vary_like(jax.tree.map(lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), shapes), shapes)
     return jax.lax.scan(write, out, jnp.minimum(jnp.arange(0, rows, chunk_size), rows - chunk_size))[0]
 
 

@@ -1,16 +1,22 @@
 """A keyed bijection on [0, n): shuffles without sorting, and draws without replacement without memory."""
 
+from numbers import Integral
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from rlkit import _cpu
+from rlkit._mesh import vary_like
+from rlkit.ops._arrays import as_int, check_integers, check_key
 from rlkit.types import Array, Key
 
 _SMALL = 256  # up to here a sort of random bits: so few elements do not mix in a Feistel network
 _ROUNDS = 8
 
 
-def permute(key: Key, index: Array, n: int | Array) -> Array:
+def permute(key: Key, index: ArrayLike, n: int | Array) -> Array:
     """Return the images of each `index` under a random permutation of 0 ... n - 1, chosen by `key`.
 
     Each element is computed by itself, so that any part of the permutation costs only its own size: a Feistel network
@@ -24,11 +30,17 @@ def permute(key: Key, index: Array, n: int | Array) -> Array:
 
     Returns:
       [...] int32 in [0, n); over all of 0 ... n - 1, each value occurs once.
+
+    Raises:
+      ValueError: `key` is not a key, `index` or `n` are not of integers, or n is out of range.
     """
+    check_key(key)
     index = jnp.asarray(index)
-    if isinstance(n, int):
-        _check(n)
+    check_integers(index=index)
+    if isinstance(n, Integral):
+        n = _checked(n)
         return _sort(key, n, n)[index] if n <= _SMALL else _walk(_words(key), index, n)
+    check_integers(n=n)
     # Only one of the two is used, so that they may share the key.
     small = _sort(jax.random.clone(key), n, _SMALL)[index]
     return jnp.where(n <= _SMALL, small, _walk(_words(key), index, n))
@@ -44,16 +56,22 @@ def permutations(key: Key, count: int, n: int) -> Array:
 
     Returns:
       [C, n] int32.
+
+    Raises:
+      ValueError: `key` is not a key, or `count` or `n` are not integers, or out of range.
     """
-    _check(n)
+    check_key(key)
+    count, n = as_int("count", count, 0), _checked(n)
     if n <= _SMALL:
         return _sort(key, n, n, (count,))
     return _walk(_words(key, (count,)), jnp.arange(n, dtype=jnp.uint32), n)
 
 
-def _check(n: int) -> None:
+def _checked(n: Any) -> int:
+    """Return n as an int."""
     if not 1 <= n <= 2**31:
         raise ValueError(f"n={n} must lie in [1, 2^31]; split a longer range into blocks")
+    return as_int("n", n)
 
 
 def _sort(key: Key, n: int | Array, size: int, batch: tuple[int, ...] = ()) -> Array:
@@ -92,7 +110,8 @@ def _walk(words: Array, index: Array, n: int | Array) -> Array:
         x = _feistel(words, x, rows, low_bits)
     else:  # all count as outside at first, so that the network is compiled once
         everywhere = jnp.ones(x.shape, bool)
-        x, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), lambda carry: walk(*carry), (x, everywhere))
+        start = vary_like((x, everywhere), words, n)
+        x, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), lambda carry: walk(*carry), start)
     # Rounds are even permutations of most tables; an exchange of two elements, or none, makes both parities as likely.
     x = jnp.where(x < 2, x ^ (words[..., _ROUNDS:] & one), x)
     return x[..., : index.size].reshape(*words.shape[:-1], *index.shape).astype(jnp.int32)

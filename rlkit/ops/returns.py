@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from rlkit._mesh import vary_like
 from rlkit.ops._arrays import as_floats, check_bools, check_shapes, scalars
 from rlkit.types import Array
 
@@ -126,7 +127,7 @@ def n_step_returns(
     def extend(_: Array, returns: Array) -> Array:
         return jnp.where(stop, one_step, reward + gamma * _shift(returns))
 
-    return jax.lax.fori_loop(1, min(n, reward.shape[0]), extend, one_step)
+    return jax.lax.fori_loop(1, min(n, reward.shape[0]), extend, vary_like(one_step, stop))
 
 
 class VTrace(NamedTuple):
@@ -278,4 +279,4 @@ def _discounted_sum(x: Array, decay: Array, done: Array) -> Array:
         return total, total
 
     rows = (x, done) if decay.ndim == 0 else (x, done, decay)
-    return jax.lax.scan(step, jnp.zeros_like(x[0]), rows, reverse=True)[1]
+    return jax.lax.scan(step, vary_like(jnp.zeros_like(x[0]), rows, decay), rows, reverse=True)[1]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from rlkit.ops._arrays import as_floats, check_shapes
+from rlkit.ops._arrays import as_floats, as_int, check_key, check_shapes
 from rlkit.types import Array, Key, PyTree
 
 
@@ -149,8 +149,10 @@ def stratified_bootstrap(
       [resamples] float.
 
     Raises:
-      ValueError: scores is empty, or has neither one nor two axes.
+      ValueError: scores is empty, or has neither one nor two axes; key is not a key; resamples is not such an integer.
     """
+    check_key(key)
+    resamples = as_int("resamples", resamples)
     (table,) = as_floats(scores)
     if table.ndim not in (1, 2) or table.size == 0:
         raise ValueError(f"scores has shape {table.shape}, expected [runs, tasks] or [runs], not empty")

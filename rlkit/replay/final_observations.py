@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._mesh import vary_like
+from rlkit.replay.short_repr import short_repr
 from rlkit.types import Array, PyTree, Transition
 
 
@@ -18,11 +20,9 @@ class FinalObservations(struct.PyTreeNode):
     obs: PyTree  # leaves [F, ...], final observations of truncated episodes; number n is at index n mod F
     number: Array  # [R, N] uint32, number of a truncated step's final observation, modulo 2^32; elsewhere undefined
     count: Array  # [] uint32, final observations ever added, modulo 2^32
+    capacity: int = struct.field(pytree_node=False)  # F
 
-    @property
-    def capacity(self) -> int:
-        """F, the number of final observations that are kept."""
-        return jax.tree.leaves(self.obs)[0].shape[-jax.tree.leaves(self.last)[0].ndim]
+    __repr__ = short_repr
 
 
 def init(example_obs: PyTree, num_rows: int, num_envs: int, capacity: int) -> FinalObservations:
@@ -33,6 +33,7 @@ def init(example_obs: PyTree, num_rows: int, num_envs: int, capacity: int) -> Fi
         obs=jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), example_obs),
         number=jnp.zeros((num_rows, num_envs), jnp.uint32),
         count=jnp.zeros((), jnp.uint32),
+        capacity=size,
     )
 
 
@@ -45,11 +46,13 @@ def add(state: FinalObservations, slots: Array, rollout: Transition) -> FinalObs
     size = state.capacity
     newest = needed & (count - number <= jnp.uint32(size))  # the last F of the rollout, so that no index comes twice
     index = jnp.where(newest, (number % jnp.uint32(size)).astype(jnp.int32), size).reshape(-1)
-    return FinalObservations(
-        last=jax.tree.map(lambda x: x[-1], rollout.next_obs),
-        obs=jax.tree.map(
-            lambda leaf, x: leaf.at[index].set(x.reshape(-1, *x.shape[2:]), mode="drop"), state.obs, rollout.next_obs
-        ),
+
+    def write(leaf: Array, new: Array) -> Array:
+        return leaf.at[index].set(new.reshape(index.size, *new.shape[2:]), mode="drop")
+
+    return state.replace(
+        last=vary_like(jax.tree.map(lambda x: x[-1], rollout.next_obs), state.last),
+        obs=jax.tree.map(write, state.obs, rollout.next_obs),
         number=state.number.at[slots].set(number, mode="promise_in_bounds", unique_indices=True),
         count=count,
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlkit.replay import packing, segment_tree, slice_index
 from rlkit.replay.final_observations import FinalObservations
+from rlkit.replay.flags import flags
 from rlkit.replay.priorities import Priorities
 from rlkit.replay.slice_index import SliceIndex
 from rlkit.replay.slice_index.sampling import start_of
@@ -50,9 +51,6 @@ def _check_ring(ring: Ring) -> None:
         _require(
             ring.slot == ring.count, f"ring.slot={ring.slot} must be ring.count={ring.count} until the ring is full"
         )
-        _require(
-            ring.head == ring.count, f"ring.head={ring.head} must be ring.count={ring.count} until the ring is full"
-        )
     for name, leaf, expected in packing.shapes(ring.stored, num_rows, num_envs):
         _require(leaf.shape == expected, f"ring.stored.{name} is {list(leaf.shape)}, not {list(expected)}")
     if isinstance(ring.final_obs, FinalObservations):
@@ -87,7 +85,8 @@ def _check_index(ring: Ring, index: SliceIndex) -> np.ndarray:
     _require(counts == expected, f"the index is at (head, slot, count) {counts}, and the ring at {expected}")
     slots = (ring.slot - ring.count + np.arange(int(ring.count))) % ring.num_rows  # from the oldest row to the newest
     steps = ring.steps
-    done = np.asarray(steps.terminated | steps.truncated)[slots]
+    terminated, truncated = flags(steps)
+    done = np.asarray(terminated | truncated)[slots]
     begins = np.zeros((ring.num_rows, ring.num_envs), bool)
     begins[slots] = _starts(done, index)
     size = int(slice_index.size(index))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rlkit.replay.short_repr import short_repr
 from rlkit.types import Array, PyTree
 
 MAX_PACKED_BYTES = 256
@@ -41,6 +42,9 @@ class Layout(NamedTuple):
     structure: Any  # as jax.tree.structure gives it
     fields: tuple[Field, ...]
 
+    def __repr__(self) -> str:
+        return f"Layout({', '.join(f'{field.dtype}{list(field.shape)}' for field in self.fields)})"
+
     @property
     def num_words(self) -> int:
         """Words of a step that hold leaves of whole words; the bytes follow."""
@@ -58,6 +62,8 @@ class Rows(struct.PyTreeNode):
     words: Array  # [R, N, W] uint32
     own: tuple[Array, ...]  # leaves [R, N, ...] with an array of their own
     layout: Layout = struct.field(pytree_node=False)
+
+    __repr__ = short_repr
 
 
 def init(example: PyTree, num_rows: int, num_envs: int) -> Rows:

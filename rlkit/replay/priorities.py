@@ -15,6 +15,7 @@ from flax import struct
 
 from rlkit.replay import segment_tree, storage
 from rlkit.replay.segment_tree import SegmentTree
+from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
 from rlkit.types import Array, ConfigError, Key
@@ -25,6 +26,8 @@ class Priorities(struct.PyTreeNode):
 
     mass: SegmentTree  # over [R * N] float32; its maximum is over measured masses only
     start: Array  # [] float32, the mass of a new item while nothing has been measured
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,12 @@ def init(capacity: int, settings: Settings) -> Priorities:
         mass=segment_tree.init(capacity),
         start=jnp.float32((settings.start_priority + settings.eps) ** settings.alpha),
     )
+
+
+def clear(priorities: Priorities) -> Priorities:
+    """Return the priorities of the same steps, at none of which an item can be drawn."""
+    tree = priorities.mass
+    return priorities.replace(mass=segment_tree.init(tree.capacity, tree.statistics, tree.fanout))
 
 
 def remove_rows(priorities: Priorities, slots: Array, num_envs: int) -> Priorities:
@@ -92,9 +101,9 @@ def _write_rows(mass: SegmentTree, slots: Array, value: Array, *, in_maximum: bo
     return segment_tree.write(mass, index, value, in_maximum=in_maximum)
 
 
-def draw(priorities: Priorities, key: Key, batch_size: int, num_envs: int) -> Place:
-    """Draw B places in proportion to their masses, one from each of B equal strata of the total."""
-    index, mass = segment_tree.sample_with_values(priorities.mass, key, batch_size)
+def draw(priorities: Priorities, key: Key, batch_size: int, num_envs: int, *, stratified: bool = True) -> Place:
+    """Draw B places in proportion to their masses, one from each of B equal strata of the total, or all of all."""
+    index, mass = segment_tree.sample_with_values(priorities.mass, key, batch_size, stratified)
     return Place(index // num_envs, index % num_envs, mass)
 
 
@@ -108,6 +117,16 @@ def weights(priorities: Priorities, place: Place, beta: Array) -> Array:
     """
     least = segment_tree.minimum(priorities.mass)
     return jnp.where(place.mass > 0, (jnp.maximum(place.mass, least) / least) ** -beta, 0.0)
+
+
+def num_items(priorities: Priorities, num_places: Array, settings: Settings) -> Array:
+    """Number of items that can be drawn, [] int32, of those at `num_places` places: with eps = 0 some have no mass.
+
+    With eps = 0 its time grows with the capacity.
+    """
+    if settings.eps > 0 or settings.alpha == 0:
+        return num_places
+    return jnp.sum(segment_tree.values(priorities.mass) > 0, dtype=jnp.int32)
 
 
 def update(priorities: Priorities, ring: Ring, index: Handle, priority: Array, settings: Settings) -> Priorities:
@@ -126,6 +145,7 @@ def update(priorities: Priorities, ring: Ring, index: Handle, priority: Array, s
     Raises:
       ValueError: `priority` does not have the shape of the handle.
     """
+    priority = jnp.asarray(priority)
     if jnp.shape(priority) != jnp.shape(index.row):
         raise ValueError(
             f"priority has shape {jnp.shape(priority)}, expected {jnp.shape(index.row)}, one for each item of a sample"

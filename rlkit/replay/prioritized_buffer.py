@@ -2,14 +2,19 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._mesh import vary_like
+from rlkit.ops._arrays import check_key
 from rlkit.replay import priorities, segment_tree, storage, validation, windows
+from rlkit.replay.flags import check_flags
 from rlkit.replay.priorities import Priorities
+from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle
-from rlkit.types import Array, Buffer, Key, Sample, Transition
+from rlkit.types import Array, Buffer, Key, PyTree, Sample
 
 
 class PrioritizedState(struct.PyTreeNode):
@@ -18,6 +23,8 @@ class PrioritizedState(struct.PyTreeNode):
     ring: Ring  # the stored steps
     priorities: Priorities  # of the items that start at them
     beta: Array  # [] float32, the exponent of the importance weights; anneal it by `state.replace(beta=...)`
+
+    __repr__ = short_repr
 
 
 def prioritized(
@@ -45,7 +52,8 @@ def prioritized(
       length: L, rows of an item, for n-step returns; see `uniform`.
       alpha: exponent of the priorities, 0 for uniform draws; fixed, as the tree stores powers.
       beta: initial exponent of the importance weights; the state holds it as an array [].
-      eps: constant added to every |priority|, so that each item can be drawn.
+      eps: constant added to every |priority|, so that each item can be drawn. With 0, items of priority 0 cannot, and
+        `size`, which leaves them out, takes time proportional to the capacity.
       start_priority: priority of new items while none has been measured.
       store_obs_once, max_final_obs: see `uniform`.
 
@@ -55,7 +63,7 @@ def prioritized(
     Raises:
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
-    validation.check_sizes(capacity=capacity, batch_size=batch_size, length=length)
+    capacity, batch_size, length = validation.sizes(capacity=capacity, batch_size=batch_size, length=length)
     final_obs_capacity = validation.final_obs_capacity(
         store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
     )
@@ -63,14 +71,15 @@ def prioritized(
     return Buffer(
         init=partial(init, capacity=capacity, length=length, final_obs_capacity=final_obs_capacity, settings=settings),
         add=partial(add, length=length),
-        sample=partial(sample, batch_size=batch_size, length=length),
+        sample=partial(sample, batch_size=batch_size, length=length, settings=settings),
         update=partial(update, settings=settings),
-        size=partial(size, length=length),
+        size=partial(size, length=length, settings=settings),
+        batch_of_pass=partial(batch_of_pass, batch_size=batch_size, length=length),
     )
 
 
 def init(
-    example: Transition,
+    example: PyTree,
     num_envs: int,
     *,
     capacity: int,
@@ -79,34 +88,41 @@ def init(
     settings: priorities.Settings,
 ) -> PrioritizedState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
-    return PrioritizedState(
+    if length > 1:
+        check_flags(example, "windows")
+    state = PrioritizedState(
         ring=storage.init(example, num_envs, capacity, length, final_obs_capacity),
         priorities=priorities.init(capacity, settings),
         beta=jnp.float32(settings.beta),
     )
+    return vary_like(state, example)
 
 
-def add(state: PrioritizedState, rollout: Transition, *, length: int) -> PrioritizedState:
+def add(state: PrioritizedState, rollout: PyTree, *, length: int) -> PrioritizedState:
     """Add a rollout [T, N, ...]: remove the items that it overwrites, then insert those that it completes."""
-    num_rows, num_envs = rollout.reward.shape
+    ring = storage.add(state.ring, rollout)
+    num_rows, num_envs = jax.tree.leaves(rollout)[0].shape[:2]
     overwritten = storage.next_slots(state.ring.cursor, num_rows).astype(jnp.int32)
     completed = windows.completed_windows(state.ring, num_rows, length)
     remaining = priorities.remove_rows(state.priorities, overwritten, num_envs)
-    return state.replace(
-        ring=storage.add(state.ring, rollout), priorities=priorities.insert_rows(remaining, completed, num_envs)
-    )
+    return state.replace(ring=ring, priorities=priorities.insert_rows(remaining, completed, num_envs))
 
 
-def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int) -> Sample:
+def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int, settings: priorities.Settings) -> Sample:
     """Draw B items in proportion to their masses: leaves [B, ...], or [B, L, ...] of windows, and weights [B]."""
-    validation.check_not_empty(size(state, length=length))
+    check_key(key)
+    validation.check_not_empty(size(state, length=length, settings=settings))
     num_envs = state.ring.num_envs
-    place, valid = windows.draw_with_next_obs(
-        state.ring, lambda key: priorities.draw(state.priorities, key, batch_size, num_envs), key, 1
-    )
+    draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=num_envs)
+    place, valid = windows.draw_with_next_obs(state.ring, draw, key, 1, partial(draw, stratified=False))
     valid &= segment_tree.total(state.priorities.mass) > 0
     weight = priorities.weights(state.priorities, place, state.beta)
     return windows.take(state.ring, place, weight, valid, length if length > 1 else None)
+
+
+def batch_of_pass(state: PrioritizedState, key: Key, k: Array | int, *, batch_size: int, length: int) -> Sample:
+    """Return batch k of a pass over all items, whatever their priorities; see `Buffer.batch_of_pass`."""
+    return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=length)
 
 
 def update(
@@ -116,6 +132,6 @@ def update(
     return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, settings))
 
 
-def size(state: PrioritizedState, *, length: int) -> Array:
+def size(state: PrioritizedState, *, length: int, settings: priorities.Settings) -> Array:
     """Number of items that can be drawn, [] int32."""
-    return windows.num_windows(state.ring, length)
+    return priorities.num_items(state.priorities, windows.num_windows(state.ring, length), settings)

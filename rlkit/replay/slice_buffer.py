@@ -11,12 +11,16 @@ from typing import Literal
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._mesh import vary_like
+from rlkit.ops._arrays import check_key
 from rlkit.replay import priorities, segment_tree, slice_index, storage, validation, windows
+from rlkit.replay.flags import check_flags, flags
 from rlkit.replay.priorities import Priorities
+from rlkit.replay.short_repr import short_repr
 from rlkit.replay.slice_index import SliceIndex
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
-from rlkit.types import Array, Buffer, ConfigError, Key, Sample, Transition
+from rlkit.types import Array, Buffer, ConfigError, Key, PyTree, Sample
 
 
 class SlicesState(struct.PyTreeNode):
@@ -24,6 +28,8 @@ class SlicesState(struct.PyTreeNode):
 
     ring: Ring  # the stored steps
     index: SliceIndex  # the slices that can be drawn
+
+    __repr__ = short_repr
 
 
 class PrioritizedSlicesState(struct.PyTreeNode):
@@ -33,6 +39,8 @@ class PrioritizedSlicesState(struct.PyTreeNode):
     index: SliceIndex  # the slices that can be drawn
     priorities: Priorities  # of the slices, at their first steps
     beta: Array  # [] float32, the exponent of the importance weights; anneal it by `state.replace(beta=...)`
+
+    __repr__ = short_repr
 
 
 def slices(
@@ -77,7 +85,7 @@ def slices(
     Raises:
       ConfigError: a setting is out of range, or two contradict each other; at `init`, the capacity does not fit.
     """
-    validation.check_sizes(capacity=capacity, num_slices=num_slices, slice_len=slice_len)
+    capacity, num_slices, slice_len = validation.sizes(capacity=capacity, num_slices=num_slices, slice_len=slice_len)
     final_obs_capacity = validation.final_obs_capacity(
         store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
     )
@@ -96,9 +104,10 @@ def slices(
             sampling=sampling,
         ),
         add=add,
-        sample=partial(sample, num_slices=num_slices, rows_needed=rows_needed),
+        sample=partial(sample, num_slices=num_slices, rows_needed=rows_needed, settings=settings),
         update=partial(update, settings=settings),
-        size=size,
+        size=partial(size, settings=settings),
+        batch_of_pass=partial(batch_of_pass, num_slices=num_slices, rows_needed=rows_needed),
     )
 
 
@@ -118,7 +127,7 @@ def _check_kind(sampling: str, strict: bool, cross_episodes: bool, prioritized: 
 
 
 def init(
-    example: Transition,
+    example: PyTree,
     num_envs: int,
     *,
     capacity: int,
@@ -128,17 +137,20 @@ def init(
     **kind: bool | str,
 ) -> SlicesState | PrioritizedSlicesState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
+    check_flags(example, "slices")
     ring = storage.init(example, num_envs, capacity, slice_len, final_obs_capacity)
     index = slice_index.init(ring.num_rows, num_envs, slice_len, **kind)  # type: ignore[arg-type]
     if settings is None:
-        return SlicesState(ring, index)
-    return PrioritizedSlicesState(ring, index, priorities.init(capacity, settings), jnp.float32(settings.beta))
+        return vary_like(SlicesState(ring, index), example)
+    state = PrioritizedSlicesState(ring, index, priorities.init(capacity, settings), jnp.float32(settings.beta))
+    return vary_like(state, example)
 
 
-def add(state: SlicesState | PrioritizedSlicesState, rollout: Transition) -> SlicesState | PrioritizedSlicesState:
+def add(state: SlicesState | PrioritizedSlicesState, rollout: PyTree) -> SlicesState | PrioritizedSlicesState:
     """Add a rollout [T, N, ...] to the ring, to the index and, where there are some, to the priorities."""
     ring = storage.add(state.ring, rollout)
-    done = rollout.terminated | rollout.truncated
+    terminated, truncated = flags(rollout)
+    done = terminated | truncated
     added = state.replace(ring=ring, index=slice_index.add(state.index, done))
     if isinstance(state, SlicesState):
         return added
@@ -149,25 +161,47 @@ def add(state: SlicesState | PrioritizedSlicesState, rollout: Transition) -> Sli
     return added.replace(priorities=priorities.insert(remaining, completed.reshape(-1)))
 
 
-def sample(state: SlicesState | PrioritizedSlicesState, key: Key, *, num_slices: int, rows_needed: int) -> Sample:
+def sample(
+    state: SlicesState | PrioritizedSlicesState,
+    key: Key,
+    *,
+    num_slices: int,
+    rows_needed: int,
+    settings: priorities.Settings | None,
+) -> Sample:
     """Draw B slices: leaves [B, L, ...], mask [B, L], and weights [B]."""
-    validation.check_not_empty(size(state))
+    check_key(key)
+    validation.check_not_empty(size(state, settings=settings))
     index, num_envs = state.index, state.ring.num_envs
 
-    def draw(key: Key) -> Place:
+    def draw(key: Key, stratified: bool = True) -> Place:
         if isinstance(state, PrioritizedSlicesState):
-            return priorities.draw(state.priorities, key, num_slices, num_envs)
+            return priorities.draw(state.priorities, key, num_slices, num_envs, stratified=stratified)
         starts = slice_index.sample(index, key, num_slices)
         return Place(starts.slot, starts.env)
 
-    place, valid = windows.draw_with_next_obs(state.ring, draw, key, rows_needed)
+    place, valid = windows.draw_with_next_obs(state.ring, draw, key, rows_needed, partial(draw, stratified=False))
     if isinstance(state, PrioritizedSlicesState):
         valid &= segment_tree.total(state.priorities.mass) > 0
         weight = priorities.weights(state.priorities, place, state.beta)
     else:
-        valid &= size(state) > 0
-        weight = jnp.ones((num_slices,))
+        valid &= slice_index.size(index) > 0
+        weight = jnp.ones((num_slices,), jnp.float32)
     return windows.take(state.ring, place, weight, valid, index.slice_len, across_ends=index.cross_episodes)
+
+
+def batch_of_pass(
+    state: SlicesState | PrioritizedSlicesState, key: Key, k: Array | int, *, num_slices: int, rows_needed: int
+) -> Sample:
+    """Return batch k of a pass over all slices, whatever their priorities; see `Buffer.batch_of_pass`.
+
+    Raises:
+      ValueError: the slices are drawn by episode.
+    """
+    index = state.index
+    chosen = slice_index.batch_of_pass(index, key, k, num_slices)
+    place, across = Place(chosen.slot, chosen.env), index.cross_episodes
+    return windows.take_all(state.ring, place, chosen.mask[:, 0], rows_needed, index.slice_len, across_ends=across)
 
 
 def update(
@@ -179,6 +213,9 @@ def update(
     return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, settings))
 
 
-def size(state: SlicesState | PrioritizedSlicesState) -> Array:
+def size(state: SlicesState | PrioritizedSlicesState, *, settings: priorities.Settings | None) -> Array:
     """Number of slices that can be drawn, [] int32."""
-    return slice_index.size(state.index)
+    num_slices = slice_index.size(state.index)
+    if isinstance(state, SlicesState) or settings is None:
+        return num_slices
+    return priorities.num_items(state.priorities, num_slices, settings)

@@ -13,7 +13,8 @@ from rlkit.ops._integers import add_mod, sub_mod, uint32
 from rlkit.replay import final_observations, packing, validation
 from rlkit.replay.final_observations import FinalObservations
 from rlkit.replay.packing import Rows
-from rlkit.types import Array, Transition
+from rlkit.replay.short_repr import short_repr
+from rlkit.types import Array, ConfigError, PyTree, Transition
 
 
 class Cursor(struct.PyTreeNode):
@@ -28,6 +29,8 @@ class Cursor(struct.PyTreeNode):
 
     counts: Array  # [3]
     num_rows: int = struct.field(pytree_node=False)
+
+    __repr__ = short_repr
 
     @property
     def head(self) -> Array:
@@ -86,6 +89,12 @@ def slot_after(slot: Array, count: Array | int, num_rows: int) -> Array:
     return jnp.where(beyond_end < 0, beyond_end + num_rows, beyond_end)
 
 
+def window_at(slot: Array, env: Array, length: int, num_rows: int) -> tuple[Array, Array]:
+    """Slots and environments, [B, L] int32 each, of the L rows from the steps at slot and env [B] int32 on."""
+    slots = slot_after(slot[:, None], jnp.arange(length, dtype=jnp.int32)[None], num_rows)
+    return slots, jnp.broadcast_to(env[:, None], slots.shape)
+
+
 def flat_index(slot: Array, env: Array, num_envs: int) -> Array:
     """Flat index slot * N + env, [...] int32, of slots and environments [...] uint32; R * N is below 2^31."""
     return (slot * jnp.uint32(num_envs) + env).astype(jnp.int32)
@@ -108,8 +117,10 @@ class Ring(struct.PyTreeNode):
     cursor: Cursor  # position of the next row and number of stored rows
     final_obs: FinalObservations | tuple  # final observations where observations are stored once, otherwise ()
 
+    __repr__ = short_repr
+
     @property
-    def steps(self) -> Transition:
+    def steps(self) -> PyTree:
         """All steps, leaves [R, N, ...], as a copy; next_obs is () where observations are stored once."""
         return packing.unpack(self.stored)
 
@@ -144,7 +155,7 @@ class Ring(struct.PyTreeNode):
         return self.num_rows * self.num_envs
 
 
-def init(example: Transition, num_envs: int, capacity: int, window: int, final_obs_capacity: int | None) -> Ring:
+def init(example: PyTree, num_envs: int, capacity: int, window: int, final_obs_capacity: int | None) -> Ring:
     """Return an empty ring of `capacity` steps of `num_envs` environments.
 
     Args:
@@ -156,10 +167,17 @@ def init(example: Transition, num_envs: int, capacity: int, window: int, final_o
         stored once; None to store every next_obs.
 
     Raises:
-      ConfigError: the capacity is not a multiple of `num_envs`, or is below `window` rows.
+      ConfigError: the capacity is not a multiple of `num_envs`, or is below `window` rows; or the example has no leaf,
+        or lacks a field that is needed.
     """
+    kind = type(example).__name__
+    if not jax.tree.leaves(example):
+        raise ConfigError(f"example={kind} has no leaf; give one step, with an array at least")
+    if final_obs_capacity is not None and not isinstance(example, Transition):
+        raise ConfigError(f"store_obs_once=True needs steps of type Transition, and example={kind}; leave it out")
     purpose = f"windows of {window} steps of each of {num_envs} environments"
     validation.check_capacity(capacity, num_envs, min_rows=window, purpose=purpose)
+    num_envs = int(num_envs)
     num_rows = capacity // num_envs
     example = jax.tree.map(jnp.asarray, example)
     if final_obs_capacity is None:
@@ -171,13 +189,16 @@ def init(example: Transition, num_envs: int, capacity: int, window: int, final_o
     )
 
 
-def add(ring: Ring, rollout: Transition) -> Ring:
+def add(ring: Ring, rollout: PyTree) -> Ring:
     """Return the ring after a rollout [T, N, ...], 1 <= T <= R, which overwrites the oldest rows.
+
+    Gradients with respect to what is stored are zero.
 
     Raises:
       ValueError: structure, shapes or dtypes of the rollout differ from those of the example given to `init`, or T > R.
     """
     length = _checked_length(ring, rollout)
+    rollout = jax.lax.stop_gradient(rollout)  # packed leaves have none
     slots = next_slots(ring.cursor, length).astype(jnp.int32)
     ring = ring.replace(cursor=advance(ring.cursor, length))
     if not isinstance(ring.final_obs, FinalObservations):
@@ -188,7 +209,7 @@ def add(ring: Ring, rollout: Transition) -> Ring:
     )
 
 
-def _checked_length(ring: Ring, rollout: Transition) -> int:
+def _checked_length(ring: Ring, rollout: PyTree) -> int:
     """Return T of a rollout [T, N, ...]. Raises ValueError unless it fits the ring."""
     step = packing.example(ring.stored)
     if isinstance(ring.final_obs, FinalObservations):
@@ -196,17 +217,22 @@ def _checked_length(ring: Ring, rollout: Transition) -> int:
     expected, given = jax.tree.structure(step), jax.tree.structure(rollout)
     if expected != given:
         raise ValueError(f"rollout has the structure {given}, expected {expected}, that of init's example")
-    shape = jnp.shape(rollout.reward)
-    if len(shape) != 2 or not 1 <= shape[0] <= ring.num_rows:
+    paths, _ = jax.tree_util.tree_flatten_with_path(step)
+    leaves = [
+        (jax.tree_util.keystr(path, simple=True, separator="."), leaf, x)
+        for (path, leaf), x in zip(paths, jax.tree.leaves(rollout), strict=True)
+    ]
+    first, leaf, x = min(leaves, key=lambda leaf: leaf[0] != "reward")  # the reward where there is one
+    shape = jnp.shape(x)
+    if len(shape) != 2 + len(leaf.shape) or not 1 <= shape[0] <= ring.num_rows:
+        expected = ", ".join(["T", str(ring.num_envs), *map(str, leaf.shape)])
         raise ValueError(
-            f"reward has shape {shape}, expected [T, {ring.num_envs}] with 1 <= T <= {ring.num_rows}; add a longer "
+            f"{first} has shape {shape}, expected [{expected}] with 1 <= T <= {ring.num_rows}; add a longer "
             "rollout in pieces, or raise the capacity"
         )
-    leaves, _ = jax.tree_util.tree_flatten_with_path(step)
-    for (path, leaf), x in zip(leaves, jax.tree.leaves(rollout), strict=True):
+    for name, leaf, x in leaves:
         leaf_shape = (shape[0], ring.num_envs, *leaf.shape)
         if jnp.shape(x) != leaf_shape or jnp.asarray(x).dtype != leaf.dtype:
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise ValueError(
                 f"{name} is {jnp.asarray(x).dtype} of shape {jnp.shape(x)}, expected {leaf.dtype} of shape "
                 f"{leaf_shape}, by init's example"
@@ -235,7 +261,7 @@ def row_of_slot(ring: Ring, slot: Array) -> Array:
     return ring.head - distance_to_head(ring.cursor, uint32(slot))
 
 
-def steps_at(ring: Ring, slot: Array, env: Array) -> Transition:
+def steps_at(ring: Ring, slot: Array, env: Array) -> PyTree:
     """Return the steps at slots and environments [...] int32, leaves [..., ...]."""
     step = packing.at(ring.stored, slot, env)
     if not isinstance(ring.final_obs, FinalObservations):

@@ -5,16 +5,22 @@ from functools import partial
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._mesh import vary_like
+from rlkit.ops._arrays import check_key
 from rlkit.replay import storage, validation, windows
+from rlkit.replay.flags import check_flags
+from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle
-from rlkit.types import Array, Buffer, Key, Sample, Transition
+from rlkit.types import Array, Buffer, Key, PyTree, Sample
 
 
 class UniformState(struct.PyTreeNode):
     """State of a uniform buffer."""
 
     ring: Ring  # the stored steps
+
+    __repr__ = short_repr
 
 
 def uniform(
@@ -40,7 +46,7 @@ def uniform(
     Raises:
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
-    validation.check_sizes(capacity=capacity, batch_size=batch_size, length=length)
+    capacity, batch_size, length = validation.sizes(capacity=capacity, batch_size=batch_size, length=length)
     final_obs_capacity = validation.final_obs_capacity(
         store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
     )
@@ -50,29 +56,37 @@ def uniform(
         sample=partial(sample, batch_size=batch_size, length=length),
         update=update,
         size=partial(size, length=length),
+        batch_of_pass=partial(batch_of_pass, batch_size=batch_size, length=length),
     )
 
 
-def init(
-    example: Transition, num_envs: int, *, capacity: int, length: int, final_obs_capacity: int | None
-) -> UniformState:
+def init(example: PyTree, num_envs: int, *, capacity: int, length: int, final_obs_capacity: int | None) -> UniformState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
-    return UniformState(storage.init(example, num_envs, capacity, length, final_obs_capacity))
+    if length > 1:
+        check_flags(example, "windows")
+    ring = storage.init(example, num_envs, capacity, length, final_obs_capacity)
+    return vary_like(UniformState(ring), example)
 
 
-def add(state: UniformState, rollout: Transition) -> UniformState:
+def add(state: UniformState, rollout: PyTree) -> UniformState:
     """Add a rollout [T, N, ...]; see `storage.add`."""
     return state.replace(ring=storage.add(state.ring, rollout))
 
 
 def sample(state: UniformState, key: Key, *, batch_size: int, length: int) -> Sample:
     """Draw B items, each equally likely: leaves [B, ...], or [B, L, ...] of windows."""
+    check_key(key)
     validation.check_not_empty(size(state, length=length))
     place, valid = windows.draw_with_next_obs(
         state.ring, lambda key: windows.draw_uniformly(state.ring, key, batch_size, length), key, 1
     )
     valid &= windows.num_windows(state.ring, length) > 0
-    return windows.take(state.ring, place, jnp.ones((batch_size,)), valid, length if length > 1 else None)
+    return windows.take(state.ring, place, jnp.ones((batch_size,), jnp.float32), valid, length if length > 1 else None)
+
+
+def batch_of_pass(state: UniformState, key: Key, k: Array | int, *, batch_size: int, length: int) -> Sample:
+    """Return batch k of a pass over all items; see `Buffer.batch_of_pass`."""
+    return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=length)
 
 
 def update(state: UniformState, index: Handle, priority: Array) -> UniformState:

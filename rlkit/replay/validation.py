@@ -1,5 +1,7 @@
 """Checks of a buffer's settings, made before anything is traced."""
 
+from numbers import Integral
+
 from jax.core import Tracer
 
 from rlkit.types import Array, ConfigError
@@ -7,19 +9,20 @@ from rlkit.types import Array, ConfigError
 _MAX_CAPACITY = 2**31 - 1
 
 
-def check_sizes(*, capacity: int, **sizes: int) -> None:
-    """Check that the sizes of a buffer are integers of at least 1, and the capacity below 2^31.
+def sizes(*, capacity: int, **others: int) -> tuple[int, ...]:
+    """Return the sizes of a buffer as ints: integers, also NumPy's, of at least 1, and the capacity below 2^31.
 
     Raises:
       ConfigError: a size is out of range; the message names it.
     """
-    for name, value in {"capacity": capacity, **sizes}.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name}={value!r} must be an integer of at least 1")
+    for name, value in {"capacity": capacity, **others}.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise ConfigError(f"{name}={value!r:.40} must be an integer of at least 1")
     if capacity > _MAX_CAPACITY:
         raise ConfigError(
             f"capacity={capacity} must be below 2^31, so that indices are int32; use several buffers, one a device"
         )
+    return int(capacity), *map(int, others.values())
 
 
 def check_capacity(
@@ -37,8 +40,8 @@ def check_capacity(
     Raises:
       ConfigError: the capacity is not a multiple of N, or below min_rows * N; the message gives the nearest that fit.
     """
-    if num_envs < 1:
-        raise ConfigError(f"num_envs={num_envs} must be at least 1")
+    if isinstance(num_envs, bool) or not isinstance(num_envs, Integral) or num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs!r:.40} must be an integer of at least 1")
     least = min_rows * num_envs
     if capacity % num_envs:
         below = capacity // num_envs * num_envs

@@ -8,12 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit import _cpu
+from rlkit._mesh import vary_like
 from rlkit.ops._integers import uniform_below
-from rlkit.replay import storage
+from rlkit.replay import passes, storage
+from rlkit.replay.flags import flags, with_truncated
 from rlkit.replay.storage import Ring
 from rlkit.types import Array, Key, PyTree, Sample
 
-_MAX_DRAWS = 16
+_MAX_DRAWS = 16  # of a place that lacks its final observation
+_MOST_DRAWS = 256  # while all places do
 
 
 class Place(NamedTuple):
@@ -49,13 +52,41 @@ def completed_windows(ring: Ring, num_rows: int, window: int) -> Array:
 
 def draw_uniformly(ring: Ring, key: Key, batch_size: int, window: int) -> Place:
     """Draw the starts of B stored windows, each equally likely; arbitrary places where none is stored."""
-    nth = uniform_below(key, (batch_size,), num_windows(ring, window).astype(jnp.uint32)).astype(jnp.int32)
+    return _place_of(ring, uniform_below(key, (batch_size,), num_windows(ring, window).astype(jnp.uint32)))
+
+
+def batch_of_pass(ring: Ring, key: Key, k: Array | int, *, batch_size: int, length: int) -> Sample:
+    """Return batch k of a pass over all windows of L rows; see `Buffer.batch_of_pass`."""
+    nth, in_pass = passes.batch_of_pass(key, k, batch_size, num_windows(ring, length))
+    return take_all(ring, _place_of(ring, nth), in_pass, 1, length if length > 1 else None)
+
+
+def take_all(
+    ring: Ring, place: Place, valid: Array, rows_needed: int, window: int | None, *, across_ends: bool = False
+) -> Sample:
+    """Return the items that start at `place` [B], with weights 1, as `take` does.
+
+    The mask of an item is False, too, where one of its first `rows_needed` rows lacks its final observation.
+    """
+    valid &= storage.has_next_obs(ring, *_rows(ring, place, rows_needed)).all(-1)
+    return take(ring, place, jnp.ones(valid.shape, jnp.float32), valid, window, across_ends=across_ends)
+
+
+def _place_of(ring: Ring, nth: Array) -> Place:
+    """Return the starts of stored windows: nth [B] uint32, 0 for that of the oldest row and the first environment."""
+    nth = nth.astype(jnp.int32)
     oldest = storage.slot_after(ring.slot, ring.num_rows - ring.count, ring.num_rows)
     return Place(storage.slot_after(oldest, nth // ring.num_envs, ring.num_rows), nth % ring.num_envs)
 
 
 @_cpu.straight_line_keys
-def draw_with_next_obs(ring: Ring, draw: Callable[[Key], Place], key: Key, rows_needed: int) -> tuple[Place, Array]:
+def draw_with_next_obs(
+    ring: Ring,
+    draw: Callable[[Key], Place],
+    key: Key,
+    rows_needed: int,
+    draw_again: Callable[[Key], Place] | None = None,
+) -> tuple[Place, Array]:
     """Draw B places, and draw again those where one of the first rows lacks its final observation.
 
     Args:
@@ -63,9 +94,12 @@ def draw_with_next_obs(ring: Ring, draw: Callable[[Key], Place], key: Key, rows_
       draw: key -> places [B].
       key: a key.
       rows_needed: number of rows from each place on that must have their next_obs.
+      draw_again: the same for the places that are drawn again, where `draw` draws each of the B from another part of
+        the items, in which there may be none that is complete.
 
     Returns:
-      The places, and [B] bool: False at those that still lack one after several draws.
+      The places, and [B] bool, False at those that lack one: all, if several draws of each found no complete place.
+      Otherwise a place that was not found is one of those that were.
     """
     if isinstance(ring.final_obs, tuple):
         place = draw(key)
@@ -75,18 +109,27 @@ def draw_with_next_obs(ring: Ring, draw: Callable[[Key], Place], key: Key, rows_
         slots, envs = _rows(ring, place, rows_needed)
         return storage.has_next_obs(ring, slots, envs).all(-1)
 
-    def draw_again(carry):
+    def next_draw(carry):
         num_draws, key, place, complete = carry
         draw_key, key = jax.random.split(key)
-        place = jax.tree.map(lambda old, new: jnp.where(complete, old, new), place, draw(draw_key))
+        new = (draw_again or draw)(draw_key)
+        place = jax.tree.map(lambda old, new: jnp.where(complete, old, new), place, new)
         return num_draws + 1, key, place, is_complete(place)
 
     first_key, key = jax.random.split(key)
     place = draw(first_key)
-    *_, place, complete = jax.lax.while_loop(
-        lambda carry: (carry[0] < _MAX_DRAWS) & ~carry[-1].all(), draw_again, (0, key, place, is_complete(place))
-    )
-    return place, complete
+    start = vary_like((0, key, place, is_complete(place)))
+
+    def goes_on(carry):
+        num_draws, _, _, complete = carry
+        return ~complete.all() & (num_draws < jnp.where(complete.any(), _MAX_DRAWS, _MOST_DRAWS))
+
+    _, key, place, complete = jax.lax.while_loop(goes_on, next_draw, start)
+    num_complete = complete.sum(dtype=jnp.uint32)
+    nth = uniform_below(key, complete.shape, num_complete).astype(jnp.int32)
+    other = jnp.searchsorted(jnp.cumsum(complete, dtype=jnp.int32), nth, side="right", method="compare_all")
+    chosen = jnp.where(complete, jnp.arange(complete.size), other)
+    return jax.tree.map(lambda x: x[chosen], place), jnp.broadcast_to(num_complete > 0, complete.shape)
 
 
 def take(
@@ -114,11 +157,12 @@ def take(
     slots, envs = _rows(ring, place, window)
     item = storage.steps_at(ring, slots, envs)
     mask = _stored(ring, place, window) & storage.has_next_obs(ring, slots, envs) & valid[:, None]
+    terminated, truncated = flags(item)
     if not across_ends:
-        ends = jnp.cumsum(item.terminated | item.truncated, axis=1, dtype=jnp.int32)
+        ends = jnp.cumsum(terminated | truncated, axis=1, dtype=jnp.int32)
         mask &= jnp.pad(ends, ((0, 0), (1, 0)))[:, :-1] == 0
     last = mask & ~jnp.pad(mask, ((0, 0), (0, 1)))[:, 1:]
-    item = item._replace(truncated=item.truncated | (last & ~item.terminated))
+    item = with_truncated(item, truncated | (last & ~terminated))
     return Sample(item, index, weight, mask)
 
 
@@ -131,8 +175,7 @@ def _computed_after(row: Array, weight: Array) -> Array:
 
 def _rows(ring: Ring, place: Place, window: int) -> tuple[Array, Array]:
     """Slots and environments of windows, [B, L] int32 each."""
-    slots = storage.slot_after(place.slot[:, None], jnp.arange(window, dtype=jnp.int32)[None], ring.num_rows)
-    return slots, jnp.broadcast_to(place.env[:, None], slots.shape)
+    return storage.window_at(place.slot, place.env, window, ring.num_rows)
 
 
 def _stored(ring: Ring, place: Place, window: int) -> Array:

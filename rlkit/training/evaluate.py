@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit import _cpu
+from rlkit._mesh import vary_like
 from rlkit.networks.recurrent import where_rows
 from rlkit.training.rollout import reset
 from rlkit.types import Agent, Array, Env, Key, PyTree
@@ -75,13 +76,14 @@ def evaluate(
         place = jnp.where(done, result.finished.sum(1), episodes_per_env)
         values = Evaluation(episode_return, length, done)
         result = jax.tree.map(lambda x, value: x.at[environments, place].set(value, mode="drop"), result, values)
-        state = state.replace(
+        after = state.replace(
             env_state=env_state,
             obs=obs,
             memory=where_rows(done, agent.memory, memory),
             episode_return=jnp.where(done, 0.0, episode_return),
             episode_length=jnp.where(done, 0, length),
         )
-        return state, result, time + 1
+        return vary_like((after, result, time + 1), carry)
 
-    return jax.lax.while_loop(unfinished, step, (start, empty, jnp.zeros((), jnp.int32)))[1]
+    carry = vary_like((start, empty, jnp.zeros((), jnp.int32)), actor)
+    return jax.lax.while_loop(unfinished, step, carry)[1]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rlkit import _cpu
+from rlkit._mesh import vary_like
 from rlkit.networks.recurrent import where_rows
 from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
 
@@ -76,16 +77,16 @@ def rollout(
         done = terminated | truncated
         episode_return, episode_length = state.episode_return + reward, state.episode_length + 1
         episodes = Episodes(jnp.where(done, episode_return, jnp.nan), jnp.where(done, episode_length, 0))
-        state = EnvsState(
+        next_state = EnvsState(
             env_state=env_state,
             obs=obs,
             memory=where_rows(done, fresh, memory),
             episode_return=jnp.where(done, 0.0, episode_return),
             episode_length=jnp.where(done, 0, episode_length),
         )
-        return state, _cpu.sequence(lambda x: x, (transition, episodes), max_bytes=128)
+        return vary_like(next_state, state), _cpu.sequence(lambda x: x, (transition, episodes), max_bytes=128)
 
     # All keys at once, split along one axis: a smaller and faster program than a split in each step.
     keys = key if key.ndim else jax.random.split(key, num_steps * 2 * num_envs).reshape(num_steps, 2, num_envs)
-    state, (transitions, episodes) = jax.lax.scan(step, state, keys)
+    state, (transitions, episodes) = jax.lax.scan(step, vary_like(state, actor, keys), keys)
     return state, transitions, episodes

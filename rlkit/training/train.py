@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rlkit import _cpu
+from rlkit._mesh import vary_like
 from rlkit.spaces import zeros
 from rlkit.training.rollout import EnvsState, reset, rollout
 from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
@@ -72,7 +73,7 @@ def make(
             "returns": episodes.returns,
             "lengths": episodes.lengths,
         }
-        return TrainState(agent_state, envs, next_key, state.step + 1), metrics
+        return vary_like(TrainState(agent_state, envs, next_key, state.step + 1), state), metrics
 
     return _training(partial(_init, agent, env, params, num_envs, total_steps), step)
 
@@ -121,7 +122,7 @@ def offline(
             "returns": jnp.full((1, num_envs), jnp.nan),
             "lengths": jnp.zeros((1, num_envs), jnp.int32),
         }
-        return TrainState(agent_state, state.envs, next_key, state.step + 1), metrics
+        return vary_like(TrainState(agent_state, state.envs, next_key, state.step + 1), state), metrics
 
     return _training(partial(_init, agent, env, params, num_envs, total_steps), step)
 
@@ -141,7 +142,7 @@ def _init(
     agent_key, run_key = keys[0], keys[1]
     envs = reset(agent, env, params, keys[2:], num_envs)
     agent_state = agent.init(hyper, agent_key, _example(env, params, envs), num_envs)
-    return TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32))
+    return vary_like(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)))
 
 
 def _example(env: Env, params: Any, envs: EnvsState) -> Transition:

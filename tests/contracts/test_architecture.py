@@ -20,6 +20,7 @@ FLOORS = {
     "spaces": 0,
     "types": 1,
     "_cpu": 2,
+    "_mesh": 2,
     "ops": 3,
     "networks": 3,
     "replay": 4,

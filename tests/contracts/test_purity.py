@@ -108,6 +108,7 @@ TABLE: dict[str, tuple] = {
     "slice_index.num_episodes": (slice_index.num_episodes, EPISODES),
     "slice_index.sample": (partial(slice_index.sample, num_slices=7), EPISODES, fresh_key),
     "slice_index.batch_of_pass": (partial(slice_index.batch_of_pass, num_slices=3), SLICES, fresh_key, ints(2)),
+    "slice_index.clear": (slice_index.clear, SLICES),
     "slice_index.at": (slice_index.at, SLICES, ints(6, *B), ints(2, *B)),
     "slice_index.slice_starts_from_done": (partial(slice_index.slice_starts_from_done, slice_len=2), bools(*T)),
     "returns.gae": (partial(returns.gae, gamma=0.9, gae_lambda=0.8), *[floats(*T)] * 3, *ENDS),

@@ -117,11 +117,30 @@ def test_every_action_is_masked_in_some_episode_and_never_two():
     assert (~masks).any(0).all()
 
 
-@pytest.mark.parametrize("name", ["Probe-DelayedReward", "Probe-Truncation", "Probe-MaskedAction"])
+def test_bit_flip_ends_at_its_goal():
+    """The best policy flips a wrong bit at a time; another one flips the first bit all the time."""
+    best = lambda obs: jnp.argmax(obs["bits"] != obs["goal"])  # noqa: E731
+    first, got, terminated, truncated, _ = returns("Probe-BitFlip", best, length=5)
+    distance = (first["bits"] != first["goal"]).sum(1)
+    distance = np.where(distance == 0, 2, distance)  # there and back
+    np.testing.assert_allclose(got, -(1 - GAMMA ** (distance - 1)) / (1 - GAMMA), rtol=1e-5, atol=1e-7)
+    assert set(distance) == {1, 2, 3, 4, 5}
+    assert (terminated == 1).all()
+    assert (truncated == 0).all()
+    first, got, terminated, truncated, final = returns("Probe-BitFlip", lambda obs: jnp.int32(0), length=5)
+    lost = (first["bits"] != first["goal"])[:, 1:].any(1)
+    np.testing.assert_array_equal(truncated, lost)
+    np.testing.assert_array_equal(terminated, ~lost)
+    np.testing.assert_allclose(got[lost], -(1 - GAMMA**5) / (1 - GAMMA), rtol=1e-5)
+    np.testing.assert_array_equal(final["bits"][lost, 4], first["bits"][lost] * np.array([-1, 1, 1, 1, 1]))
+    np.testing.assert_array_equal(final["goal"][lost, 4], first["goal"][lost])
+
+
+@pytest.mark.parametrize("name", ["Probe-DelayedReward", "Probe-Truncation", "Probe-MaskedAction", "Probe-BitFlip"])
 def test_probes_keep_the_contract(name):
     envs.check(*envs.make(name), jax.random.key(0))
 
 
 def test_every_probe_is_listed():
     assert set(PROBES) <= set(envs.names())
-    assert set(PROBES) == set(CASES) | {"Probe-Truncation", "Probe-Memory"}
+    assert set(PROBES) == set(CASES) | {"Probe-Truncation", "Probe-Memory", "Probe-BitFlip"}

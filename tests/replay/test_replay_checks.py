@@ -71,7 +71,7 @@ ERRORS = {
     "capacity=2147483648 must be below 2\\^31": lambda: replay.uniform(2**31, 4),
     "batch_size=0 must be an integer": lambda: replay.prioritized(8, 0),
     "length=0 must be an integer": lambda: replay.uniform(8, 4, length=0),
-    "num_envs=0 must be at least 1": lambda: replay.uniform(8, 4).init(ONE, 0),
+    "num_envs=0 must be an integer of at least 1": lambda: replay.uniform(8, 4).init(ONE, 0),
     "capacity=10 must be a multiple of num_envs = 4; try 8 or 12$": lambda: replay.uniform(10, 4).init(ONE, 4),
     "capacity=3 must be a multiple of num_envs = 4; try 4$": lambda: replay.uniform(3, 4).init(ONE, 4),
     "capacity=6 must be a multiple of num_envs = 4; try 12$": lambda: replay.uniform(6, 4, length=3).init(ONE, 4),

@@ -10,9 +10,9 @@ from rlkit.replay import slice_index
 
 def test_mistakes_are_named():
     for kwargs, message in [
-        ({"num_rows": 0}, "num_rows=0 must be at least 1"),
-        ({"num_envs": -1}, "num_envs=-1 must be at least 1"),
-        ({"slice_len": 0}, "slice_len=0 must be at least 1"),
+        ({"num_rows": 0}, "num_rows=0 must be an integer of at least 1"),
+        ({"num_envs": -1}, "num_envs=-1 must be an integer of at least 1"),
+        ({"slice_len": 0}, "slice_len=0 must be an integer of at least 1"),
         ({"slice_len": 9}, "slice_len=9 must be at most num_rows=8"),
         ({"num_rows": 2**30}, "num_rows \\* num_envs = 2147483648 must be below 2\\^31"),
         ({"sampling": "step"}, "sampling='step' must be one of 'slice', 'episode'"),
@@ -35,7 +35,7 @@ def test_mistakes_are_named():
         slice_index.num_episodes(state)
     with pytest.raises(ValueError, match="sampling='episode' must be 'slice' for batch_of_pass"):
         slice_index.batch_of_pass(slice_index.init(8, 2, 3, sampling="episode"), jax.random.key(0), 0, 4)
-    with pytest.raises(ValueError, match="slice_len=0 must be at least 1"):
+    with pytest.raises(ValueError, match="slice_len=0 must be an integer of at least 1"):
         slice_index.slice_starts_from_done(np.zeros((3, 2), bool), 0)
     with pytest.raises(ValueError, match="call it outside of jit"):
         jax.jit(lambda state: slice_index.check(state))(state)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
+from rlkit._mesh import vary_like
 from rlkit.ops.chunked import num_chunks
 from rlkit.ops.permutation import permutations
 from rlkit.types import Array, Key, PyTree
@@ -69,7 +70,7 @@ def gradient(
     shapes = jax.eval_shape(share, params, jax.tree.map(lambda x: x[0], split))
     grads, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     flat, unravel = ravel_pytree(grads)
-    (flat, metrics), _ = jax.lax.scan(add, (flat, metrics), split)
+    (flat, metrics), _ = jax.lax.scan(add, vary_like((flat, metrics), shapes), split)
     return unravel(flat), metrics
 
 
@@ -91,4 +92,4 @@ def descend(
         learner, (metrics, counts) = step(learner, rows)
         return learner, MetricRows(jnp.stack(list(metrics.values())), counts, tuple(metrics))
 
-    return jax.lax.scan(one, learner, orders)
+    return jax.lax.scan(one, vary_like(learner, orders), orders)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit._mesh import vary_like
 from rlkit.networks.features import real_valued, replace_real_valued
 from rlkit.ops.statistics import RunningStatistics, normalize, running_init, running_std, running_update
 from rlkit.spaces import Space
@@ -57,5 +58,6 @@ def update(normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma:
         return jnp.where(done, 0.0, running), running
 
     done = rollout.terminated | rollout.truncated
-    running, returns = jax.lax.scan(accumulate, normalizer.running_return, (rollout.reward, done))
+    start = vary_like(normalizer.running_return, rollout.reward, done, gamma)
+    running, returns = jax.lax.scan(accumulate, start, (rollout.reward, done))
     return normalizer.replace(returns=running_update(normalizer.returns, returns), running_return=running)

@@ -16,6 +16,7 @@ import numpy as np
 from flax import struct
 
 from rlkit import replay
+from rlkit._mesh import vary_like
 from rlkit.agents.common import exploration, normalization
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.optimizer import Optimizer
@@ -147,7 +148,7 @@ def learn(
         )
         return state.replace(replay=replay), jax.tree.map(lambda x: jnp.where(started, x, 0.0), metrics)
 
-    state, metrics = jax.lax.scan(step, state, (jax.random.split(key, count), jnp.asarray(elapsed)))
+    state, metrics = jax.lax.scan(step, vary_like(state, key), (jax.random.split(key, count), jnp.asarray(elapsed)))
     metrics = jax.tree.map(jnp.mean, metrics)
     return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": buffer.size(state.replay.buffer)}
 

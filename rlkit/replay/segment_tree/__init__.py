@@ -22,7 +22,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit import _cpu
-from rlkit.ops._arrays import check_shapes
+from rlkit.ops._arrays import as_int, check_integers, check_key, check_shapes
 from rlkit.replay.segment_tree import layout, traversal
 from rlkit.replay.segment_tree.invariants import check as check
 from rlkit.replay.segment_tree.layout import STATISTICS, SegmentTree
@@ -44,6 +44,7 @@ def init(capacity: int, statistics: Sequence[str] = STATISTICS, fanout: int = la
     Raises:
       ValueError: an argument is out of range.
     """
+    capacity, fanout = as_int("capacity", capacity), as_int("fanout", fanout, 2)
     names = _ordered(statistics)
     levels = layout.levels(capacity, fanout, len(names))
     empty = np.array([layout.EMPTY[name] for name in names], np.float32)
@@ -75,6 +76,7 @@ def build(values: ArrayLike, statistics: Sequence[str] = STATISTICS, fanout: int
     values = _sanitize(values)
     if values.ndim != 1:
         raise ValueError(f"values has shape {values.shape}, expected [capacity]; use jax.vmap for several trees")
+    fanout = as_int("fanout", fanout, 2)
     names = _ordered(statistics)
     levels = layout.levels(values.size, fanout, len(names))
     leaves = jnp.pad(values, (0, levels.leaves - values.size))
@@ -208,7 +210,7 @@ def sample(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True
       [batch_size] int32 in [0, capacity).
 
     Raises:
-      ValueError: the tree does not keep "sum", or `batch_size` is below 1.
+      ValueError: the tree does not keep "sum", `batch_size` is below 1, or `key` is not a key.
     """
     return sample_with_values(tree, key, batch_size, stratified)[0]
 
@@ -216,8 +218,8 @@ def sample(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True
 def sample_with_values(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True) -> tuple[Array, Array]:
     """Draw leaves as `sample` does, and return them, [batch_size] int32, with their values, [batch_size] float32."""
     _root(tree, "sum", "sample")
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} must be at least 1; a batch of one is the smallest")
+    check_key(key)
+    batch_size = as_int("batch_size", batch_size)
     levels = layout.levels_of(tree)
     num_fine = sum(size > traversal.MAX_NODES_BY_MASS for size in (levels.leaves, *levels.sizes))
     words = _cpu.materialize(jax.random.bits(key, (1 + num_fine, batch_size), jnp.uint32))
@@ -254,8 +256,7 @@ def _sanitize(value: ArrayLike) -> Array:
 def _inside(index: ArrayLike, capacity: int) -> Array:
     """Return the index as int32, -1 where it is outside [0, capacity)."""
     index = jnp.asarray(index)
-    if not jnp.issubdtype(index.dtype, jnp.integer):
-        raise ValueError(f"index has dtype {index.dtype}, expected integers")
+    check_integers(index=index)
     if index.dtype.itemsize < 4:
         index = index.astype(jnp.int32)  # the capacity may not fit in fewer bits
     inside = (index >= 0) & (index <= np.asarray(capacity - 1, index.dtype))

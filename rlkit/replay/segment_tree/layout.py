@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rlkit.replay.short_repr import short_repr
 from rlkit.types import Array
 
 SMALLEST, LARGEST = 2.0**-126, 2.0**96  # range of the values other than 0
@@ -46,6 +47,8 @@ class SegmentTree(flax.struct.PyTreeNode):
     capacity: int = flax.struct.field(pytree_node=False)
     fanout: int = flax.struct.field(pytree_node=False)
     statistics: tuple[str, ...] = flax.struct.field(pytree_node=False)
+
+    __repr__ = short_repr
 
 
 class Levels(NamedTuple):

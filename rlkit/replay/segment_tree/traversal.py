@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit import _cpu
+from rlkit._mesh import vary_like
 from rlkit.replay.segment_tree import layout
 from rlkit.replay.segment_tree.layout import SegmentTree
 from rlkit.types import Array
@@ -52,7 +53,7 @@ def _recompute_shared(tree: SegmentTree, leaf: Array) -> SegmentTree:
             levels.num_own + 1,
             levels.num_sparse,
             lambda height, level: _recompute_level(tree, height, level, level, leaf),
-            level,
+            vary_like(level, leaf),
         )
         top, size = levels.starts[levels.num_sparse - 1], levels.sizes[levels.num_sparse - 1]
         below = _cpu.materialize(level[top : top + len(statistics) * size]).reshape(len(statistics), -1)
@@ -121,7 +122,8 @@ def descend(tree: SegmentTree, mass: Array, draws: Array | None) -> tuple[Array,
         return down(tree.nodes[-1], starts[len(levels.sizes) - 1 - i], *carry, None)[:2]
 
     carry = (jnp.zeros(mass.shape, jnp.int32), jnp.where(mass > 0, mass, 0.0))
-    node, mass = jax.lax.fori_loop(0, num_shared - sum(drawn_anew[1 + levels.num_own :]), down_by_mass, carry)
+    num_by_mass = num_shared - sum(drawn_anew[1 + levels.num_own :])
+    node, mass = jax.lax.fori_loop(0, num_by_mass, down_by_mass, vary_like(carry, tree.nodes[-1]))
     arrays = [(tree.leaves, 0), *((level, 0) for level in tree.nodes[:-1])]
     arrays += [(tree.nodes[-1], start) for start in levels.starts[levels.num_own :]]
     for (level, start), is_drawn in reversed(list(zip(arrays, drawn_anew, strict=True))):

@@ -15,17 +15,17 @@ episodes instead, in order of their ends.
 Inside a scan, call `add` before `sample`: the other order copies the queue.
 """
 
-import jax
 import jax.numpy as jnp
 
-from rlkit.ops._arrays import check_bools
+from rlkit.ops._arrays import as_int, check_bools, check_integers, check_key, check_shape, check_shapes
 from rlkit.ops._integers import uint32, uniform_below
-from rlkit.ops.permutation import permute
-from rlkit.replay import storage
+from rlkit.replay import passes, storage
 from rlkit.replay.slice_index import row_queue, update
+from rlkit.replay.slice_index.gathering import gather as gather
 from rlkit.replay.slice_index.invariants import SAMPLING as SAMPLING
 from rlkit.replay.slice_index.invariants import check as check
 from rlkit.replay.slice_index.invariants import check_settings
+from rlkit.replay.slice_index.row_queue import RowQueue
 from rlkit.replay.slice_index.sampling import draw_by_episode, has_unfinished_slice, mask_of, start_of
 from rlkit.replay.slice_index.state import CompletedSlices, SliceIndex, Slices
 from rlkit.types import Array, Key
@@ -55,7 +55,7 @@ def init(
     Raises:
       ValueError: a size is out of range, or `sampling` is unknown or has no meaning with `cross_episodes`.
     """
-    check_settings(num_rows, num_envs, slice_len, cross_episodes, sampling)
+    num_rows, num_envs, slice_len = check_settings(num_rows, num_envs, slice_len, cross_episodes, sampling)
     by_episode = sampling == "episode"
     queued = strict and not cross_episodes
     max_slices = (num_rows - slice_len + 1) * num_envs
@@ -95,6 +95,9 @@ def build(
     Raises:
       ValueError: as `init` and `add`.
     """
+    done = jnp.asarray(done)
+    if done.ndim != 2:
+        raise ValueError(f"done has shape {done.shape}, expected [T, N]; give one environment an axis of its own")
     num_steps, num_envs = done.shape
     num_rows = num_steps if num_rows is None else num_rows
     return add(
@@ -112,6 +115,7 @@ def add(state: SliceIndex, done: Array) -> SliceIndex:
     Raises:
       ValueError: `done` is not boolean, or not of such a shape.
     """
+    done = jnp.asarray(done)
     lengths, completed = update.completions(state, done)
     slots = storage.next_slots(state.ring, done.shape[0])
     after = state.replace(ring=storage.advance(state.ring, done.shape[0]))
@@ -134,6 +138,20 @@ def add(state: SliceIndex, done: Array) -> SliceIndex:
     return after
 
 
+def clear(state: SliceIndex) -> SliceIndex:
+    """Return the index of the emptied ring, in which the next row is the first."""
+
+    def emptied(queue: RowQueue | None) -> RowQueue | None:
+        return queue if queue is None else row_queue.clear(queue)
+
+    return state.replace(
+        ring=state.ring.with_counts(slot=0, rows=0),
+        age=None if state.age is None else jnp.zeros_like(state.age),
+        starts=emptied(state.starts),
+        episodes=emptied(state.episodes),
+    )
+
+
 def completed_slices(state: SliceIndex, done: Array) -> CompletedSlices:
     """Slices that `add(state, done)` will complete, without those whose first row it overwrites again.
 
@@ -149,6 +167,7 @@ def completed_slices(state: SliceIndex, done: Array) -> CompletedSlices:
     Raises:
       ValueError: as `add`.
     """
+    done = jnp.asarray(done)
     _, completed = update.completions(state, done)
     slots = update.start_slots(state, storage.next_slots(state.ring, done.shape[0]))
     return CompletedSlices(slots.astype(jnp.int32), completed)
@@ -183,7 +202,12 @@ def sample(state: SliceIndex, key: Key, num_slices: int) -> Slices:
 
     Returns:
       Slices: row, slot, env [B], mask [B, L]; where there is nothing to draw the mask is all False.
+
+    Raises:
+      ValueError: `key` is not a key, or B is not an integer of at least 1.
     """
+    check_key(key)
+    num_slices = as_int("num_slices", num_slices)
     if state.sampling == "episode":
         slot, env = draw_by_episode(state, key, num_slices)
     else:
@@ -202,18 +226,15 @@ def batch_of_pass(state: SliceIndex, key: Key, k: Array | int, num_slices: int) 
       num_slices: B, static.
 
     Returns:
-      Slices: row, slot, env [B], mask [B, L]; the mask is False beyond the end of the pass.
+      Slices: row, slot, env [B], mask [B, L]; the mask is False beyond the end of the pass, however far, and at k < 0.
 
     Raises:
-      ValueError: the sampling of the index is "episode".
+      ValueError: the sampling of the index is "episode", `key` is not a key, or `k` or B are not such integers.
     """
     if state.sampling != "slice":
         raise ValueError(f"sampling={state.sampling!r} must be 'slice' for batch_of_pass; give it to init")
-    total = size(state)
-    position = uint32(k) * jnp.uint32(num_slices) + jnp.arange(num_slices, dtype=jnp.uint32)
-    in_pass = position < uint32(total)
-    nth = permute(jax.random.clone(key), jnp.where(in_pass, position, 0), jnp.maximum(total, 1))
-    slices = _slices(state, *start_of(state, uint32(nth)))
+    nth, in_pass = passes.batch_of_pass(key, k, num_slices, size(state))
+    slices = _slices(state, *start_of(state, nth))
     return slices._replace(mask=slices.mask & in_pass[:, None])
 
 
@@ -226,7 +247,14 @@ def at(state: SliceIndex, slot: Array, env: Array) -> Slices:
 
     Returns:
       Slices: row, slot, env [B], mask [B, L].
+
+    Raises:
+      ValueError: `slot` and `env` are not integers of one shape [B].
     """
+    slot, env = jnp.asarray(slot), jnp.asarray(env)
+    check_integers(slot=slot, env=env)
+    check_shape("slot", slot, (slot.size,))
+    check_shapes(slot=slot, env=env)
     return _slices(state, uint32(slot), uint32(env))
 
 
@@ -243,9 +271,11 @@ def slice_starts_from_done(done: Array, slice_len: int) -> Array:
     Raises:
       ValueError: `done` is not boolean, or slice_len < 1.
     """
+    done = jnp.asarray(done)
     check_bools(done=done)
-    if slice_len < 1:
-        raise ValueError(f"slice_len={slice_len} must be at least 1")
+    slice_len = as_int("slice_len", slice_len)
+    if done.ndim == 0:
+        raise ValueError("done has shape (), expected [T, ...]")
     num_without = min(slice_len - 1, done.shape[0])  # steps at the end, too late for a slice to begin
     ends = update.episode_lengths(done, jnp.zeros(done.shape[1:], jnp.uint32)) >= slice_len
     return jnp.concatenate([ends[num_without:], jnp.zeros((num_without, *done.shape[1:]), jnp.bool_)])

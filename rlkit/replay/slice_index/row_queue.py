@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.ops._integers import add_mod, sub_mod, uint32
+from rlkit.replay.short_repr import short_repr
 from rlkit.types import Array, PyTree
 
 
@@ -31,12 +32,20 @@ class RowQueue(flax.struct.PyTreeNode):
     tail: Array  # []
     capacity: int = flax.struct.field(pytree_node=False)
 
+    __repr__ = short_repr
+
 
 def init(capacity: int, num_rows: int, dtypes: PyTree) -> RowQueue:
     """Return an empty queue for items of the given dtypes, beside a ring of R rows."""
     items = jax.tree.map(lambda dtype: jnp.zeros(capacity, dtype), dtypes)
     before = jnp.zeros(num_rows, jnp.uint32)
     return RowQueue(items, before, jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.uint32), capacity)
+
+
+def clear(queue: RowQueue) -> RowQueue:
+    """Return the queue without items, in the same arrays."""
+    zero = jnp.zeros_like(queue.head)
+    return queue.replace(before=jnp.zeros_like(queue.before), head=zero, tail=zero)
 
 
 def push(queue: RowQueue, slots: Array, mask: Array, items: PyTree) -> RowQueue:

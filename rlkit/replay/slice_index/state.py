@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import flax.struct
 
+from rlkit.replay.short_repr import short_repr
 from rlkit.replay.slice_index.row_queue import RowQueue
 from rlkit.replay.storage import Cursor
 from rlkit.types import Array
@@ -31,6 +32,8 @@ class SliceIndex(flax.struct.PyTreeNode):
     strict: bool = flax.struct.field(pytree_node=False)
     cross_episodes: bool = flax.struct.field(pytree_node=False)
     sampling: str = flax.struct.field(pytree_node=False)
+
+    __repr__ = short_repr
 
     @property
     def num_rows(self) -> int:

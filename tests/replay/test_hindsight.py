@@ -1,0 +1,113 @@
+"""Hindsight relabelling: goals, rewards and flags by hand; learning that fails without it."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit import envs, replay, training
+from rlkit.agents import dqn
+from rlkit.agents.common import off_policy
+from rlkit.replay import hindsight
+from rlkit.types import ConfigError, Sample, Transition
+
+LENGTH = 10
+
+
+def outcome(reached, goal):
+    is_reached = (reached == goal).all()
+    return jnp.where(is_reached, 0.0, -1.0), is_reached
+
+
+relabel = partial(
+    hindsight.relabel,
+    goal_of=lambda obs: obs["bits"],
+    with_goal=lambda obs, goal: obs | {"goal": goal},
+    reward_fn=outcome,
+)
+
+
+def walk(length=5):
+    """A walk along the integers, whose goal of 99 is not reached; the last step is truncated."""
+    at = jnp.arange(length + 1.0)[:, None]
+    goal = jnp.full((length, 1), 99.0)
+    flag = jnp.zeros(length, bool)
+    obs, next_obs = {"bits": at[:-1], "goal": goal}, {"bits": at[1:], "goal": goal}
+    return Transition(obs, flag.astype(jnp.int32), -jnp.ones(length), flag, flag.at[-1].set(True), next_obs)
+
+
+def test_goals_are_reached_later_in_the_real_steps():
+    mask = jnp.arange(5) < 4
+    keys = jax.random.split(jax.random.key(0), 400)
+    new = jax.vmap(lambda key: relabel(walk(), mask, key, ratio=1.0))(keys)
+    goals = np.asarray(new.obs["goal"][..., 0])
+    np.testing.assert_array_equal(goals, new.next_obs["goal"][..., 0])
+    for t in range(4):  # step t reaches t + 1, and the last real one reaches 4
+        values, counts = np.unique(goals[:, t], return_counts=True)
+        np.testing.assert_array_equal(values, np.arange(t + 1.0, 5))
+        assert counts.min() > 400 / (4 - t) / 2
+        np.testing.assert_array_equal(new.terminated[:, t], goals[:, t] == t + 1)
+        np.testing.assert_array_equal(new.reward[:, t], np.where(goals[:, t] == t + 1, 0.0, -1.0))
+    assert (goals[:, 4] == 99).all()
+    assert new.truncated[:, 4].all()
+    np.testing.assert_array_equal(new.obs["bits"], np.broadcast_to(walk().obs["bits"], (400, 5, 1)))
+
+
+def test_an_end_that_is_no_longer_terminal_is_truncated():
+    """The goal that ended the episode is replaced: at its last step only by what was reached there."""
+    ended = walk()._replace(terminated=jnp.arange(5) == 2, truncated=jnp.zeros(5, bool))
+    new = relabel(ended, jnp.ones(5, bool), jax.random.key(1), ratio=1.0)
+    assert bool(new.terminated[2] ^ new.truncated[2])
+
+
+def test_ratio():
+    slices = jax.tree.map(lambda x: jnp.broadcast_to(x, (400, *x.shape)), walk())
+    keys = jax.random.split(jax.random.key(0), 400)
+    for ratio in (0.0, 0.8):
+        new = jax.vmap(lambda item, key, ratio=ratio: relabel(item, jnp.ones(5, bool), key, ratio=ratio))(slices, keys)
+        assert abs(float((new.obs["goal"] != 99).mean()) - ratio) < 0.04
+    with pytest.raises(ConfigError, match=r"ratio=1.5 must lie in \[0, 1\]"):
+        relabel(walk(), jnp.ones(5, bool), jax.random.key(0), ratio=1.5)
+    with pytest.raises(ValueError, match=r"mask has shape \(4,\), expected \(5,\)"):
+        relabel(walk(), jnp.ones(4, bool), jax.random.key(0))
+
+
+def gradient_step(ratio, static, state, sample, schedules, key):
+    """DQN's, on the first steps of slices that hold the rest of their episode, relabelled."""
+    step_key, key = jax.random.split(key)
+    keys = jax.random.split(key, sample.weight.size)
+    item = jax.vmap(partial(relabel, ratio=ratio))(sample.item, sample.mask, keys)
+    first = Sample(jax.tree.map(lambda x: x[:, 0], item), sample.index, sample.weight, sample.mask[:, 0])
+    return dqn.gradient_step(static, state, first, schedules, step_key)
+
+
+def update(ratio, static, state, rollout, key):
+    state = off_policy.store(static, state, rollout)
+    return off_policy.learn(static, partial(gradient_step, ratio), state, key, rollout.reward.size)
+
+
+def success(ratio):
+    """Share of episodes that reach the goal after a short training."""
+    env, params = envs.make("Probe-BitFlip", length=LENGTH)
+    config = dqn.Config(hidden_sizes=(64,), capacity=16_384, batch_size=128, learning_starts=256, replay_ratio=0.125)
+    agent = dqn.make(config, env.observation_space(params), env.action_space(params))
+    static = agent.static._replace(buffer=replay.slices(16_384, 128, LENGTH, strict=False))
+    agent = agent._replace(init=partial(dqn.init, static), update=partial(update, ratio, static))
+    pair = training.make(agent, env, params, num_envs=16, num_steps=8)
+    hyper = dqn.Hyper(learning_rate=1e-3, tau=0.02, gamma=0.95)
+    state, _ = jax.jit(lambda key: jax.lax.scan(lambda s, _: pair.step(s), pair.init(hyper, key), None, 250))(
+        jax.random.key(0)
+    )
+    played = jax.jit(lambda actor, key: training.evaluate(agent, env, params, actor, key, num_envs=128))(
+        agent.actor(state.agent), jax.random.key(1)
+    )
+    return float((played.returns > -LENGTH).mean())
+
+
+@pytest.mark.thorough
+def test_bits_are_learned_only_with_relabelling():
+    with_hindsight, without = success(0.8), success(0.0)
+    assert with_hindsight > 0.9, (with_hindsight, without)
+    assert without < 0.3, (with_hindsight, without)

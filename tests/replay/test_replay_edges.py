@@ -1,0 +1,104 @@
+"""Replay buffers at the edges: empty observations, lost final observations, float64, gradients, no mass."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled_buffers import fill, prioritized, slices, uniform
+from replay_model import ONE, steps
+
+from rlkit import replay
+
+MAKERS = {
+    "uniform": uniform,
+    "prioritized": prioritized,
+    "slices": partial(slices, slice_len=2),
+    "prioritized slices": partial(slices, slice_len=2, prioritized=True),
+}
+
+
+@pytest.mark.parametrize("obs", [(), {"empty": jnp.zeros((4, 1, 0))}, jnp.zeros((4, 1, 2, 0))], ids=["()", "0", "2,0"])
+def test_observations_stored_once_may_be_empty(obs):
+    truncated = jnp.array([[False], [True], [True], [False]])
+    rollout = steps(4, obs=obs, next_obs=obs, truncated=truncated)
+    buffer = uniform(8, 16, store_obs_once=True, max_final_obs=1)
+    state = buffer.init(jax.tree.map(lambda x: x[0, 0], rollout), 1)
+    for _ in range(3):
+        state = buffer.add(state, rollout)
+    replay.check(state)
+    sample = buffer.sample(state, jax.random.key(0))
+    assert sample.mask.all()
+    assert jax.tree.map(jnp.shape, sample.item.next_obs) == jax.tree.map(lambda x: (16, *x.shape[2:]), obs)
+    assert 1 not in np.asarray(sample.item.reward[sample.item.truncated])  # its final observation has been overwritten
+
+
+def test_a_stratum_of_lost_final_observations_draws_from_the_others():
+    """The step with 100 of 107 units of mass lacks its final observation, in most strata of the total."""
+    buffer = prioritized(8, 4, alpha=1.0, eps=0.0, store_obs_once=True, max_final_obs=1)
+    state = buffer.add(buffer.init(ONE, 1), steps(8, truncated=(jnp.arange(8) < 4)[:, None]))
+    handle = buffer.sample(state, jax.random.key(0)).index
+    rows = jnp.arange(4, dtype=jnp.uint32)
+    state = buffer.update(state, handle._replace(row=rows, env=jnp.zeros(4, jnp.int32)), jnp.array([100.0, 1, 1, 1]))
+    drawn = [buffer.sample(state, jax.random.key(i)) for i in range(40)]
+    assert all(sample.mask.all() for sample in drawn)
+    assert {float(x) for sample in drawn for x in sample.item.obs} == {3.0, 4.0, 5.0, 6.0, 7.0}
+
+
+def test_without_any_complete_item_the_mask_is_false():
+    """Slices of two truncated steps need two final observations, of which one is kept."""
+    buffer = slices(8, 4, 2, cross_episodes=False, strict=True, store_obs_once=True, max_final_obs=1)
+    state = buffer.add(buffer.init(ONE, 1), steps(3, truncated=jnp.array([[False], [True], [True]])))
+    assert not buffer.sample(state, jax.random.key(0)).mask.any()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_weights_are_float32_under_x64(kind):
+    with jax.enable_x64(True):
+        buffer = MAKERS[kind](8, 4)
+        rollout = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, steps(4))
+        state = buffer.add(buffer.init(jax.tree.map(lambda x: x[0, 0], rollout), 1), rollout)
+        assert buffer.sample(state, jax.random.key(0)).weight.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("kind", ["prioritized", "prioritized slices"])
+def test_size_leaves_out_items_without_mass(kind):
+    """With eps = 0 an item of priority 0 cannot be drawn, unless alpha = 0."""
+    for settings, expected in (({"eps": 0.0}, 2), ({}, 3), ({"eps": 0.0, "alpha": 0.0}, 3)):
+        buffer = MAKERS[kind](8, 4, **settings)
+        state = fill(buffer, 4 if "slices" in kind else 3)
+        handle = buffer.sample(state, jax.random.key(0)).index
+        zero = handle._replace(row=jnp.ones(4, jnp.uint32), env=jnp.zeros(4, jnp.int32))
+        assert buffer.size(buffer.update(state, zero, jnp.zeros(4))) == expected
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("size", [3, 300], ids=["packed", "an array of its own"])
+def test_stored_leaves_have_no_gradient(size, once):
+    buffer = uniform(8, 16, store_obs_once=once)
+    rollout = steps(4, obs=jnp.ones((4, 1, size)), next_obs=jnp.ones((4, 1, size)))
+
+    def loss(scale):
+        scaled = rollout._replace(obs=scale * rollout.obs, next_obs=scale * rollout.next_obs)
+        state = buffer.add(buffer.init(jax.tree.map(lambda x: x[0, 0], rollout), 1), scaled)
+        item = buffer.sample(state, jax.random.key(0)).item
+        return item.obs.sum() + item.next_obs.sum()
+
+    value, slope = jax.value_and_grad(loss)(2.0)
+    assert (value, slope) == (16 * size * 4.0, 0.0)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("num_steps", [0, 9])
+def test_a_rollout_of_a_wrong_length_names_the_right_ones(kind, num_steps):
+    buffer = MAKERS[kind](8, 4)
+    with pytest.raises(ValueError, match=rf"reward has shape \({num_steps}, 1\), expected \[T, 1\] with 1 <= T <= 8"):
+        buffer.add(buffer.init(ONE, 1), jax.tree.map(lambda x: x[:num_steps], steps(9)))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_rollout_without_environments_is_named(kind):
+    buffer = MAKERS[kind](8, 4)
+    with pytest.raises(ValueError, match=r"reward has shape \(4,\), expected \[T, 1\]"):
+        buffer.add(buffer.init(ONE, 1), jax.tree.map(lambda x: x[:, 0], steps(4)))
