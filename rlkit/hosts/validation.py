@@ -5,6 +5,7 @@ Structures, shapes and dtypes are checked in every step anyway.
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from rlkit.envs.checks import check_bounds
@@ -24,19 +25,32 @@ def check(pool: Any, seed: int) -> None:
       ConfigError: at the first violation, naming the environment, the field, the expected value and the actual one.
     """
     rng = np.random.default_rng(seed)
-    name, space = pool.name, pool.observation_space
     obs = pool.reset(seed)
-    check_bounds(name, "obs of reset", space, obs)
+    _check_obs(pool, "obs of reset", obs)
     for _ in range(_STEPS):
         step = pool.step(sample_legal(pool, obs, rng))
         obs = step.obs
-        check_bounds(name, "obs of step", space, step.next_obs)
-        check_bounds(name, "obs of reset", space, step.obs)
+        _check_obs(pool, "obs of step", step.next_obs)
+        _check_obs(pool, "obs of reset", step.obs)
         if not np.isfinite(step.reward).all():
             env = int(np.argmin(np.isfinite(step.reward)))
             raise ConfigError(
-                f"env={name!r}: reward of environment {env}: expected finite numbers, got {step.reward[env]}"
+                f"env={pool.name!r}: reward of {pool.locate(env)}: expected finite numbers, got {step.reward[env]}"
             )
+
+
+def _check_obs(pool: Any, field: str, obs: PyTree) -> None:
+    """Check observations [N, ...] against their space. Raises ConfigError, which names environment, worker and seed."""
+    name, space = pool.name, pool.observation_space
+    try:
+        check_bounds(name, field, space, obs)
+    except ConfigError:
+        for env in range(pool.num_envs):
+            try:
+                check_bounds(name, field, space, jax.tree.map(lambda x, env=env: x[env : env + 1], obs))
+            except ConfigError as error:
+                raise ConfigError(f"{error}, in {pool.locate(env)}") from None
+        raise
 
 
 def sample_legal(pool: Any, obs: PyTree, rng: np.random.Generator) -> PyTree:

@@ -59,6 +59,7 @@ def train(
         if config.run.env_check:
             if isinstance(program.env, HostEnv):
                 notice.print(f"checking env={config.run.env!r} by a few random steps; env_check: false skips this")
+            program.on_failure = lambda failure: notice.print(str(failure))
             program.check()
         device_memory.require(program)
         learned = transfer.load(program, init_from) if init_from is not None else None
