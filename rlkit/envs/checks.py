@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.names import ACTION_MASK
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
 from rlkit.types import ConfigError, Env, Key, PyTree
 
@@ -17,7 +18,8 @@ _TOLERANCE = 1e-5  # relative to the range between the bounds, for rounding erro
 def check(env: Env, params: Any, key: Key, *, name: str | None = None) -> None:
     """Check that an environment keeps the contract of `rlkit.types.Env`: spaces, shapes, dtypes, then values.
 
-    Shapes, dtypes and structures are checked without compiling anything, values in 16 random steps of 4 environments.
+    Shapes, dtypes and structures are checked without compiling anything, values in 16 random steps of 4 environments,
+    whose actions are legal.
 
     Args:
       env, params: as returned by `rlkit.envs.make`.
@@ -77,13 +79,13 @@ def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, 
         reset_key, play_key = jax.random.split(key)
         obs, state = env.reset(reset_key, params)
 
-        def step(state: Any, key: jax.Array) -> Any:
+        def step(carry: Any, key: jax.Array) -> Any:
             action_key, step_key = jax.random.split(key)
-            action = action_space.sample(action_key)
-            obs, state, reward, terminated, truncated, info = env.step(step_key, state, action, params)
-            return state, (obs, info["final_observation"], reward, terminated | truncated)
+            action = _legal_action(name, action_space, action_key, carry[0])
+            obs, state, reward, terminated, truncated, info = env.step(step_key, carry[1], action, params)
+            return (obs, state), (obs, info["final_observation"], reward, terminated | truncated)
 
-        return obs, jax.lax.scan(step, state, jax.random.split(play_key, _STEPS))[1]
+        return obs, jax.lax.scan(step, (obs, state), jax.random.split(play_key, _STEPS))[1]
 
     keys = jax.random.split(key, _ENVS)
     # Without optimization this compiles in a third of the time, and it runs only once.
@@ -96,6 +98,20 @@ def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, 
     for x, y in zip(jax.tree.leaves(obs), jax.tree.leaves(final), strict=True):
         if not np.array_equal(x[~done], y[~done]):
             _fail(name, "final_observation", "the same as obs wherever the episode goes on", "another value")
+
+
+def _legal_action(name: str, space: Space, key: Key, obs: PyTree) -> PyTree:
+    """Draw a random action, a legal one where the observation has a mask; any where the mask permits none."""
+    if not (isinstance(obs, dict) and ACTION_MASK in obs and isinstance(space, Discrete | MultiDiscrete)):
+        return space.sample(key)
+    nvec = (space.n,) if isinstance(space, Discrete) else space.nvec
+    mask = obs[ACTION_MASK]
+    if mask.shape != (sum(nvec),):
+        _fail(name, f"obs[{ACTION_MASK!r}]", f"one entry for each action, {[sum(nvec)]}", list(mask.shape))
+    # The largest of independent random numbers is any legal action with the same probability.
+    numbers = jax.random.uniform(key, mask.shape) + mask.astype(jnp.float32)
+    actions = [jnp.argmax(part) for part in jnp.split(numbers, np.cumsum(nvec)[:-1])]
+    return (actions[0] if isinstance(space, Discrete) else jnp.stack(actions)).astype(space.dtype)
 
 
 def check_bounds(name: str, field: str, space: Space, value: PyTree) -> None:

@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 _NAMES = {
-    "HostError": "pool",
+    "HostError": "failure",
     "Pool": "pool",
     "Step": "pool",
     "VectorPool": "vector",

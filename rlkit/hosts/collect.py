@@ -32,7 +32,7 @@ class Collected(NamedTuple):
 
 
 class NotFinite(Exception):
-    """Raised for an observation or a reward that is NaN or infinite; the text names the environment."""
+    """Raised for an observation or a reward that is NaN or infinite; the text names environment, worker and seed."""
 
 
 class Collector:
@@ -172,7 +172,7 @@ class Collector:
                     time_, env, *rest = np.argwhere(~np.isfinite(leaf))[0]
                     value = leaf[(time_, env, *rest)]
                     name = f"{field}{jax.tree_util.keystr(path)}{[int(i) for i in rest] or ''}"
-                    raise NotFinite(f"{name} of environment {env}, {value},")
+                    raise NotFinite(f"{name} of {self.pool.locate(int(env))}, {value},")
 
 
 @_cpu.straight_line_keys

@@ -61,7 +61,7 @@ def play(
         if (not_finite := ~np.isfinite(step.reward) & step.real).any():
             env = int(np.argmax(not_finite))
             raise ConfigError(
-                f"env={pool.name!r}: reward of environment {env} in an evaluation: expected finite numbers, "
+                f"env={pool.name!r}: reward of {pool.locate(env)} in an evaluation: expected finite numbers, "
                 f"got {step.reward[env]}; fix the environment's step"
             )
         ended = step.lengths > 0

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rlkit.hosts.failure import Failure, HostError, locate
 from rlkit.hosts.processes import Processes
 from rlkit.hosts.resources import Closeable
 from rlkit.hosts.spaces import space
@@ -19,10 +20,6 @@ from rlkit.types import ConfigError, PyTree
 
 BACKENDS = ("process", "thread", "serial")
 _TRANSIENT = ("raised", "timeout", "died")  # kinds of faults that may not occur again after a restart
-
-
-class HostError(RuntimeError):
-    """An environment outside of JAX failed. One line: the environment, the worker, the seed, and what happened."""
 
 
 class Step(NamedTuple):
@@ -96,6 +93,7 @@ class Pool(Closeable):
         self.name, self.num_envs, self.seed = name, num_envs, seed
         self.restarts, self.restarted, self.failed = restarts, 0, False  # restarts allowed, and used so far
         self.interrupted: Callable[[], bool] = lambda: False
+        self.on_failure: Callable[[Failure], None] = lambda failure: None
         self.attempts = np.zeros(num_envs, np.int64)  # [N] number of restarts of its worker
         count = 1 if backend == "serial" else min(num_envs, num_workers or num_cores())
         self.shares = _shares(num_envs, count)
@@ -127,9 +125,15 @@ class Pool(Closeable):
         self.observation_space, self.action_space = space(self.obs_tree), space(self.action_tree)
         self.actions_treedef = jax.tree.structure(contract.build(self.action_tree, iter(self.views.action)))
 
-    def watch(self, interrupted: Callable[[], bool]) -> None:
-        """Call `interrupted` repeatedly while waiting for workers, and raise `Interrupted` when it returns true."""
+    def watch(
+        self, interrupted: Callable[[], bool], on_failure: Callable[[Failure], None] = lambda failure: None
+    ) -> None:
+        """Call `interrupted` repeatedly while waiting for workers, and raise `Interrupted` when it returns true.
+
+        `on_failure` is called with each failure of an environment in a reset or a step, before the worker is replaced.
+        """
         self.workers.interrupted = self.interrupted = interrupted
+        self.on_failure = on_failure
 
     def reset(self, seed: int | None = None) -> PyTree:
         """Begin new episodes, seeded by `seed` or else by the pool's seed; the same seed gives the same episodes.
@@ -147,7 +151,7 @@ class Pool(Closeable):
         """Reset the environments of some workers; workers that fail are replaced by new ones."""
         for worker in workers:
             for env in self._envs(worker):
-                self.views.seed[env] = derive(self.seed, env, int(self.attempts[env]))
+                self.views.seed[env] = self._seed(env)
         faults = self.workers.run(messages.RESET, workers)
         while faults:
             faults = self._restart(faults)
@@ -208,6 +212,8 @@ class Pool(Closeable):
 
     def _restart(self, faults: list[tuple[int, Fault]]) -> list[tuple[int, Fault]]:
         """Replace failed workers and reset their environments; return the faults of those that failed again."""
+        for worker, fault in faults:
+            self.on_failure(self._failure(worker, fault))
         permanent = [fault for fault in faults if fault[1].kind not in _TRANSIENT]
         self.restarted += len(faults)
         if permanent or self.restarted > self.restarts:
@@ -223,7 +229,7 @@ class Pool(Closeable):
                 text = f"spaces: expected the same as before the restart, got {contract.dtypes_and_shapes(obs_tree)}"
                 self._raise_first([(worker, Fault("contract", self.shares[worker][0], group.MAKING, text))])
             for env in self._envs(worker):
-                self.views.seed[env] = derive(self.seed, env, int(self.attempts[env]))
+                self.views.seed[env] = self._seed(env)
         return new_faults + self.workers.run(messages.RESET, started)
 
     def _raise_first(self, faults: list[tuple[int, Fault]]) -> None:
@@ -234,14 +240,23 @@ class Pool(Closeable):
         worker, fault = faults[0]
         if fault.kind in ("missing", "unknown"):
             raise ConfigError(f"env={self.name!r} cannot be made: {fault.text}{_remedy(fault)}")
-        seed = derive(self.seed, fault.env, int(self.attempts[fault.env]))
-        where = f"env={self.name!r}: environment {fault.env} of worker {worker}, seed {seed}"
         if fault.kind == "contract":
-            raise ConfigError(f"{where}: {fault.text}")
-        stage = "between two steps" if fault.stage == group.READY else f"in {group.STAGE_NAMES[fault.stage]}"
+            raise ConfigError(f"env={self.name!r}: {self.locate(fault.env)}: {fault.text}")
         used_up = self.restarted and self.restarted > self.restarts
         remark = f"; all {self.restarts} restarts are used up" if used_up else ""
-        raise HostError(f"{where}: failed {stage}: {fault.text}{remark}")
+        raise HostError(f"{self._failure(worker, fault)}{remark}")
+
+    def _failure(self, worker: int, fault: Fault) -> Failure:
+        stage = "between two steps" if fault.stage == group.READY else f"in {group.STAGE_NAMES[fault.stage]}"
+        return Failure(self.name, fault.env, worker, self._seed(fault.env), stage, fault.kind, fault.text)
+
+    def _seed(self, env: int) -> int:
+        return derive(self.seed, env, int(self.attempts[env]))
+
+    def locate(self, env: int) -> str:
+        """Name an environment, its worker and the seed of its last seeded reset, in words, for errors."""
+        worker = next(worker for worker in range(len(self.shares)) if env in self._envs(worker))
+        return locate(env, worker, self._seed(env))
 
     def _check_open(self) -> None:
         if self.closed:

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from rlkit.hosts.pool import Episodes, HostError, Step
+from rlkit.hosts.failure import HostError
+from rlkit.hosts.pool import Episodes, Step
 from rlkit.hosts.resources import Closeable
 from rlkit.hosts.spaces import space
 from rlkit.hosts.worker import contract
@@ -51,9 +52,16 @@ class VectorPool(Closeable):
         self.interrupted: Callable[[], bool] = lambda: False
         self.unused = True  # the first vector environment has not been reset yet
 
-    def watch(self, interrupted: Callable[[], bool]) -> None:
-        """Store `interrupted`, which the collector calls between steps; a step itself cannot be interrupted."""
+    def watch(self, interrupted: Callable[[], bool], on_failure: Any = None) -> None:
+        """Store `interrupted`, which the collector calls between steps; a step itself cannot be interrupted.
+
+        `on_failure` is not called: a failure ends the pool, as there are no restarts.
+        """
         self.interrupted = interrupted
+
+    def locate(self, env: int) -> str:
+        """Name an environment and the seed of the vector environment, in words, for errors."""
+        return f"environment {env}, seed {self.seed}"
 
     def reset(self, seed: int | None = None) -> PyTree:
         """Begin new episodes, seeded by `seed` or else by the pool's seed; return the observations [N, ...]."""

@@ -36,6 +36,7 @@ RUN_KEYS = {
     "overlap": False,
     "env_timeout": True,
     "env_restarts": True,
+    "env_check": True,
     "dataset": False,
     "seed": False,
     "num_seeds": False,

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs import changes, device_memory, files, run_directory
 from rlkit.runs.checkpoints import checkpoint, transfer
 from rlkit.runs.config.load import load_config
@@ -15,6 +16,7 @@ from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import best_evaluation, dataset_streams, stored_config
 from rlkit.runs.programs.make import make_program
+from rlkit.runs.progress import make_display
 from rlkit.runs.session import NonFiniteError, OnChunk, Session, Trained
 from rlkit.runs.versions import versions
 from rlkit.types import ConfigError
@@ -52,8 +54,13 @@ def train(
     elif not isinstance(config, RunConfig):
         config = parse(config)
     require_writers(config)
+    notice = make_display(config.run.total_steps, show=show)
     with closing(make_program(config)) as program:
-        program.check()
+        if config.run.env_check:
+            if isinstance(program.env, HostEnv):
+                notice.print(f"checking env={config.run.env!r} by a few random steps; env_check: false skips this")
+            program.on_failure = lambda failure: notice.print(str(failure))
+            program.check()
         device_memory.require(program)
         learned = transfer.load(program, init_from) if init_from is not None else None
         run = run_directory.create(out if out is not None else run_directory.next_free(config.name))

@@ -2,9 +2,10 @@
 
 A line holds `step` (environment steps of one seed), `seconds` (of training, compilation apart), `steps_per_second` (of
 all seeds together), `episodes`, `return_mean`, `return_iqm`, `return_min`, `return_max` and `length_mean` over the
-episodes that finished since the line before, then the agent's own metrics, averaged over the updates. With several
-seeds all but the first three are lists with one entry per seed. A number that is not finite, or that has no episode, is
-null.
+episodes that finished since the line before, then the agent's own metrics, averaged over the updates. With
+environments outside of JAX, `env_restarts` is the number of workers that were restarted since the line before. With
+several seeds all but the first three are lists with one entry per seed. A number that is not finite, or that has no
+episode, is null.
 """
 
 import json
@@ -21,6 +22,7 @@ from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import ConfigError
 
 _MAX_BYTES = 1 << 30
+_COUNTS = ("env_restarts",)  # added up over the updates
 _EPISODES = ("returns", "lengths", "num_episodes", "episode_return", "episode_length")  # summarized over all updates
 
 
@@ -57,7 +59,11 @@ def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "return_max": statistic(np.max, returns),
         "length_mean": statistic(np.mean, lengths),
     }
-    return line | {name: _mean(array) for name, array in metrics.items() if name not in _EPISODES}
+    return line | {
+        name: int(array.sum()) if name in _COUNTS else _mean(array)
+        for name, array in metrics.items()
+        if name not in _EPISODES
+    }
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from rlkit.hosts.pool import HostError
+from rlkit.hosts.failure import Failure, HostError
 from rlkit.hosts.processes import Interrupted
-from rlkit.runs import scores
+from rlkit.runs import faults, scores
 from rlkit.runs.checkpoints import checkpoint, transfer
 from rlkit.runs.metrics import MetricLines, summarize
 from rlkit.runs.pictures import curves
@@ -56,6 +56,9 @@ class Session:
         self.batch, self.schedule = config.steps_per_update, Schedule(config)
         self.display = make_display(config.num_updates * self.batch, show=show)
         self.background, self.signals = ThreadPoolExecutor(1), Signals()
+        self.step = 0  # environment steps at the last metric line
+        faults.drop_unfinished_line(path)
+        program.on_failure = self._report_failure
 
     def __enter__(self) -> "Session":
         self.display.__enter__()
@@ -88,6 +91,7 @@ class Session:
     def _train(self, state: PyTree, step: int, metrics_length: int, seconds: float) -> tuple[PyTree, int]:
         """Train from environment step `step` to the end or a signal; the last state and its step."""
         update, stop, signals = step // self.batch, False, self.signals
+        self.step = step
         if update < self.config.num_updates:
             self.program.compile()  # before the clock starts
         if signals.received is None:
@@ -111,7 +115,7 @@ class Session:
                     self._save(state, step, lines, seconds)
                     break
                 state, update, seconds = chunk.state, update + count, seconds + elapsed
-                step = update * self.batch
+                self.step = step = update * self.batch
                 line = self._metric_line(chunk, step, seconds, elapsed)
                 if self.schedule.evaluates(update):
                     try:
@@ -127,6 +131,11 @@ class Session:
                 if best or stop or signals.received is not None or self.schedule.saves(update):
                     self._save(state, step, lines, seconds)
         return state, step
+
+    def _report_failure(self, failure: Failure) -> None:
+        """Show a failure of an environment, and write it into the run."""
+        self.display.print(str(failure))
+        faults.add(self.path, self.step, failure)
 
     def _metric_line(self, chunk: Chunk, step: int, seconds: float, elapsed: float) -> dict[str, Any]:
         """The metric line of a chunk that took `elapsed` seconds and ended at environment step `step`."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlkit import envs
-from rlkit.spaces import Box, Dict, Discrete
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
 from rlkit.types import ConfigError
 
 KEY = jax.random.key(0)
@@ -166,3 +166,32 @@ def test_bounds_within_dictionaries_are_named():
 
     with pytest.raises(ConfigError, match=r"final_observation\['n'\]: expected a value in \[0.0, 2.0\].*got 3"):
         envs.check(Nested(), (), KEY)
+
+
+@pytest.mark.parametrize("space", [Discrete(5), MultiDiscrete((2, 3))])
+def test_the_actions_of_the_check_are_legal(space):
+    """An illegal action gives a reward that is not finite, which the check reports."""
+    legal = jnp.array([False, True, True, False, True])
+
+    class Masked(Good):
+        def obs(self, state):
+            return {"action_mask": legal, "obs": super().obs(state)}
+
+        def observation_space(self, params):
+            return Dict({"action_mask": Box(False, True, (5,), np.bool_), "obs": super().observation_space(params)})
+
+        def action_space(self, params):
+            return space
+
+        def step(self, key, state, action, params):
+            obs, state, _, *rest = super().step(key, state, action, params)
+            taken = action if isinstance(space, Discrete) else action + jnp.array([0, 2], action.dtype)
+            return obs, state, jnp.where(legal[taken].all(), jnp.float32(1), jnp.float32(jnp.nan)), *rest
+
+    envs.check(Masked(), (), KEY)
+    short = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": Box(0, 1, (2,))})
+    legal = legal[:4]
+    with pytest.raises(
+        ConfigError, match=r"obs\['action_mask'\]: expected one entry for each action, \[5\], got \[4\]"
+    ):
+        envs.check(type("Short", (Masked,), {"observation_space": lambda self, params: short})(), (), KEY)

@@ -130,6 +130,9 @@ class Scripted:
         self.num_envs, self.breaks, self.lockstep, self.bad = num_envs, set(breaks), lockstep, bad
         self.interrupted = lambda: False
 
+    def locate(self, env):
+        return f"environment {env} of the script"
+
     def reset(self, seed=None):
         self.obs, self.time, self.episodes = np.zeros((self.num_envs, 3), np.float32), 0, Episodes(self.num_envs)
         return self.obs.copy()
@@ -204,7 +207,7 @@ def test_not_a_number():
     collector = make_collector(Scripted(3, [], bad=6), 4)
     collector.begin(0)
     collector.collect(jnp.zeros(()), KEY)
-    with pytest.raises(NotFinite, match=r"reward of environment 1, nan,"):
+    with pytest.raises(NotFinite, match=r"reward of environment 1 of the script, nan,"):
         collector.collect(jnp.zeros(()), KEY)
 
 

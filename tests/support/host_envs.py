@@ -217,3 +217,31 @@ class Target(gymnasium.Env):
         time.sleep(self.sleep)
         reward = float(action == self.answer)
         return self._obs(), reward, True, False, {}
+
+
+class Masked(gymnasium.Env):
+    """Refuses illegal actions; the mask changes in each step. `kind` is that of the action space."""
+
+    def __init__(self, kind="discrete", entries=None):
+        self.nvec = {"discrete": [4], "multi_discrete": [3, 4]}[kind]
+        self.action_space = spaces.Discrete(4) if kind == "discrete" else spaces.MultiDiscrete(self.nvec)
+        entries = sum(self.nvec) if entries is None else entries
+        mask = spaces.MultiBinary(entries)
+        self.observation_space = spaces.Dict({"action_mask": mask, "obs": spaces.Box(-1, 1, (1,), np.float32)})
+
+    def _obs(self):
+        self.legal = self.np_random.integers(0, 2, self.observation_space["action_mask"].shape).astype(np.int8)
+        for first in np.cumsum([0, *self.nvec[:-1]]):
+            self.legal[first] |= not self.legal[first : first + 3].any()
+        return {"action_mask": self.legal, "obs": np.zeros(1, np.float32)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        chosen = np.cumsum([0, *self.nvec[:-1]]) + action
+        assert self.legal[chosen].all(), f"illegal action {action}"
+        self.time += 1
+        return self._obs(), 1.0, False, self.time == 5, {}

@@ -108,9 +108,11 @@ def add(static: Static, state: Any, rollout: Transition) -> Any:
 
 
 def learn(
-    static: Static, gradient_step: GradientStep, state: Any, key: Key, num_steps: int
+    static: Static, gradient_step: GradientStep, state: Any, key: Key, num_steps: int, *, waiting: bool = False
 ) -> tuple[Any, dict[str, Array]]:
     """Make the gradient steps that follow `num_steps` environment steps, from samples of the buffer.
+
+    Before learning starts they change nothing but counts; with `waiting` they are not computed at all.
 
     Args:
       static: the agent's static arguments.
@@ -118,9 +120,10 @@ def learn(
       state: the agent's state, with the rollout stored.
       key: a key.
       num_steps: environment steps of all environments together since the last call.
+      waiting: the caller knows that learning does not start with these steps.
 
     Returns:
-      The state, and the means of the metrics over the gradient steps.
+      The state, and the means of the metrics over the gradient steps; zeros before learning starts.
     """
     config, buffer = static.config, static.buffer
     count = config.num_gradient_steps(num_steps)
@@ -148,8 +151,17 @@ def learn(
         )
         return state.replace(replay=replay), jax.tree.map(lambda x: jnp.where(started, x, 0.0), metrics)
 
-    state, metrics = jax.lax.scan(step, vary_like(state, key), (jax.random.split(key, count), jnp.asarray(elapsed)))
-    metrics = jax.tree.map(jnp.mean, metrics)
+    def gradient_steps(state: Any) -> tuple[Any, dict[str, Array]]:
+        state, metrics = jax.lax.scan(step, vary_like(state, key), (jax.random.split(key, count), jnp.asarray(elapsed)))
+        return state, jax.tree.map(jnp.mean, metrics)
+
+    if waiting:
+        since = state.replay.since_target + num_steps
+        since = since % config.target_every if config.target_every else since
+        metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient_steps, state)[1])
+        state = state.replace(replay=state.replay.replace(since_target=since))
+    else:
+        state, metrics = gradient_steps(state)
     return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": buffer.size(state.replay.buffer)}
 
 

@@ -35,6 +35,9 @@ class Settings(BaseModel):
     env_restarts: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(
         10, description="workers that may be restarted in a run"
     )
+    env_check: bool = Field(
+        True, description="step the environment a little before training, to check its values; false for hardware"
+    )
     dataset: str | None = Field(
         None, description="learn from stored transitions alone: a folder, a .npz, or minari:NAME"
     )

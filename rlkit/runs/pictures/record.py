@@ -8,8 +8,9 @@ import jax
 import numpy as np
 
 from rlkit.hosts import registry
+from rlkit.hosts.failure import HostError
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.hosts.pool import HostError, Pool
+from rlkit.hosts.pool import Pool
 from rlkit.hosts.worker.group import READY, fault
 from rlkit.runs import files, run_directory
 from rlkit.runs.pictures import render

@@ -18,23 +18,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit import _cpu, agents, hosts
+from rlkit import agents, hosts
 from rlkit.hosts import devices, registry, validation
 from rlkit.hosts.collect import Collected, Collector, NotFinite
 from rlkit.hosts.evaluate import play
+from rlkit.hosts.failure import Failure
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.device_memory import tree_num_bytes
 from rlkit.runs.programs import host_state
-from rlkit.runs.programs.finite import name_non_finite, update_is_finite
+from rlkit.runs.programs.finite import name_non_finite
 from rlkit.runs.programs.host_state import HeldSteps
+from rlkit.runs.programs.host_update import HostUpdate
 from rlkit.runs.programs.protocol import Chunk, Rollouts
 from rlkit.runs.programs.replay_state import join, split
 from rlkit.spaces import shape_of
 from rlkit.training import Evaluation, TrainState
-from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
+from rlkit.types import Agent, Array, ConfigError, PyTree, Transition
 
 _EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # folded into the seeds of evaluations and of resumed runs
 
@@ -64,6 +66,7 @@ class HostProgram:
         self.config, self.params = config, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
         self.should_stop: Callable[[], bool] = lambda: False
+        self.on_failure: Callable[[Failure], None] = lambda failure: None
         self.pool = self._new_pool(run.num_envs)
         try:
             spaces = self.pool.observation_space, self.pool.action_space
@@ -76,6 +79,7 @@ class HostProgram:
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.hold = self.agent.add is not None
         self._compiled: Callable[..., Any] | None = None  # the update
+        self.restarts = 0  # of workers, until the last update
         self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         self.background = ThreadPoolExecutor(1, "rlkit-update")
         self.begun = False  # True once the environments have been reset
@@ -99,7 +103,7 @@ class HostProgram:
             timeout=run.env_timeout,
             restarts=run.env_restarts,
         )
-        pool.watch(lambda: self.should_stop())
+        pool.watch(lambda: self.should_stop(), lambda failure: self.on_failure(failure))
         return pool
 
     def close(self) -> None:
@@ -151,16 +155,10 @@ class HostProgram:
     def compile(self) -> None:
         """Compile acting and learning; without this call, the first `advance` does."""
         if self._compiled is None:
-            steps, (rest, replay), key = self.collector.shapes(), split(self.template.agent), self.template.key
-            self._compiled = jax.jit(self._update, donate_argnums=0).lower(replay, rest, steps, key).compile()
+            starts = getattr(self.config.agent, "learning_starts", 0)
+            self._compiled = HostUpdate(self.agent, self.template, self.collector.shapes(), starts)
             self._actor = jax.jit(self.agent.actor).lower(self.template.agent).compile()
-            self._keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(key).compile()
-
-    @_cpu.straight_line_keys
-    def _update(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
-        """One update of the agent: its state, metrics, and [] bool, True where they are finite."""
-        state, metrics = self.agent.update(join(rest, replay), rollout, key)
-        return state, metrics, update_is_finite(metrics, self.agent.actor(state))
+            self._keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(self.template.key).compile()
 
     def advance(self, state: PyTree, count: np.int32) -> Chunk:
         """Make `count` updates, or fewer where one is not finite or where `should_stop()`.
@@ -179,7 +177,7 @@ class HostProgram:
             except Interrupted:
                 break
             except NotFinite as error:
-                self.non_finite, finite, row = str(error), False, (rows or [{}])[-1]
+                self.non_finite, finite, row = f"env={self.pool.name!r}: {error}", False, (rows or [{}])[-1]
             except (hosts.HostError, ConfigError) as error:
                 if not rows:
                     raise
@@ -211,7 +209,8 @@ class HostProgram:
         if isinstance(rollout, Exception):
             raise rollout
         rest, replay = split(state.agent)
-        learning = self.background.submit(self._learn, replay, rest, rollout.transitions, update_key)
+        assert self._compiled is not None
+        learning = self.background.submit(self._compiled, replay, rest, rollout.transitions, update_key)
         self.next_rollout = None
         if self.overlap and int(state.step) + 1 < self.config.num_updates:
             try:
@@ -220,6 +219,7 @@ class HostProgram:
             except (NotFinite, Interrupted, hosts.HostError, ConfigError) as error:
                 self.next_rollout = error
         agent, metrics, finite, update_seconds = learning.result()
+        restarts, self.restarts = self.pool.restarted - self.restarts, self.pool.restarted
         if not finite:
             self.non_finite = name_non_finite(metrics)
             self.before = state.replace(agent=join(rest, split(agent)[1]))
@@ -231,20 +231,11 @@ class HostProgram:
             "update_seconds": update_seconds,
             "envs_idle": max(0.0, 1.0 - collect_seconds / seconds),
             "learner_idle": max(0.0, 1.0 - update_seconds / seconds),
-            "env_restarts": self.pool.restarted,
+            "env_restarts": restarts,
         }
         step: Any = np.int32(int(state.step) + 1)
         there: Any = np.bool_(self.hold)
         return TrainState(agent, HeldSteps(rollout.held, there), next_key, step), row, finite
-
-    def _learn(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, bool, float]:
-        """Run the compiled update to its end: the agent's state, metrics, whether they are finite, seconds."""
-        assert self._compiled is not None
-        begin = time.perf_counter()
-        agent, metrics, finite = self._compiled(replay, rest, rollout, key)
-        metrics, finite = jax.device_get((metrics, finite))
-        jax.block_until_ready(agent)
-        return agent, metrics, bool(finite), time.perf_counter() - begin
 
     def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
         """Return the state before the last update of the last chunk."""

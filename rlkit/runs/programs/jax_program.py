@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit import agents, envs, training
+from rlkit.hosts.failure import Failure
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.device_memory import tree_num_bytes
 from rlkit.runs.programs.finite import all_finite, floats, losses_and_gradients
@@ -40,6 +41,7 @@ class JaxProgram:
         self.batched = run.num_seeds > 1
         self.seeds = np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32)  # [S]
         self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk of compiled updates ends by itself
+        self.on_failure: Callable[[Failure], None] = lambda failure: None  # not called: there are no workers
         self.note: str | None = None
 
     def _make_training(self) -> training.Training:

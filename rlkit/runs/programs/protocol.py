@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rlkit.hosts.failure import Failure
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.training import Evaluation
@@ -35,6 +36,7 @@ class Program(Protocol):
     """
 
     should_stop: Callable[[], bool]  # set by the loop; where it is True, a program may end a chunk early
+    on_failure: Callable[[Failure], None]  # set by the loop; called with failures of environments outside of JAX
 
     @property
     def config(self) -> RunConfig:

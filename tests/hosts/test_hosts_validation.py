@@ -1,0 +1,72 @@
+"""The check of an environment outside of JAX before training: its actions, its errors, its switch."""
+
+import numpy as np
+import pytest
+
+from rlkit import hosts, runs
+from rlkit.hosts import validation
+from rlkit.runs import loop
+from rlkit.types import ConfigError
+
+PPO = {
+    "agent": "ppo",
+    "env": "host_envs:Target",
+    "num_envs": 2,
+    "num_steps": 4,
+    "total_steps": 16,
+    "hidden_sizes": [4],
+    "num_epochs": 1,
+    "num_minibatches": 1,
+    "eval_episodes": 1,
+    "backend": "serial",
+}
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
+def test_actions_of_the_check_are_legal(kind):
+    with hosts.make("host_envs:Masked", num_envs=8, backend="serial", restarts=0, kind=kind) as pool:
+        validation.check(pool, 0)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
+def test_every_legal_action_is_drawn(kind):
+    with hosts.make("host_envs:Masked", num_envs=400, backend="serial", kind=kind) as pool:
+        obs, rng = pool.reset(0), np.random.default_rng(0)
+        mask = obs["action_mask"].copy()
+        mask[:] = [False, True, True, True] if kind == "discrete" else [False, True, True, True, False, True, True]
+        actions = validation.sample_legal(pool, obs | {"action_mask": mask}, rng)
+        expected = [{1, 2, 3}] if kind == "discrete" else [{1, 2}, {0, 2, 3}]
+        assert actions.dtype == np.int32
+        columns = actions.reshape(400, -1).T
+        assert [set(column.tolist()) for column in columns] == expected
+        nothing = validation.sample_legal(pool, obs | {"action_mask": mask & False}, rng)
+        assert set(nothing.reshape(400, -1)[:, -1].tolist()) == {0, 1, 2, 3}
+
+
+def test_a_mask_of_another_size_is_named():
+    with hosts.make("host_envs:Masked", num_envs=2, backend="serial", entries=5) as pool:
+        message = r"env='host_envs:Masked': obs\['action_mask'\]: expected one entry for each action, \[4\], got \[5\]"
+        with pytest.raises(ConfigError, match=message):
+            validation.check(pool, 0)
+
+
+@pytest.mark.parametrize("env", ["host_envs:Target", "Probe-ObservationAction"])
+def test_the_check_can_be_switched_off(tmp_path, monkeypatch, capsys, env):
+    """A line names the environment before it is stepped; with env_check: false nothing but training steps it."""
+
+    class CheckedError(Exception):
+        pass
+
+    def check(program):
+        raise CheckedError
+
+    values = PPO | {"env": env}
+    program = loop.make_program(runs.parse(values))
+    program.close()
+    monkeypatch.setattr(type(program), "check", check)
+    with pytest.raises(CheckedError):
+        runs.train(values, out=tmp_path / "checked")
+    shown = capsys.readouterr().err
+    assert ("checking env='host_envs:Target' by a few random steps" in shown) == (":" in env)
+    runs.train(values | {"env_check": False}, out=tmp_path / "unchecked", show=False)
+    assert (tmp_path / "unchecked" / "eval.json").exists()
