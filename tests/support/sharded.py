@@ -20,24 +20,33 @@ from rlkit.types import Transition
 N = 4  # environments
 
 
+ONCE = {"store_obs_once": True, "max_final_obs": 4}
+
+
 def buffers():
-    """Add, sample and update of every kind of buffer, in a loop, on states made inside and outside of it."""
-    once = {"store_obs_once": True, "max_final_obs": 4}
+    """Add, sample, update, a pass and clear, in a loop, on states made inside and outside of it."""
     kinds = {
         "uniform": replay.uniform(64, 8),
-        "uniform windows": replay.uniform(64, 8, length=3, **once),
+        "uniform windows": replay.uniform(64, 8, length=3, **ONCE),
         "prioritized": replay.prioritized(2048, 8),
-        "prioritized windows": replay.prioritized(2048, 8, length=3, **once),
+        "prioritized windows": replay.prioritized(2048, 8, length=3, **ONCE),
+    }
+    return {name: buffer_program(name, buffer) for name, buffer in kinds.items()}
+
+
+def slice_buffers():
+    """The same of buffers of slices."""
+    kinds = {
         "slices": replay.slices(64, 8, 3),
         "slices by episode": replay.slices(64, 8, 3, sampling="episode"),
-        "slices not strict": replay.slices(64, 8, 3, strict=False, **once),
+        "slices not strict": replay.slices(64, 8, 3, strict=False, **ONCE),
         "slices by priority": replay.slices(2048, 8, 3, prioritized=True),
         "slices across ends": replay.slices(64, 8, 3, cross_episodes=True),
     }
-    return {name: buffer_program(buffer) for name, buffer in kinds.items()}
+    return {name: buffer_program(name, buffer) for name, buffer in kinds.items()}
 
 
-def buffer_program(buffer):
+def buffer_program(name, buffer):
     def rollout(key):
         obs = jax.random.normal(key, (2, N, 3))
         done = jax.random.bernoulli(key, 0.2, (2, N))
@@ -54,7 +63,9 @@ def buffer_program(buffer):
         result = jax.lax.scan(step, inside, jax.random.split(key, 6))
         # Of a constant example, as at the top of a script: here the first step of all marks the state as varying.
         constant = buffer.init(jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), jax.eval_shape(rollout, key)), N)
-        return result, step(constant, key), buffer.size(result[0])
+        batch = () if name == "slices by episode" else buffer.batch_of_pass(result[0], key, 1)
+        cleared = jax.lax.scan(step, replay.clear(result[0]), jax.random.split(key, 2))
+        return result, step(constant, key), buffer.size(result[0]), batch, cleared
 
     return program
 
