@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlkit.hosts.registry import is_own
+from rlkit.hosts.worker.wrapper_names import is_own as is_own_wrapper
 from rlkit.names import did_you_mean
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
@@ -29,6 +30,12 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     env = values.get("env")
     if isinstance(env, str) and is_own(env) and "env" not in (overrides or {}):
         raise ConfigError(f"env={show_value(env)} is code, and no file may name code to run; add --env {env[:80]}")
+    wrappers = values.get("wrappers")
+    if isinstance(wrappers, list) and "wrappers" not in (overrides or {}):
+        for wrapper in wrappers:
+            if isinstance(wrapper, str) and is_own_wrapper(wrapper):
+                remedy = f'add --wrappers "{wrappers!s:.200}"'
+                raise ConfigError(f"wrapper={show_value(wrapper)} is code, and no file may name code to run; {remedy}")
     for key, value in (overrides or {}).items():
         outer, dot, inner = key.partition(".")
         if dot and isinstance(values.get(outer, {}), dict):
