@@ -4,6 +4,7 @@ JAX is imported only by the commands that need it, so that help is shown at once
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -43,10 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _make_own_code_importable(words: Sequence[str]) -> None:
-    """Let `--env module:Class` import modules of the current folder, as `python -m rlkit` can."""
-    names = [word.removeprefix("--env=") for word in words if word.startswith("--env=")]
-    names += [name for flag, name in pairwise(words) if flag == "--env"]
-    if any(":" in name for name in names):
+    """Let `--env module:Class` and `--wrappers` import modules of the current folder, as `python -m rlkit` can."""
+    flags = ("--env", "--eval_env", "--eval-env", "--wrappers")
+    values = [value for flag, _, value in (word.partition("=") for word in words) if flag in flags]
+    values += [value for flag, value in pairwise(words) if flag in flags]
+    names = re.findall(r"[\w.]+:\w+", " ".join(values))
+    if names:
         from rlkit.hosts.registry import is_own
 
         if any(map(is_own, names)) and not {"", os.getcwd()} & set(sys.path):
@@ -60,6 +63,6 @@ def _exit_code(error: Exception) -> int | None:
     if isinstance(error, ConfigError):
         return 2
     # A class whose module has not been imported cannot be that of the error.
-    names = (("rlkit.runs.loop", "NonFiniteError"), ("rlkit.hosts.pool", "HostError"))
+    names = (("rlkit.runs.loop", "NonFiniteError"), ("rlkit.hosts.failure", "HostError"))
     failures = [getattr(sys.modules[module], name) for module, name in names if module in sys.modules]
     return 1 if isinstance(error, (OSError, *failures)) else None

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import ENV_HELP, add_checkpoint, add_command
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code
 from rlkit.cli.compilation_cache import enable_compilation_cache
 
 
@@ -18,7 +18,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
     add_checkpoint(parser)
     parser.add_argument("--seed", type=int, default=0, help="of the environments and the exploration (%(default)s)")
-    parser.add_argument("--env", help=ENV_HELP)
+    add_own_code(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
             best=options.best,
             seed=options.seed,
             env=options.env,
+            wrappers=options.wrappers,
         )
     print(f"{folder}\nlearn from it: rlkit train CONFIG --dataset {folder}")
     return 0

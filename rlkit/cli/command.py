@@ -4,8 +4,6 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-ENV_HELP = "the run's environment again, where it is your own code (module:Class)"
-
 
 def add_command(
     commands: Any, name: str, function: Callable[[argparse.Namespace], int], help: str, usage: str | None = None
@@ -22,6 +20,23 @@ def add_command(
     parser = commands.add_parser(name, help=help, description=help, usage=usage, allow_abbrev=False)
     parser.set_defaults(command=function)
     return parser
+
+
+def add_own_code(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name the user's own code again, which no file may name."""
+    parser.add_argument("--env", help="the run's environment again, where it is your own code (module:Class)")
+    parser.add_argument("--wrappers", type=_words, help="the run's wrappers again, where one of them is your own code")
+
+
+def _words(text: str) -> list[str]:
+    """One word, or a YAML list of words."""
+    from rlkit.runs.config.strict_yaml import parse
+
+    value = parse(text)
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise ValueError
+    return value
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:

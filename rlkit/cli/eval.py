@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 from typing import Any
 
-from rlkit.cli.command import ENV_HELP, add_checkpoint, add_command
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code
 from rlkit.cli.compilation_cache import enable_compilation_cache
 from rlkit.cli.report import evaluation_line
 
@@ -15,7 +15,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("run", metavar="RUN")
     add_checkpoint(parser)
     parser.add_argument("--episodes", type=int, help="greedy episodes for each seed (eval_episodes of the run)")
-    parser.add_argument("--env", help=ENV_HELP)
+    add_own_code(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,7 +28,9 @@ def run(options: argparse.Namespace) -> int:
     path = run_directory.existing(options.run)
     overrides = {} if options.episodes is None else {"eval_episodes": options.episodes}
     with slow_note("compiling ..."):
-        program, state, step = load_state(path, options.step, options.env, best=options.best, overrides=overrides)
+        program, state, step = load_state(
+            path, options.step, options.env, best=options.best, overrides=overrides, wrappers=options.wrappers
+        )
         with closing(program):
             evaluation = scores.evaluate(program, state, step)
     print(evaluation_line(evaluation))

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import ENV_HELP, add_checkpoint, add_command
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code
 from rlkit.cli.compilation_cache import enable_compilation_cache
 
 
@@ -14,7 +14,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--out", help="the GIF (RUN/policy.gif)")
     parser.add_argument("--seed", type=int, help="seed of the policy, in a run with several (the first)")
     add_checkpoint(parser)
-    parser.add_argument("--env", help=ENV_HELP)
+    add_own_code(parser)
     parser.add_argument("--max-steps", type=int, default=500, help="largest number of frames (%(default)s)")
 
 
@@ -33,6 +33,7 @@ def run(options: argparse.Namespace) -> int:
             best=options.best,
             max_steps=options.max_steps,
             env=options.env,
+            wrappers=options.wrappers,
         )
     print(gif)
     return 0

@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from rlkit.envs import registry
 from rlkit.hosts import library_vectors
 from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
+from rlkit.hosts.worker import wrapper_names
 from rlkit.hosts.worker.recipe import Recipe
 from rlkit.names import did_you_mean
 from rlkit.types import ConfigError
@@ -78,12 +79,23 @@ def pool(
     num_envs: int,
     seed: int = 0,
     num_workers: int | None = None,
+    wrappers: Sequence[str] = (),
     **options: Any,
 ) -> Pool | VectorPool:
     """Make a pool as `make` does, with the environment's arguments in `kwargs`; `options` are arguments of `Pool`."""
     name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
-    env_recipe = recipe(env, kwargs)
+    env_recipe = recipe(env, kwargs)._replace(wrappers=tuple(wrappers))
+    try:
+        for spec in wrappers:
+            wrapper_names.check(spec)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if env_recipe.kind in library_vectors.MAKERS:
+        if wrappers:
+            remedy = "atari:NAME" if env_recipe.kind == "ale" else "an environment that is not a vector environment"
+            raise ConfigError(
+                f"wrappers={list(wrappers)!r} do not go with env={name!r}; leave them out, or use {remedy}"
+            )
         make_vector = partial(library_vectors.make, env_recipe, num_envs, num_workers or 0)
         return VectorPool(make_vector, name=name, seed=seed)
     return Pool(env_recipe, name=name, num_envs=num_envs, seed=seed, num_workers=num_workers, **options)
@@ -98,6 +110,7 @@ def make(
     num_workers: int | None = None,
     timeout: float = 5.0,
     restarts: int = 10,
+    wrappers: Sequence[str] = (),
     **kwargs: Any,
 ) -> Pool | VectorPool:
     """Make a pool of environments with Gymnasium's interface.
@@ -118,6 +131,8 @@ def make(
         effect for "serial". A process has 60 s to start and to import the environment's module.
       restarts: number of workers that may be replaced in the lifetime of the pool. A restart truncates the episodes of
         its worker.
+      wrappers: of each environment, from the inside out: "frame_stack:4", "action_repeat:2", "time_limit:200",
+        "clip_reward:-1,1", "scale_reward:0.1", or "module:Class", called with the environment.
       kwargs: arguments of the environment.
 
     Raises:
@@ -133,6 +148,7 @@ def make(
         num_workers=num_workers,
         timeout=timeout,
         restarts=restarts,
+        wrappers=wrappers,
     )
 
 

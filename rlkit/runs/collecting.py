@@ -1,5 +1,6 @@
 """Collection of datasets with a trained policy."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ def collect(
     best: bool = False,
     seed: int = 0,
     env: str | None = None,
+    wrappers: Sequence[str] | None = None,
 ) -> Path:
     """Collect transitions with a run's policy, and write them as a dataset.
 
@@ -41,7 +43,7 @@ def collect(
       step: step of the checkpoint; None for the newest.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
       seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts.
-      env: the run's environment again, where it is the user's own code, `module:Class`.
+      env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
 
     Returns:
       The folder.
@@ -58,7 +60,7 @@ def collect(
     folder = Path(out) if out is not None else path / "dataset"
     if not files.NAME.fullmatch(folder.name):
         raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try offline/first")
-    program, state, step = load_state(path, step, env, best=best)
+    program, state, step = load_state(path, step, env, best=best, wrappers=wrappers)
     with closing(program):
         if program.batched:
             state = jax.tree.map(lambda x: x[0], state)

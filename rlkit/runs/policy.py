@@ -1,6 +1,6 @@
 """Trained policies and states from run directories."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ def load(
     step: int | None = None,
     best: bool = False,
     env: str | None = None,
+    wrappers: Sequence[str] | None = None,
 ) -> Policy:
     """Load the policy of a run.
 
@@ -58,12 +59,12 @@ def load(
       seed: seed of the policy, where the run has several; None for the first.
       step: step of the checkpoint; None for the newest whole one.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
-      env: the run's environment again, where it is the user's own code, `module:Class`.
+      env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
 
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
     """
-    program, state, step = load_state(run_directory.existing(run), step, env, best=best)
+    program, state, step = load_state(run_directory.existing(run), step, env, best=best, wrappers=wrappers)
     program.close()
     settings = program.config.run
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
@@ -83,24 +84,34 @@ def load(
     )
 
 
-def stored_config(run: Path, env: str | None = None, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+def stored_config(
+    run: Path,
+    env: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    wrappers: Sequence[str] | None = None,
+) -> RunConfig:
     """Load the config of a run directory.
 
     Args:
       run: a run directory.
-      env: the run's environment again, where it is the user's own code, `module:Class`.
+      env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
       overrides: keys that replace those of the file.
 
     Raises:
-      ConfigError: `env` is needed and not given, or differs from the run's.
+      ConfigError: `env` or `wrappers` are needed and not given, or differ from the run's.
     """
     path = run / run_directory.CONFIG
-    stored_env = read(path).get("env")
-    if env is not None and env != stored_env:
-        raise ConfigError(
-            f"env={env!r} must be that of run={str(run)!r}, {stored_env!r}; leave it out or give that one"
-        )
-    return load_config(path, {**(overrides or {}), **({} if env is None else {"env": env})})
+    stored = read(path)
+    given = {"env": env, "wrappers": wrappers if wrappers is None else list(wrappers)}
+    given = {key: value for key, value in given.items() if value is not None}
+    if isinstance(stored.get("wrappers"), str):  # the only one
+        stored["wrappers"] = [stored["wrappers"]]
+    for key, value in given.items():
+        if value != stored.get(key):
+            raise ConfigError(
+                f"{key}={value!r} must be that of run={str(run)!r}, {stored.get(key)!r}; leave it out or give that one"
+            )
+    return load_config(path, {**(overrides or {}), **given})
 
 
 def load_state(
@@ -110,13 +121,14 @@ def load_state(
     *,
     best: bool = False,
     overrides: Mapping[str, Any] | None = None,
+    wrappers: Sequence[str] | None = None,
 ) -> tuple[Program, PyTree, int]:
     """Load a checkpoint of a run.
 
     Args:
       run: a run directory.
       step: step of the checkpoint; None for the newest whole one.
-      env, overrides: as for `stored_config`.
+      env, overrides, wrappers: as for `stored_config`.
       best: True for the checkpoint that was evaluated best.
 
     Returns:
@@ -126,7 +138,7 @@ def load_state(
       ConfigError: there is no such checkpoint, or it does not fit the run's config.
     """
     checkpoints = checkpoint.Reader(run)
-    config, extra = stored_config(run, env, overrides), checkpoints.extra()
+    config, extra = stored_config(run, env, overrides, wrappers), checkpoints.extra()
     if best:
         step = best_step(extra, run)
     changes.find(extra, config, run)

@@ -79,7 +79,7 @@ def test_a_long_value_is_cut():
 )
 def test_lists_are_accepted_as_on_other_command_lines(given, sizes):
     assert parse(BASE | {"hidden_sizes": given}).agent.hidden_sizes == sizes
-    assert parse(BASE | {"wrappers": "flatten,time_limit:9"}).run.wrappers == ("flatten", "time_limit:9")
+    assert parse(BASE | {"wrappers": "time_limit:9"}).run.wrappers == ("time_limit:9",)
 
 
 @pytest.mark.parametrize(

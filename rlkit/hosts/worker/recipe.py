@@ -3,7 +3,10 @@
 import importlib
 import os
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
+
+from rlkit.hosts.worker import wrapper_names
 
 
 class Recipe(NamedTuple):
@@ -13,10 +16,17 @@ class Recipe(NamedTuple):
     name: str  # the id, or module:attribute
     kwargs: dict[str, Any]
     pickled: bytes = b""
+    wrappers: tuple[str, ...] = ()  # from the inside out, e.g. ("time_limit:200", "frame_stack:4")
 
 
 def constructor(recipe: Recipe) -> Callable[[], Any]:
     """Import the modules that an environment needs, and return a function that makes it."""
+    make, wraps = _constructor(recipe), [wrapper_names.make(spec) for spec in recipe.wrappers]
+    return (lambda: reduce(lambda env, wrap: wrap(env), wraps, make())) if wraps else make
+
+
+def _constructor(recipe: Recipe) -> Callable[[], Any]:
+    """Return a function that makes the environment without its wrappers."""
     if recipe.kind == "pickled":
         import cloudpickle
 

@@ -27,9 +27,12 @@ def load(program: Program, source: str | Path) -> Learned:
       ConfigError: there is no such run, or its arrays differ from the program's; the error names the first.
     """
     run, env = run_directory.existing(source), program.config.run.env
-    # Where both runs have the same environment of the user's own code, the user has named it for this run already.
-    same_code = is_own(env) and read(run / run_directory.CONFIG).get("env") == env
-    source_program, state, _ = load_state(run, env=env if same_code else None)
+    # Where both runs have the same environment of the user's own code, the user has named it for this run already. So
+    # with wrappers.
+    stored, wrappers = read(run / run_directory.CONFIG), list(program.config.run.wrappers)
+    same_code = is_own(env) and stored.get("env") == env
+    same_wrappers = wrappers if stored.get("wrappers") == wrappers else None
+    source_program, state, _ = load_state(run, env=env if same_code else None, wrappers=same_wrappers)
     source_program.close()
     learned = _learned(state.agent)
     expected, actual = _describe(_learned(program.template.agent)), _describe(learned)

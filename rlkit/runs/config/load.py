@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlkit.hosts.registry import is_own
+from rlkit.hosts.worker.wrapper_names import is_own as is_own_wrapper
 from rlkit.names import did_you_mean
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
@@ -30,6 +31,8 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     env = values.get("env")
     if isinstance(env, str) and is_own(env) and "env" not in (overrides or {}):
         raise ConfigError(f"env={show_value(env)} is code, and no file may name code to run; add --env {env[:80]}")
+    if "wrappers" not in (overrides or {}):
+        _refuse_own_wrappers(values.get("wrappers"))
     merged = dict(values)
     for key, value in (overrides or {}).items():
         outer, dot, inner = key.partition(".")
@@ -41,6 +44,15 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         return parse(merged, name="-".join([path.parent.name, path.stem]) if path.parent.name else path.stem)
     except ConfigError as error:
         raise ConfigError(f"{_place(error, path, values, overrides or {})}{error}") from None
+
+
+def _refuse_own_wrappers(wrappers: Any) -> None:
+    """Raise a ConfigError where a file names a wrapper that is the user's own code, in a list or as the only one."""
+    words = wrappers if isinstance(wrappers, list) else [wrappers]
+    for word in words:
+        if isinstance(word, str) and is_own_wrapper(word):
+            remedy = f'add --wrappers "{wrappers!s:.200}"'
+            raise ConfigError(f"wrapper={show_value(word)} is code, and no file may name code to run; {remedy}")
 
 
 def _place(error: ConfigError, path: Path, values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> str:

@@ -95,12 +95,12 @@ def _validate(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
 
 
 def _as_list(value: Any, annotation: Any) -> Any:
-    """A value of a list field as a list: `64,64` and `64` are lists there, as on other command lines."""
+    """A value of a list field as a list: numbers `64,64`, one number, and one word are lists there."""
     if typing.get_origin(annotation) is not tuple or isinstance(value, bool):
         return value
-    if isinstance(value, str):
+    if isinstance(value, str) and str not in _types(annotation):  # a word may hold commas
         return [strict_yaml.scalar(word.strip()) for word in value.split(",")]
-    return [value] if isinstance(value, int | float) else value
+    return [value] if isinstance(value, int | float | str) else value
 
 
 def _freeze(value: Any, annotation: Any) -> Any:

@@ -1,6 +1,7 @@
 """Recording of a policy as a GIF."""
 
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def record(
     best: bool = False,
     max_steps: int = 500,
     env: str | None = None,
+    wrappers: Sequence[str] | None = None,
 ) -> Path:
     """Record one greedy episode of a run's newest checkpoint, or of another, as a GIF.
 
@@ -40,7 +42,7 @@ def record(
       step: step of the checkpoint; None for the newest.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
       max_steps: largest number of frames.
-      env: the run's environment again, where it is the user's own code, `module:Class`.
+      env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
 
     Returns:
       The path of the GIF.
@@ -55,7 +57,7 @@ def record(
     path = Path(out) if out is not None else run_directory.existing(run) / "policy.gif"
     if path.is_dir():
         raise ConfigError(f"out={str(path)!r} must be a file, and it is a directory; try {path / 'policy.gif'}")
-    policy = load(run, seed=seed, step=step, best=best, env=env)
+    policy = load(run, seed=seed, step=step, best=best, env=env, wrappers=wrappers)
     files.require_writable(path.parent, f"out={str(path)!r}")
     frames = (_record_host if isinstance(policy.env, HostEnv) else _record_jax)(policy, max_steps)
     render.save_gif(frames, path)
@@ -83,7 +85,9 @@ def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
     kwargs = {**run.env_kwargs, "render_mode": "rgb_array"}
     frames, memory, done = [], policy.memory, False
     try:
-        pool = registry.pool(run.env, kwargs, num_envs=1, backend="serial", seed=run.seed, restarts=0)
+        pool = registry.pool(
+            run.env, kwargs, num_envs=1, backend="serial", seed=run.seed, restarts=0, wrappers=run.wrappers
+        )
     except HostError as error:
         if not _NO_RENDER_MODE.search(str(error)):
             raise

@@ -55,8 +55,6 @@ class HostProgram:
         run, module = config.run, agents.get(config.run.agent)
         if run.num_seeds > 1:
             raise ConfigError(f"num_seeds={run.num_seeds} does not go with env={run.env!r}; start one run for each")
-        if run.wrappers:
-            raise ConfigError(f"wrappers={run.wrappers!r} does not go with env={run.env!r}; leave it out")
         devices.prepare()
         self.device, why = devices.acting()
         self.overlap = run.overlap and why is None
@@ -102,6 +100,7 @@ class HostProgram:
             num_workers=run.num_workers,
             timeout=run.env_timeout,
             restarts=run.env_restarts,
+            wrappers=run.wrappers,
         )
         pool.watch(lambda: self.should_stop(), lambda failure: self.on_failure(failure))
         return pool

@@ -1,0 +1,58 @@
+"""Names of wrappers of environments outside of JAX, and of the user's own; without their code and its imports."""
+
+import importlib
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from rlkit.names import did_you_mean
+
+_OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+# By name: the class in `wrappers`, the types of its arguments, and an example.
+_WRAPPERS: dict[str, tuple[str, tuple[type, ...], str]] = {
+    "frame_stack": ("FrameStack", (int,), "frame_stack:4"),
+    "action_repeat": ("ActionRepeat", (int,), "action_repeat:2"),
+    "time_limit": ("TimeLimit", (int,), "time_limit:200"),
+    "clip_reward": ("ClipReward", (float, float), "clip_reward:-1,1"),
+    "scale_reward": ("ScaleReward", (float,), "scale_reward:0.1"),
+}
+
+
+def is_own(spec: str) -> bool:
+    """Return true for `module:Class`, code that runs only if the user passes the name."""
+    return bool(_OWN.fullmatch(spec)) and spec.partition(":")[0] not in _WRAPPERS
+
+
+def check(spec: str) -> None:
+    """Raise ValueError, whose text is one line, unless `make` accepts a wrapper's spelling."""
+    if not is_own(spec):
+        _parse(spec)
+
+
+def make(spec: str) -> Callable[[Any], Any]:
+    """Return the function that wraps an environment. Raises ValueError for a mistake in the spelling."""
+    if is_own(spec):
+        module, _, attribute = spec.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    name, arguments = _parse(spec)
+    wrapper = getattr(importlib.import_module("rlkit.hosts.worker.wrappers"), name)
+    return lambda env: wrapper(env, *arguments)
+
+
+def _parse(spec: str) -> tuple[str, list[Any]]:
+    """The class of a spelling such as frame_stack:4, and its arguments."""
+    name, _, text = spec.partition(":")
+    if name not in _WRAPPERS:
+        remedy = did_you_mean(name, _WRAPPERS, cutoff=0.4) or f"; try {', '.join(_WRAPPERS)} or module:Class"
+        raise ValueError(f"wrapper={spec!r} is not one of environments outside of JAX{remedy}")
+    wrapper, types, example = _WRAPPERS[name]
+    try:
+        arguments = [kind(word) for kind, word in zip(types, text.split(","), strict=True)]
+        valid = all(math.isfinite(x) and (x >= 1 or not isinstance(x, int)) for x in arguments)
+    except ValueError:
+        valid, arguments = False, []
+    if not valid or sorted(arguments) != arguments:
+        kinds = {(int,): "an integer of at least 1", (float,): "a number", (float, float): "two numbers, low,high,"}
+        raise ValueError(f"wrapper={spec!r} needs {kinds[types]} after the colon, such as {example}")
+    return wrapper, arguments

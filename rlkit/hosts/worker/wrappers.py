@@ -1,0 +1,163 @@
+"""Wrappers of environments with Gymnasium's interface, by name, as `rlkit.envs.wrappers` has them for those in JAX.
+
+They keep to that interface alone, since an environment of the user's own need not be a `gymnasium.Env`, as
+`gymnasium.Wrapper` expects. What violates the contract is passed on, for the contract to report it.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from rlkit.hosts.worker.contract import Violation
+from rlkit.names import ACTION_MASK
+
+
+class Wrapper(gymnasium.Env):
+    """Base class of the wrappers; it passes everything through to `env`."""
+
+    def __init__(self, env: Any):
+        self.env = env
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.metadata, self.render_mode = getattr(env, "metadata", {}), getattr(env, "render_mode", None)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The innermost environment."""
+        return getattr(self.env, "unwrapped", self.env)
+
+    def render(self) -> Any:
+        """Render the environment."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def reset(self, **arguments: Any) -> Any:
+        """Start an episode: -> obs, info."""
+        return self.env.reset(**arguments)
+
+    def step(self, action: Any) -> Any:
+        """Take one step: -> obs, reward, terminated, truncated, info."""
+        return self.env.step(action)
+
+
+class FrameStack(Wrapper):
+    """Concatenates the last `n` observations along their last axis, newest last: [..., C] becomes [..., n * C].
+
+    An episode begins with its first observation n times. An action mask is not stacked.
+    """
+
+    def __init__(self, env: Any, n: int):
+        super().__init__(env)
+        self.n, self.space = n, env.observation_space
+        self.observation_space = _stacked_space(self.space, n)
+
+    def reset(self, **arguments: Any) -> Any:
+        obs, *rest = self.env.reset(**arguments)
+        self.frames = [copy.deepcopy(obs)] * self.n
+        return _stack(self.space, self.frames), *rest
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        self.frames = [
+            *self.frames[1:],
+            copy.deepcopy(obs),
+        ]  # the environment may write the next one into the same array
+        return _stack(self.space, self.frames), *rest
+
+
+class ActionRepeat(Wrapper):
+    """Takes each action up to `n` times and adds up the rewards; it stops at the end of an episode."""
+
+    def __init__(self, env: Any, n: int):
+        super().__init__(env)
+        self.n = n
+
+    def step(self, action: Any) -> Any:
+        obs, total, terminated, truncated, info = self.env.step(action)
+        for _ in range(self.n - 1):
+            if terminated or truncated:
+                break
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total = total + reward
+        return obs, total, terminated, truncated, info
+
+
+class TimeLimit(Wrapper):
+    """Truncates an episode at its `n`-th step."""
+
+    def __init__(self, env: Any, n: int):
+        super().__init__(env)
+        self.n, self.elapsed = n, 0
+
+    def reset(self, **arguments: Any) -> Any:
+        self.elapsed = 0
+        return self.env.reset(**arguments)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.elapsed += 1
+        return obs, reward, terminated, True if self.elapsed >= self.n else truncated, info
+
+
+class ClipReward(Wrapper):
+    """Clips rewards to [low, high]; NaN stays NaN."""
+
+    def __init__(self, env: Any, low: float, high: float):
+        super().__init__(env)
+        self.low, self.high = low, high
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, min(max(reward, self.low), self.high), *rest
+
+
+class ScaleReward(Wrapper):
+    """Multiplies rewards by a factor."""
+
+    def __init__(self, env: Any, factor: float):
+        super().__init__(env)
+        self.factor = factor
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, reward * self.factor, *rest
+
+
+def _stacked_space(space: Any, n: int) -> Any:
+    """The space of n observations, concatenated along their last axis."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict(
+            {name: child if name == ACTION_MASK else _stacked_space(child, n) for name, child in space.spaces.items()}
+        )
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple(tuple(_stacked_space(child, n) for child in space.spaces))
+    if not isinstance(space, spaces.Box) or not space.shape:
+        raise Violation("wrapper frame_stack", "observations that are arrays with an axis", space)
+    low, high = (np.concatenate([bound] * n, -1) for bound in (space.low, space.high))
+    return spaces.Box(low, high, dtype=space.dtype.type)  # pyright: ignore[reportArgumentType]
+
+
+def _stack(space: Any, frames: list[Any]) -> Any:
+    """The observations of `space` in `frames`, concatenated along their last axis; the last one if they cannot be."""
+    last = frames[-1]
+    children = getattr(space, "spaces", None)
+    if isinstance(children, Mapping):
+        if not isinstance(last, dict) or last.keys() != children.keys():
+            return last
+        return {
+            name: last[name] if name == ACTION_MASK else _stack(child, [frame[name] for frame in frames])
+            for name, child in children.items()
+        }
+    if children is not None:
+        if not isinstance(last, tuple | list) or len(last) != len(children):
+            return last
+        return tuple(_stack(child, [frame[i] for frame in frames]) for i, child in enumerate(children))
+    if not isinstance(last, np.ndarray) or last.shape != space.shape:
+        return last
+    return np.concatenate(frames, -1)
