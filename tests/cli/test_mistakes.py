@@ -111,6 +111,14 @@ def test_the_line_of_a_mistake_is_named(tmp_path):
         load_config(file)
 
 
+@pytest.mark.parametrize("wrappers", ["my.code:Wrapper", "[time_limit:9, 'my.code:Wrapper']"])
+def test_a_file_names_no_code_as_a_wrapper(tmp_path, wrappers):
+    file = tmp_path / "mine.yaml"
+    file.write_text("\n".join([*(f"{key}: {value}" for key, value in BASE.items()), f"wrappers: {wrappers}", ""]))
+    with pytest.raises(ConfigError, match=r"^wrapper='my\.code:Wrapper' is code, and no file may name code to run"):
+        load_config(file)
+
+
 def test_check_accepts_the_flags_of_train(capsys):
     words = ["--out", "runs/x", "--num_envs", "4", "--num_steps", "8", "--total_steps", "64", "--num_minibatches", "1"]
     assert cli.main(["check", "ppo/cartpole", *words]) == 0
