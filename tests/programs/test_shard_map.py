@@ -13,7 +13,7 @@ from rlkit._mesh import vary_like
 PROGRAMS = Path(__file__).parents[1] / "support" / "sharded.py"
 
 
-NAMES = ("structures", "primitives", "buffers", "slice_buffers", "agents")
+NAMES = ("structures", "primitives", "buffers", "slice_buffers", "more_slice_buffers", "agents")
 THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in NAMES]
 
 

@@ -40,6 +40,13 @@ def slice_buffers():
         "slices": replay.slices(64, 8, 3),
         "slices by episode": replay.slices(64, 8, 3, sampling="episode"),
         "slices not strict": replay.slices(64, 8, 3, strict=False, **ONCE),
+    }
+    return {name: buffer_program(name, buffer) for name, buffer in kinds.items()}
+
+
+def more_slice_buffers():
+    """The same of slices by priority, and across ends of episodes."""
+    kinds = {
         "slices by priority": replay.slices(2048, 8, 3, prioritized=True),
         "slices across ends": replay.slices(64, 8, 3, cross_episodes=True),
     }
@@ -64,8 +71,7 @@ def buffer_program(name, buffer):
         # Of a constant example, as at the top of a script: here the first step of all marks the state as varying.
         constant = buffer.init(jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), jax.eval_shape(rollout, key)), N)
         batch = () if name == "slices by episode" else buffer.batch_of_pass(result[0], key, 1)
-        cleared = jax.lax.scan(step, replay.clear(result[0]), jax.random.split(key, 2))
-        return result, step(constant, key), buffer.size(result[0]), batch, cleared
+        return result, step(constant, key), buffer.size(result[0]), batch, replay.clear(result[0])
 
     return program
 
