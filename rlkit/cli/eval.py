@@ -16,6 +16,7 @@ def add_to(commands: Any) -> None:
     add_checkpoint(parser)
     parser.add_argument("--episodes", type=int, help="greedy episodes for each seed (eval_episodes of the run)")
     add_own_code(parser)
+    parser.add_argument("--eval-env", help="the environment of the episodes (eval_env of the run, or its env)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,14 +25,18 @@ def run(options: argparse.Namespace) -> int:
     from rlkit.runs import files, run_directory, scores
     from rlkit.runs.policy import load_state
     from rlkit.runs.progress import slow_note
+    from rlkit.types import ConfigError
 
     path = run_directory.existing(options.run)
-    overrides = {} if options.episodes is None else {"eval_episodes": options.episodes}
+    given = {"eval_episodes": options.episodes, "eval_env": options.eval_env}
+    overrides = {key: value for key, value in given.items() if value is not None}
     with slow_note("compiling ..."):
         program, state, step = load_state(
             path, options.step, options.env, best=options.best, overrides=overrides, wrappers=options.wrappers
         )
         with closing(program):
+            if not program.config.run.eval_episodes:
+                raise ConfigError(f"run={options.run!r} has eval_episodes: 0, no evaluation; add e.g. --episodes 128")
             evaluation = scores.evaluate(program, state, step)
     print(evaluation_line(evaluation))
     if options.step is None and not options.best:  # eval.json describes the run as it ended

@@ -9,7 +9,10 @@ def report(trained: Any) -> int:
     """Print the evaluation and the directory of a `runs.loop.Trained`; return the exit code."""
     if trained.signal is not None:
         return 128 + trained.signal
-    print(f"{evaluation_line(trained.evaluation)}\n{trained.run}")
+    evaluated = trained.evaluation is not None
+    print(
+        evaluation_line(trained.evaluation) if evaluated else "no evaluation (eval_episodes: 0)", trained.run, sep="\n"
+    )
     return 0
 
 

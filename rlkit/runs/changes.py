@@ -43,6 +43,7 @@ RUN_KEYS = {
     "log_every": True,
     "eval_every": True,
     "eval_episodes": True,
+    "eval_env": True,
     "checkpoint_every": True,
     "keep_checkpoints": True,
     "keep_best": True,

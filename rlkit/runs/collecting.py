@@ -11,7 +11,7 @@ import numpy as np
 from rlkit.runs import files, run_directory
 from rlkit.runs.datasets import storage
 from rlkit.runs.device_memory import tree_num_bytes
-from rlkit.runs.policy import load_state
+from rlkit.runs.policy import NO_EVAL_ENV, load_state
 from rlkit.runs.programs.protocol import Program
 from rlkit.spaces import shape_of
 from rlkit.types import ConfigError
@@ -60,7 +60,7 @@ def collect(
     folder = Path(out) if out is not None else path / "dataset"
     if not files.NAME.fullmatch(folder.name):
         raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try offline/first")
-    program, state, step = load_state(path, step, env, best=best, wrappers=wrappers)
+    program, state, step = load_state(path, step, env, best=best, wrappers=wrappers, overrides=NO_EVAL_ENV)
     with closing(program):
         if program.batched:
             state = jax.tree.map(lambda x: x[0], state)

@@ -15,6 +15,8 @@ from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
 from rlkit.types import ConfigError, Env, Key, PyTree
 
+NO_EVAL_ENV = {"eval_env": None}  # for what plays no evaluations, and need not make their environment
+
 
 class Policy(NamedTuple):
     """A trained policy, its parameters, and the environment that it was trained in."""
@@ -64,7 +66,9 @@ def load(
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
     """
-    program, state, step = load_state(run_directory.existing(run), step, env, best=best, wrappers=wrappers)
+    program, state, step = load_state(
+        run_directory.existing(run), step, env, best=best, wrappers=wrappers, overrides=NO_EVAL_ENV
+    )
     program.close()
     settings = program.config.run
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)

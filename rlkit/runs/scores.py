@@ -91,7 +91,7 @@ def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
     """
     run = program.config.run
     return {
-        "env": run.env,
+        "env": run.eval_env or run.env,
         "env_kwargs": {key: json_value(value) for key, value in run.env_kwargs.items()},
         "wrappers": list(run.wrappers),
         "agent": run.agent,

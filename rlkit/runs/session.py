@@ -34,7 +34,7 @@ class Trained(NamedTuple):
 
     run: Path
     state: PyTree  # a TrainState; leaves [S, ...] with several seeds
-    evaluation: dict[str, Any] | None  # the content of eval.json; None where the run was stopped by a signal
+    evaluation: dict[str, Any] | None  # the content of eval.json; None without one, or after a signal
     signal: int | None  # number of the signal that stopped the run, e.g. signal.SIGINT
 
 
@@ -153,8 +153,10 @@ class Session:
             self.display.print(f"stopped at step {step} and saved; continue with: rlkit resume {self.path}")
             return Trained(self.path, state, None, self.signals.received)
         self.prepared.result()
-        evaluation = scores.evaluate(self.program, state, step)
-        scores.save(self.path, evaluation)
+        evaluation = None
+        if self.config.run.eval_episodes:
+            evaluation = scores.evaluate(self.program, state, step)
+            scores.save(self.path, evaluation)
         curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
         return Trained(self.path, state, evaluation, None)
 
@@ -181,8 +183,9 @@ class Session:
     def _prepare_evaluation(self) -> None:
         """Compile evaluations, and compile and import what the end of a run needs."""
         run = self.config.run
-        self.program.compile_evaluation()
-        scores.iqm_and_interval(np.zeros(run.num_seeds if self.program.batched else run.eval_episodes, np.float32))
+        if run.eval_episodes:
+            self.program.compile_evaluation()
+            scores.iqm_and_interval(np.zeros(run.num_seeds if self.program.batched else run.eval_episodes, np.float32))
         importlib.import_module("matplotlib.backends.backend_agg")
 
     def _save(self, state: PyTree, step: int, lines: MetricLines, seconds: float) -> None:

@@ -8,7 +8,7 @@ import jax
 from rlkit.hosts.registry import is_own
 from rlkit.runs import run_directory
 from rlkit.runs.config.load import read
-from rlkit.runs.policy import load_state
+from rlkit.runs.policy import NO_EVAL_ENV, load_state
 from rlkit.runs.programs.protocol import Program
 from rlkit.types import ConfigError, PyTree
 
@@ -32,7 +32,9 @@ def load(program: Program, source: str | Path) -> Learned:
     stored, wrappers = read(run / run_directory.CONFIG), list(program.config.run.wrappers)
     same_code = is_own(env) and stored.get("env") == env
     same_wrappers = wrappers if stored.get("wrappers") == wrappers else None
-    source_program, state, _ = load_state(run, env=env if same_code else None, wrappers=same_wrappers)
+    source_program, state, _ = load_state(
+        run, env=env if same_code else None, wrappers=same_wrappers, overrides=NO_EVAL_ENV
+    )
     source_program.close()
     learned = _learned(state.agent)
     expected, actual = _describe(_learned(program.template.agent)), _describe(learned)

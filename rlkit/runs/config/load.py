@@ -28,9 +28,12 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     """
     path = find(source)
     values = read(path)
-    env = values.get("env")
-    if isinstance(env, str) and is_own(env) and "env" not in (overrides or {}):
-        raise ConfigError(f"env={show_value(env)} is code, and no file may name code to run; add --env {env[:80]}")
+    for key in ("env", "eval_env"):
+        env = values.get(key)
+        if isinstance(env, str) and is_own(env) and key not in (overrides or {}):
+            raise ConfigError(
+                f"{key}={show_value(env)} is code, and no file may name code to run; add --{key} {env[:80]}"
+            )
     if "wrappers" not in (overrides or {}):
         _refuse_own_wrappers(values.get("wrappers"))
     merged = dict(values)

@@ -66,12 +66,18 @@ def _check(config: RunConfig) -> None:
         raise ConfigError(
             "keep_best=true needs evaluations to compare; add e.g. eval_every: " + str(run.total_steps // 20)
         )
+    if run.eval_episodes == 0 and run.eval_every is not None:
+        raise ConfigError(f"eval_episodes=0 does not go with eval_every={run.eval_every}; leave out one of them")
     if run.seed + run.num_seeds > 2**31:
         raise ConfigError(f"seed={run.seed} must leave room for num_seeds={run.num_seeds}; try {2**31 - run.num_seeds}")
-    if is_host(run.env[:200]):
-        checked_name(run.env[:200])
-    elif run.env not in envs.names():
-        envs.make(run.env[:80])  # raises a ConfigError with the reason
+    _check_env(run.env)
+    if run.eval_env is not None:
+        _check_env(run.eval_env)
+        if is_host(run.env) != is_host(run.eval_env):
+            raise ConfigError(
+                f"eval_env={show_value(run.eval_env)} must be in JAX if env={show_value(run.env)} is, and outside of "
+                "it otherwise; choose another"
+            )
     for key, value in run.env_kwargs.items():
         if not isinstance(value, bool | int | float | str | tuple):
             raise ConfigError(f"env_kwargs.{show_key(key)}={show_value(value)} must be a number, a word or a list")
@@ -83,6 +89,14 @@ def _check(config: RunConfig) -> None:
 def _holds_nan(value: Any) -> bool:
     """True for NaN, and for a list that holds it."""
     return any(map(_holds_nan, value)) if isinstance(value, tuple) else value != value
+
+
+def _check_env(env: str) -> None:
+    """Raise ConfigError where there is no environment of this name."""
+    if is_host(env[:200]):
+        checked_name(env[:200])
+    elif env not in envs.names():
+        envs.make(env[:80])  # raises a ConfigError with the reason
 
 
 def _validate(model: type[BaseModel], values: Mapping[str, Any]) -> Any:

@@ -47,7 +47,12 @@ class Settings(BaseModel):
     )
     log_every: _Steps | None = Field(None, description="steps between metric lines; null for a hundredth of the run")
     eval_every: _Steps | None = Field(None, description="steps between evaluations; null for the end only")
-    eval_episodes: Annotated[int, Interval(ge=1, le=2**20)] = Field(128, description="greedy episodes for each seed")
+    eval_episodes: Annotated[int, Interval(ge=0, le=2**20)] = Field(
+        128, description="greedy episodes for each seed; 0 for no evaluation"
+    )
+    eval_env: str | None = Field(
+        None, description="the environment of greedy episodes, with the same env_kwargs and wrappers; null for env"
+    )
     checkpoint_every: _Steps | None = Field(None, description="steps between checkpoints; null for a tenth of the run")
     keep_checkpoints: PositiveInt = Field(3, description="number of newest checkpoints that are not deleted")
     keep_best: bool = Field(

@@ -28,7 +28,7 @@ from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.device_memory import tree_num_bytes
-from rlkit.runs.programs import host_state
+from rlkit.runs.programs import eval_env, host_state
 from rlkit.runs.programs.finite import name_non_finite
 from rlkit.runs.programs.host_state import HeldSteps
 from rlkit.runs.programs.host_update import HostUpdate
@@ -66,19 +66,22 @@ class HostProgram:
         self.should_stop: Callable[[], bool] = lambda: False
         self.on_failure: Callable[[Failure], None] = lambda failure: None
         self.pool = self._new_pool(run.num_envs)
+        self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         try:
             spaces = self.pool.observation_space, self.pool.action_space
             self.env = HostEnv(run.env, *spaces)
             self.agent: Agent = module.make(config.agent, *spaces)
             self._check_agent()
+            if run.eval_env is not None and run.eval_episodes:
+                pool = self._make_eval_pool()
+                eval_env.check_spaces(run, spaces, (pool.observation_space, pool.action_space))
         except BaseException:
-            self.pool.close()
+            self._close_pools()
             raise
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.hold = self.agent.add is not None
         self._compiled: Callable[..., Any] | None = None  # the update
         self.restarts = 0  # of workers, until the last update
-        self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         self.background = ThreadPoolExecutor(1, "rlkit-update")
         self.begun = False  # True once the environments have been reset
         self.next_rollout: Collected | Exception | None = None  # collected during an update, or its failure
@@ -88,11 +91,18 @@ class HostProgram:
         """Raise ConfigError where the batch does not fit the agent."""
         self.agent.check(self.config.run.num_envs, self.config.run.num_steps)
 
-    def _new_pool(self, num_envs: int) -> hosts.Pool | hosts.VectorPool:
-        """A pool of the run's environment, which stops waiting for workers where the run shall stop."""
+    def _make_eval_pool(self) -> hosts.Pool | hosts.VectorPool:
+        """The pool of evaluations, which is made when it is first needed."""
+        run = self.config.run
+        if self.eval_pool is None:
+            self.eval_pool = self._new_pool(min(run.num_envs, run.eval_episodes), run.eval_env)
+        return self.eval_pool
+
+    def _new_pool(self, num_envs: int, env: str | None = None) -> hosts.Pool | hosts.VectorPool:
+        """A pool of the run's environment, or of another one; it stops waiting for workers where the run shall stop."""
         run = self.config.run
         pool = registry.pool(
-            run.env,
+            env or run.env,
             {name: list(value) if isinstance(value, tuple) else value for name, value in run.env_kwargs.items()},
             num_envs=num_envs,
             backend=run.backend,
@@ -107,10 +117,13 @@ class HostProgram:
 
     def close(self) -> None:
         """End all worker processes."""
+        self._close_pools()
+        self.background.shutdown(cancel_futures=True)
+
+    def _close_pools(self) -> None:
         self.pool.close()
         if self.eval_pool is not None:
             self.eval_pool.close()
-        self.background.shutdown(cancel_futures=True)
 
     def check(self) -> None:
         """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
@@ -253,14 +266,12 @@ class HostProgram:
         The seeds are the same every time, so that evaluations differ only by the policy.
         """
         run = self.config.run
-        num_envs = min(run.num_envs, run.eval_episodes)
-        if self.eval_pool is None:
-            self.eval_pool = self._new_pool(num_envs)
+        pool = self._make_eval_pool()
         seed = derive(run.seed, _EVALUATION)
         actor_of, policy = self._eval_functions
         actor = jax.device_put(actor_of(state.agent), self.device)
-        episodes = -(-run.eval_episodes // num_envs)
-        return play(self.agent, policy, self.eval_pool, actor, seed=seed, episodes_per_env=episodes)
+        episodes = -(-run.eval_episodes // pool.num_envs)
+        return play(self.agent, policy, pool, actor, seed=seed, episodes_per_env=episodes)
 
     @cached_property
     def _eval_functions(self) -> tuple[Callable[[PyTree], PyTree], Callable[..., Any]]:

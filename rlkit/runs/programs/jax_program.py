@@ -14,6 +14,7 @@ from rlkit import agents, envs, training
 from rlkit.hosts.failure import Failure
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.device_memory import tree_num_bytes
+from rlkit.runs.programs import eval_env
 from rlkit.runs.programs.finite import all_finite, floats, losses_and_gradients
 from rlkit.runs.programs.protocol import Chunk, Rollouts
 from rlkit.training.train import step_keys
@@ -33,7 +34,13 @@ class JaxProgram:
         run, module = config.run, agents.get(config.run.agent)
         env, self.params = envs.make(run.env, **run.env_kwargs)
         self.env = envs.wrap(env, list(run.wrappers))
+        self.eval_env, self.eval_params = self.env, self.params
+        if run.eval_env is not None:
+            env, self.eval_params = envs.make(run.eval_env, **run.env_kwargs)
+            self.eval_env = envs.wrap(env, list(run.wrappers))
         obs_space, action_space = self.env.observation_space(self.params), self.env.action_space(self.params)
+        evaluated = self.eval_env.observation_space(self.eval_params), self.eval_env.action_space(self.eval_params)
+        eval_env.check_spaces(run, (obs_space, action_space), evaluated)
         self.config = config
         self.agent: Agent = module.make(config.agent, obs_space, action_space)
         self.training = self._make_training()
@@ -132,12 +139,15 @@ class JaxProgram:
 
     @cached_property
     def _compiled_evaluate(self) -> Callable[[PyTree, np.ndarray], training.Evaluation]:
-        limit = 2 * int(getattr(self.params, "max_steps_in_episode", 500_000))  # for environments without a time limit
+        limit = 2 * int(
+            getattr(self.eval_params, "max_steps_in_episode", 500_000)
+        )  # for environments without a time limit
 
         def one(state: PyTree, seed: Array) -> training.Evaluation:
             key = self._keys(seed)[1]
             actor, episodes = self.agent.actor(state.agent), self.config.run.eval_episodes
-            return training.evaluate(self.agent, self.env, self.params, actor, key, num_envs=episodes, max_steps=limit)
+            env, params = self.eval_env, self.eval_params
+            return training.evaluate(self.agent, env, params, actor, key, num_envs=episodes, max_steps=limit)
 
         function = jax.jit(lambda state, seeds: self._over_seeds(one)(state, seeds if self.batched else seeds[0]))
         return function.lower(self.template, self.seeds).compile()

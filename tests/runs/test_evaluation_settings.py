@@ -1,0 +1,64 @@
+"""A separate environment of evaluations, and runs without any."""
+
+import json
+
+import pytest
+from tiny_runs import SMALL
+
+from rlkit import runs
+from rlkit.cli import main
+from rlkit.runs import metrics
+from rlkit.runs.config.load import load_config
+from rlkit.types import ConfigError
+
+SHORT = SMALL | {"total_steps": 32, "num_steps": 8}
+HOST = {key: value for key, value in SHORT.items() if key != "env_kwargs"} | {
+    "env": "host_envs:Counter",
+    "num_steps": 4,
+    "total_steps": 16,
+    "backend": "serial",
+}
+
+
+def test_greedy_episodes_are_played_in_another_environment(tmp_path):
+    """The rewards of a Counter are 1 + 2 + 3 in an episode of three steps; those of a Picture of four 1 + 2 + 3 + 4."""
+    trained = runs.train(HOST | {"eval_env": "host_envs:Picture"}, out=tmp_path / "run", show=False)
+    assert trained.evaluation["env"] == "host_envs:Picture"
+    assert trained.evaluation["mean"] == 10
+    assert metrics.read(trained.run)[-1]["return_mean"] == 6
+
+
+@pytest.mark.thorough
+def test_greedy_episodes_in_jax_and_none_at_all(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="eval_env='Pendulum-v1' must have the observation space of env="):
+        runs.train(SHORT | {"env_kwargs": {}, "eval_env": "Pendulum-v1"}, out="wrong", show=False)
+    (tmp_path / "config.yaml").write_text("\n".join(f"{k}: {json.dumps(v)}" for k, v in SHORT.items()))
+    assert main(["train", "config.yaml", "--eval_episodes", "0", "--out", "run"]) == 0
+    assert capsys.readouterr().out == "no evaluation (eval_episodes: 0)\nrun\n"
+    assert not (tmp_path / "run" / "eval.json").exists()
+    assert main(["eval", "run"]) == 2
+    assert "run='run' has eval_episodes: 0, no evaluation; add e.g. --episodes" in capsys.readouterr().err
+    assert main(["eval", "run", "--episodes", "2", "--eval-env", "CartPole-v1"]) == 0
+
+
+def test_mistakes():
+    with pytest.raises(ConfigError, match="eval_episodes=0 does not go with eval_every=8; leave out one of them"):
+        runs.parse(SHORT | {"eval_episodes": 0, "eval_every": 8})
+    with pytest.raises(ConfigError, match="eval_env='gymnasium:CartPole-v1' must be in JAX if env='CartPole-v1' is"):
+        runs.parse(SHORT | {"eval_env": "gymnasium:CartPole-v1"})
+    with pytest.raises(ConfigError, match="CartPole-v9"):
+        runs.parse(SHORT | {"eval_env": "CartPole-v9"})
+    with pytest.raises(
+        ConfigError, match="eval_env='host_envs:Noise' must have the observation space of env='host_envs:C"
+    ):
+        runs.train(HOST | {"eval_env": "host_envs:Noise"}, show=False)
+
+
+def test_no_file_names_the_code_of_an_evaluation(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("\n".join(f"{k}: {json.dumps(v)}" for k, v in (SHORT | {"eval_env": "os:system"}).items()))
+    with pytest.raises(
+        ConfigError, match="eval_env='os:system' is code, and no file may name code to run; add --eval_env"
+    ):
+        load_config(path)
