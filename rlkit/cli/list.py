@@ -9,22 +9,22 @@ from rlkit.cli.command import add_command
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = add_command(commands, "list", run, "agents, environments, configs; or the tasks of a suite")
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="brax, craftax, ...: the names of its tasks")
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="brax, atari, ...: the names of its tasks")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the names of agents, environments and configs, or those of a suite's tasks."""
     from rlkit import agents, envs
     from rlkit.envs.registry import SUITES
-    from rlkit.hosts.registry import PREFIXES
+    from rlkit.hosts import registry as hosts
     from rlkit.runs.config.load import names
 
     if options.suite is not None:
-        print(*envs.names(options.suite), sep="\n")
+        print(*(hosts.names if options.suite in hosts.PREFIXES else envs.names)(options.suite), sep="\n")
         return 0
     for title, entries in (("agents", agents.names()), ("environments", envs.names()), ("configs", names())):
         print(f"{title}:", *sorted(entries), sep="\n  ")
     print("environments of other libraries, each an extra:")
     print("  in JAX (rlkit list SUITE names the tasks):", ", ".join(f"{suite}:TASK" for suite in SUITES))
-    print("  outside of JAX:", ", ".join(f"{prefix}:NAME" for prefix in PREFIXES), "or, with --env, MODULE:CLASS")
+    print("  outside of JAX:", ", ".join(f"{prefix}:NAME" for prefix in hosts.PREFIXES), "or, with --env, MODULE:CLASS")
     return 0

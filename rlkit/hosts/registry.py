@@ -23,13 +23,46 @@ _ID = re.compile(r"[\w./-]+")  # no colon, because gymnasium would import the mo
 def is_own(name: str) -> bool:
     """Return true for a name `module:attribute`, code of the user's own; it runs only if the user passes the name."""
     prefix = name.partition(":")[0]
-    return bool(_OWN.fullmatch(name)) and prefix not in (*PREFIXES, *getattr(registry, "SUITES", ()))
+    return bool(_OWN.fullmatch(name)) and prefix not in (*PREFIXES, "gym", *getattr(registry, "SUITES", ()))
 
 
 def is_host(name: str) -> bool:
     """Return true for the name of an environment outside of JAX."""
     prefix, colon, _ = name.partition(":")
     return bool(colon and prefix in PREFIXES) or is_own(name)
+
+
+def require_known_prefix(name: str) -> None:
+    """Raise ConfigError for a name whose prefix resembles one of environments outside of JAX, such as gym:."""
+    prefix, colon, task = name.partition(":")
+    if colon and prefix not in registry.SUITES and not did_you_mean(prefix, registry.SUITES, cutoff=0.5):
+        remedy = did_you_mean(prefix, PREFIXES, cutoff=0.5, suffix=f":{task}")
+        if remedy:
+            raise ConfigError(f"env={name!r} does not start with the name of a suite{remedy}")
+
+
+def names(prefix: str) -> list[str]:
+    """Return the installed environments of a prefix, as in `names("atari")`.
+
+    Raises:
+      ConfigError: the library is not installed.
+    """
+    extra = {"gymnasium": "host", "ale": "atari"}.get(prefix, prefix)
+    package = {"gymnasium": "gymnasium", "envpool": "envpool"}.get(prefix, "ale_py")
+    _check_installed(package, extra, f"suite={prefix!r}")
+    if prefix == "envpool":
+        import envpool  # pyright: ignore[reportMissingImports]
+
+        return [f"envpool:{task}" for task in sorted(envpool.list_all_envs())]
+    import gymnasium
+
+    if prefix == "gymnasium":
+        return [f"gymnasium:{task}" for task in sorted(gymnasium.registry)]
+    import ale_py  # pyright: ignore[reportMissingImports]
+
+    gymnasium.register_envs(ale_py)
+    games = {task[len("ALE/") : -len("-v5")] for task in gymnasium.registry if re.fullmatch(r"ALE/\w+-v5", task)}
+    return [f"{prefix}:{game}" for game in sorted(games)]
 
 
 def checked_name(env: str) -> str:

@@ -259,7 +259,13 @@ def test_integers_beyond_int32(space, make, path):
         ("gymnasum:CartPole-v1x!", {}, "is not the name of an environment outside of JAX; did you mean 'gymnasium:"),
         ("gymnasium:CartPole-v1", {"color": 3}, "color"),
         ("host_envs:Odd", {}, "expected a Gymnasium environment, which has reset, got object"),
-        ("host_envs:Missing", {}, "has no attribute 'Missing'"),
+        (
+            "host_envs:Countr",
+            {},
+            "cannot be made: module 'host_envs' has no attribute 'Countr'; did you mean 'Counter'",
+        ),
+        ("host_env:Counter", {}, "env='host_env:Counter' cannot be made: there is no module 'host_env' here or among"),
+        ("gym:CartPole", {}, "did you mean 'gymnasium:CartPole'"),
     ],
 )
 def test_mistakes(env, settings, message):

@@ -158,6 +158,8 @@ def fault(error: Exception, env: int, stage: int) -> Fault:
     """Convert an exception of an environment to a Fault, whose text is one line."""
     if isinstance(error, Violation):
         return Fault("contract", env, stage, str(error))
+    if type(error).__name__ == "UnknownName":
+        return Fault("unknown", env, stage, str(error))
     kind = {"DependencyNotInstalled": "missing"}.get(type(error).__name__, "raised")
     if stage == MAKING and type(error).__module__ == "gymnasium.error" and kind == "raised":
         kind = "unknown"

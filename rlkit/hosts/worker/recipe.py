@@ -7,6 +7,11 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from rlkit.hosts.worker import wrapper_names
+from rlkit.names import did_you_mean
+
+
+class UnknownName(Exception):
+    """Raised for `module:attribute` where there is no such module or attribute."""
 
 
 class Recipe(NamedTuple):
@@ -32,8 +37,7 @@ def _constructor(recipe: Recipe) -> Callable[[], Any]:
 
         return cloudpickle.loads(recipe.pickled)  # a function of the process that started this one
     if recipe.kind == "module":
-        module, _, attribute = recipe.name.partition(":")
-        make = getattr(importlib.import_module(module), attribute)
+        make = _find(recipe.name)
         return lambda: make(**recipe.kwargs)
     import gymnasium
 
@@ -52,6 +56,21 @@ def _constructor(recipe: Recipe) -> Callable[[], Any]:
         load_env_creator(entry_point)
     # Gymnasium's checker checks the same as `contract`, and slows down each step.
     return lambda: gymnasium.make(recipe.name, disable_env_checker=True, **recipe.kwargs)
+
+
+def _find(name: str) -> Callable[..., Any]:
+    """Import `module:attribute`. Raises UnknownName where there is no such module or attribute."""
+    path, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise  # a module that it imports is missing
+        raise UnknownName(f"there is no module {error.name!r} here or among the installed ones") from None
+    if not hasattr(module, attribute):
+        remedy = did_you_mean(attribute, [word for word in vars(module) if not word.startswith("_")])
+        raise UnknownName(f"module {path!r} has no attribute {attribute!r}{remedy}")
+    return getattr(module, attribute)
 
 
 def _atari(recipe: Recipe) -> Callable[[], Any]:

@@ -36,7 +36,10 @@ def make(spec: str) -> Callable[[Any], Any]:
         module, _, attribute = spec.partition(":")
         return getattr(importlib.import_module(module), attribute)
     name, arguments = _parse(spec)
+    import gymnasium
+
     wrapper = getattr(importlib.import_module("rlkit.hosts.worker.wrappers"), name)
+    wrapper = type(name, (wrapper, gymnasium.Env), {})  # Gymnasium's own wrappers accept nothing else around them
     return lambda env: wrapper(env, *arguments)
 
 

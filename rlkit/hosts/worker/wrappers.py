@@ -8,15 +8,13 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from rlkit.hosts.worker.contract import Violation
 from rlkit.names import ACTION_MASK
 
 
-class Wrapper(gymnasium.Env):
+class Wrapper:
     """Base class of the wrappers; it passes everything through to `env`."""
 
     def __init__(self, env: Any):
@@ -131,6 +129,8 @@ class ScaleReward(Wrapper):
 
 def _stacked_space(space: Any, n: int) -> Any:
     """The space of n observations, concatenated along their last axis."""
+    from gymnasium import spaces
+
     if isinstance(space, spaces.Dict):
         return spaces.Dict(
             {name: child if name == ACTION_MASK else _stacked_space(child, n) for name, child in space.spaces.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rlkit import agents, envs
-from rlkit.hosts.registry import checked_name, is_host
+from rlkit.hosts.registry import checked_name, is_host, require_known_prefix
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.aliases import similar_key
 from rlkit.runs.config.errors import explain, show_key, show_value
@@ -96,6 +96,7 @@ def _check_env(env: str) -> None:
     if is_host(env[:200]):
         checked_name(env[:200])
     elif env not in envs.names():
+        require_known_prefix(env[:80])
         envs.make(env[:80])  # raises a ConfigError with the reason
 
 

@@ -1,5 +1,6 @@
 """Recording of a policy as a GIF."""
 
+import os
 import re
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,6 +21,10 @@ from rlkit.types import ConfigError
 
 # Python's errors for a class or function without that argument, and for a class without a constructor.
 _NO_RENDER_MODE = re.compile(r"TypeError: .*(keyword argument 'render_mode'|\(\) takes no (keyword )?arguments)")
+
+
+# Words in the errors of MuJoCo's ways to render: GLFW needs a screen, EGL a driver, OSMesa its library.
+_RENDERING = re.compile(r"opengl|glfw|\begl\b|osmesa|gladLoadGL|MUJOCO_GL|DISPLAY environment", re.IGNORECASE)
 
 
 def record(
@@ -90,7 +95,7 @@ def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
         )
     except HostError as error:
         if not _NO_RENDER_MODE.search(str(error)):
-            raise
+            raise HostError(f"{error}{_headless_remedy(str(error))}") from error
         raise ConfigError(
             f"env={run.env!r} must be made with render_mode='rgb_array' for a picture, and it has no such argument; "
             "take render_mode in the constructor"
@@ -108,12 +113,20 @@ def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
     return frames
 
 
+def _headless_remedy(text: str) -> str:
+    """Return how MuJoCo renders without a screen, where an error is one of its rendering."""
+    chosen = f"; it is {value}" if (value := os.environ.get("MUJOCO_GL")) else ""
+    remedy = f"; without a screen, set MUJOCO_GL to egl or osmesa{chosen}"
+    return remedy if _RENDERING.search(text) else ""
+
+
 def _picture(pool: Pool, env: str) -> np.ndarray:
     """The frame that the only environment of a serial pool renders."""
     try:
         picture = pool.workers.groups[0].envs[0].render()  # type: ignore[union-attr]
     except Exception as error:
-        raise HostError(f"env={env!r}: failed in render: {fault(error, 0, READY).text}") from error
+        text = fault(error, 0, READY).text
+        raise HostError(f"env={env!r}: failed in render: {text}{_headless_remedy(text)}") from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
         raise ConfigError(
             f"env={env!r} must render uint8[height, width, 3] where it is made with render_mode='rgb_array', "
