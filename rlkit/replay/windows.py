@@ -127,8 +127,10 @@ def draw_with_next_obs(
     _, key, place, complete = jax.lax.while_loop(goes_on, next_draw, start)
     num_complete = complete.sum(dtype=jnp.uint32)
     nth = uniform_below(key, complete.shape, num_complete).astype(jnp.int32)
-    other = jnp.searchsorted(jnp.cumsum(complete, dtype=jnp.int32), nth, side="right", method="compare_all")
-    chosen = jnp.where(complete, jnp.arange(complete.size), other)
+    index = jnp.arange(complete.size)
+    slot = jnp.where(complete, jnp.cumsum(complete, dtype=jnp.int32) - 1, complete.size)
+    complete_ones = vary_like(jnp.zeros_like(index), slot).at[slot].set(index, mode="drop")  # the complete ones first
+    chosen = jnp.where(complete, index, complete_ones[nth])
     return jax.tree.map(lambda x: x[chosen], place), jnp.broadcast_to(num_complete > 0, complete.shape)
 
 
