@@ -25,9 +25,9 @@ def run(options: argparse.Namespace) -> int:
     """Collect a dataset, and print its folder."""
     enable_compilation_cache()
     from rlkit.runs.collecting import collect
-    from rlkit.runs.progress import slow_note
+    from rlkit.runs.progress import note_if_slow
 
-    with slow_note("compiling ..."):
+    with note_if_slow("compiling ..."):
         folder = collect(
             options.run,
             options.steps,

@@ -24,13 +24,13 @@ def run(options: argparse.Namespace) -> int:
     enable_compilation_cache()
     from rlkit.runs import files, run_directory, scores
     from rlkit.runs.policy import load_state
-    from rlkit.runs.progress import slow_note
+    from rlkit.runs.progress import note_if_slow
     from rlkit.types import ConfigError
 
     path = run_directory.existing(options.run)
     given = {"eval_episodes": options.episodes, "eval_env": options.eval_env}
     overrides = {key: value for key, value in given.items() if value is not None}
-    with slow_note("compiling ..."):
+    with note_if_slow("compiling ..."):
         program, state, step = load_state(
             path, options.step, options.env, best=options.best, overrides=overrides, wrappers=options.wrappers
         )

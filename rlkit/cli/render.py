@@ -22,9 +22,9 @@ def run(options: argparse.Namespace) -> int:
     """Record a GIF, and print its path."""
     enable_compilation_cache()
     from rlkit.runs.pictures.record import record
-    from rlkit.runs.progress import slow_note
+    from rlkit.runs.progress import note_if_slow
 
-    with slow_note("compiling ..."):
+    with note_if_slow("compiling ..."):
         gif = record(
             options.run,
             options.out,

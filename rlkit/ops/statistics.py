@@ -16,7 +16,8 @@ class RunningStatistics(flax.struct.PyTreeNode):
     """Count, mean and sum of squared deviations of all items so far, for each leaf.
 
     Attributes:
-      count: [] float, the number of items; beyond 2^24 in float32 only items that change it enter.
+      count: [] float, the number of items. A float32 count stops at 2^24 where items come one at a time,
+        and further ones are then ignored.
       mean: pytree of [...] float, like the example.
       m2: pytree of [...] float, like the example, the sum of squared deviations from the mean.
     """

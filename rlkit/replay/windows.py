@@ -129,8 +129,8 @@ def draw_with_next_obs(
     nth = uniform_below(key, complete.shape, num_complete).astype(jnp.int32)
     index = jnp.arange(complete.size)
     slot = jnp.where(complete, jnp.cumsum(complete, dtype=jnp.int32) - 1, complete.size)
-    complete_ones = vary_like(jnp.zeros_like(index), slot).at[slot].set(index, mode="drop")  # the complete ones first
-    chosen = jnp.where(complete, index, complete_ones[nth])
+    complete_places = vary_like(jnp.zeros_like(index), slot).at[slot].set(index, mode="drop")
+    chosen = jnp.where(complete, index, complete_places[nth])
     return jax.tree.map(lambda x: x[chosen], place), jnp.broadcast_to(num_complete > 0, complete.shape)
 
 

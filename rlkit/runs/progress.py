@@ -35,7 +35,7 @@ def _print_later(text: str, seconds: float = 2.0) -> threading.Timer:
 
 
 @contextmanager
-def slow_note(text: str) -> Iterator[None]:
+def note_if_slow(text: str) -> Iterator[None]:
     """Print a line of text if the block takes more than two seconds."""
     timer = _print_later(text)
     try:

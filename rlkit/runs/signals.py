@@ -22,7 +22,7 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             for number in NUMBERS:
                 if number not in (signal.SIGINT, signal.SIGTERM) and signal.getsignal(number) is signal.SIG_IGN:
-                    continue
+                    continue  # under nohup
                 self.previous[number] = signal.signal(number, self._record)
         return self
 

@@ -24,12 +24,12 @@ class OptimizerHyper(struct.PyTreeNode):
     learning_rate: FiniteNonNegative = 3e-4
     learning_rate_end: Annotated[FiniteNonNegative, "after schedule_steps, by learning_rate_schedule"] = 0.0
     warmup_steps: Annotated[
-        FiniteNonNegative, "environment steps that are learned from until the learning rate has risen from 0"
+        FiniteNonNegative, "environment steps, from the first gradient step on, in which the learning rate rises from 0"
     ] = 0.0
     max_grad_norm: Annotated[Positive, "global norm over all parameters of one gradient step"] = jnp.inf
     weight_decay: Annotated[
         FiniteNonNegative,
-        "of adamw: share of each weight, but not of biases, that a step of learning rate 1 takes",
+        "decoupled weight decay of adamw, of matrices and not of biases",
     ] = 0.0
     adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-8
     schedule_steps: Annotated[
@@ -49,7 +49,7 @@ class OffPolicyHyper(OptimizerHyper):
     tau: Annotated[
         Scalar,
         Interval(gt=0.0, le=1.0),
-        "share of the new parameters in a target update; where not given 1, a copy, with target_every, and else 0.005",
+        "share of the new parameters in a target update; by default 0.005, or 1 (a copy) with target_every",
     ] = jnp.inf
     beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start"] = 0.4
     beta_end: Annotated[

@@ -108,11 +108,17 @@ def add(static: Static, state: Any, rollout: Transition) -> Any:
 
 
 def learn(
-    static: Static, gradient_step: GradientStep, state: Any, key: Key, num_steps: int, *, waiting: bool = False
+    static: Static,
+    gradient_step: GradientStep,
+    state: Any,
+    key: Key,
+    num_steps: int,
+    *,
+    skip_gradient_steps: bool = False,
 ) -> tuple[Any, dict[str, Array]]:
     """Make the gradient steps that follow `num_steps` environment steps, from samples of the buffer.
 
-    Before learning starts they change nothing but counts; with `waiting` they are not computed at all.
+    Before learning starts they change nothing but counts, and a caller who knows that can skip them.
 
     Args:
       static: the agent's static arguments.
@@ -120,7 +126,7 @@ def learn(
       state: the agent's state, with the rollout stored.
       key: a key.
       num_steps: environment steps of all environments together since the last call.
-      waiting: the caller knows that learning does not start with these steps.
+      skip_gradient_steps: True only where learning does not start with these steps; the result is the same.
 
     Returns:
       The state, and the means of the metrics over the gradient steps; zeros before learning starts.
@@ -155,7 +161,7 @@ def learn(
         state, metrics = jax.lax.scan(step, vary_like(state, key), (jax.random.split(key, count), jnp.asarray(elapsed)))
         return state, jax.tree.map(jnp.mean, metrics)
 
-    if waiting:
+    if skip_gradient_steps:
         since = state.replay.since_target + num_steps
         since = since % config.target_every if config.target_every else since
         metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient_steps, state)[1])

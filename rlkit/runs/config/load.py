@@ -46,7 +46,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     try:
         return parse(merged, name="-".join([path.parent.name, path.stem]) if path.parent.name else path.stem)
     except ConfigError as error:
-        raise ConfigError(f"{_place(error, path, values, overrides or {})}{error}") from None
+        raise ConfigError(f"{_file_and_line(error, path, values, overrides or {})}{error}") from None
 
 
 def _refuse_own_wrappers(wrappers: Any) -> None:
@@ -58,7 +58,7 @@ def _refuse_own_wrappers(wrappers: Any) -> None:
             raise ConfigError(f"wrapper={show_value(word)} is code, and no file may name code to run; {remedy}")
 
 
-def _place(error: ConfigError, path: Path, values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> str:
+def _file_and_line(error: ConfigError, path: Path, values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> str:
     """The file and the line of the key that an error begins with; empty where that key is not from the file."""
     key = re.split(r"[=.\s]", str(error), maxsplit=1)[0]
     if key not in values or any(name.partition(".")[0] == key for name in overrides):

@@ -63,9 +63,8 @@ def _check(config: RunConfig) -> None:
     if config.num_updates >= 2**31:
         raise ConfigError(f"total_steps={run.total_steps} must be below {2**31} updates; try {batch * (2**31 - 1)}")
     if run.keep_best and run.eval_every is None:
-        raise ConfigError(
-            "keep_best=true needs evaluations to compare; add e.g. eval_every: " + str(run.total_steps // 20)
-        )
+        every = max(run.total_steps // 20, 1)
+        raise ConfigError(f"keep_best=true needs evaluations to compare; add e.g. eval_every: {every}")
     if run.eval_episodes == 0 and run.eval_every is not None:
         raise ConfigError(f"eval_episodes=0 does not go with eval_every={run.eval_every}; leave out one of them")
     if run.seed + run.num_seeds > 2**31:

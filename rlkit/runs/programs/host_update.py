@@ -40,7 +40,7 @@ class HostUpdate:
         rest, replay = split(template.agent)
         self._shapes = replay, rest, rollout, template.key
         self._update = self._compile(agent.update)
-        self._wait = self._compile(self._store) if self.num_steps < learning_starts else None
+        self._store_only = self._compile(self._store) if self.num_steps < learning_starts else None
 
     def _compile(self, update: Callable[..., tuple[PyTree, dict[str, Array]]]) -> Callable[..., Any]:
         """Compile (state, rollout, key) -> state, metrics, with a check of the results."""
@@ -56,14 +56,14 @@ class HostUpdate:
         """The update of an off-policy agent before learning starts."""
         assert self.agent.add is not None
         assert self.agent.learn is not None
-        return self.agent.learn(self.agent.add(state, rollout), key, self.num_steps, waiting=True)
+        return self.agent.learn(self.agent.add(state, rollout), key, self.num_steps, skip_gradient_steps=True)
 
     def __call__(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> Updated:
         """Make one update, to its end. The replay buffer is donated."""
         begin = time.perf_counter()
         update = self._update
-        if self._wait is not None and int(replay.num_steps) + self.num_steps < self.learning_starts:
-            update = self._wait
+        if self._store_only is not None and int(replay.num_steps) + self.num_steps < self.learning_starts:
+            update = self._store_only
         agent, metrics, finite = update(replay, rest, rollout, key)
         metrics, finite = jax.device_get((metrics, finite))
         jax.block_until_ready(agent)
