@@ -119,7 +119,10 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def is_locked(run: Path) -> bool:
-    """Return True where a process trains the run, as far as the system has locks."""
+    """Return True where a process trains the run, as far as the system has locks.
+
+    The lock is held for a moment to find that out.
+    """
     try:
         descriptor = files.open_regular(run / LOCK, os.O_RDWR)
     except OSError:

@@ -76,7 +76,7 @@ def test_an_update_before_learning_starts_is_the_same_without_gradient_steps(nam
     whole = waiting = state
     for key in jax.random.split(jax.random.key(2), 3):
         whole, metrics, finite = update._update(*reversed(split(jax.tree.map(jnp.array, whole))), rollout, key)
-        waiting, counted, also_finite = update._wait(*reversed(split(jax.tree.map(jnp.array, waiting))), rollout, key)
+        waiting, counted, also_finite = update._store_only(*reversed(split(jax.tree.map(jnp.array, waiting))), rollout, key)
         assert digest(whole) == digest(waiting)
         assert list(metrics) == list(counted)
         for one, other in zip(metrics.values(), counted.values(), strict=True):
@@ -91,12 +91,12 @@ def test_no_gradient_step_is_computed_before_learning_starts():
     program = host_program.HostProgram(runs.parse(DQN))
     program.compile()
     update, called = program._compiled, []
-    for name in ("_update", "_wait"):
+    for name in ("_update", "_store_only"):
         compiled = getattr(update, name)
         setattr(update, name, lambda *args, name=name, compiled=compiled: (called.append(name), compiled(*args))[1])
     chunk = program.advance(program.start(), np.int32(5))
     program.close()
-    assert called == ["_wait"] * 3 + ["_update"] * 2
+    assert called == ["_store_only"] * 3 + ["_update"] * 2
     assert int(chunk.state.agent.replay.num_steps) == 40
     assert (chunk.metrics["loss"][:3] == 0).all()
     assert (chunk.metrics["loss"][3:] != 0).all()
