@@ -76,7 +76,9 @@ def test_an_update_before_learning_starts_is_the_same_without_gradient_steps(nam
     whole = waiting = state
     for key in jax.random.split(jax.random.key(2), 3):
         whole, metrics, finite = update._update(*reversed(split(jax.tree.map(jnp.array, whole))), rollout, key)
-        waiting, counted, also_finite = update._store_only(*reversed(split(jax.tree.map(jnp.array, waiting))), rollout, key)
+        waiting, counted, also_finite = update._store_only(
+            *reversed(split(jax.tree.map(jnp.array, waiting))), rollout, key
+        )
         assert digest(whole) == digest(waiting)
         assert list(metrics) == list(counted)
         for one, other in zip(metrics.values(), counted.values(), strict=True):
