@@ -89,8 +89,7 @@ class Agent(NamedTuple):
     memories: Callable[[int], PyTree] | None = None  # num_envs -> initial carries [N, ...], where environments differ
     check: Callable[..., None] = lambda num_envs, num_steps: None  # raises ConfigError for a rollout of unsuitable size
     # The two parts of an off-policy agent's update, for learning from a dataset alone: add(state, rollout) -> state;
-    # learn(state, key, num_steps) -> state, metrics: the gradient steps after `num_steps` transitions. With
-    # skip_gradient_steps=True none is computed, which gives the same result before learning starts.
+    # learn(state, key, num_steps) -> state, metrics: the gradient steps after `num_steps` transitions.
     add: Callable[..., PyTree] | None = None
     learn: Callable[..., tuple[PyTree, dict[str, Array]]] | None = None
     static: Any = ()  # the arguments that `make` bound, to call the functions of the agent's module with

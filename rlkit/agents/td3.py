@@ -58,6 +58,7 @@ class State(struct.PyTreeNode):
     opt_state: PyTree  # of both, apart
     normalizer: Normalizer
     replay: ReplayState
+    policy_metrics: dict[str, Array]  # [], of the policy's last step; zeros before the first
     since_policy: Array  # [] int32, gradient steps since the policy's last
     target_pending: Array  # [] bool, true where a target update waits for the policy's next step
 
@@ -125,11 +126,15 @@ def gradient_step(
         state.params["critics"], state.opt_state["critics"], gradient
     )
 
-    policy_gradient = jax.grad(policy_loss, argnums=1, has_aux=True)
-    gradient, policy_metrics = policy_gradient(static, state.params["policy"], critics, state, batch)
+    def policy_step(params: PyTree, opt_state: PyTree, _) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        gradient, metrics = jax.grad(policy_loss, argnums=1, has_aux=True)(static, params, critics, state, batch)
+        params, opt_state, _ = policy_optimizer.step(params, opt_state, gradient)
+        return params, opt_state, metrics
+
     update_policy = state.since_policy + 1 >= static.config.policy_delay
-    policy_params, policy_opt, _ = policy_optimizer.step(
-        state.params["policy"], state.opt_state["policy"], gradient, skip=~update_policy
+    before = state.params["policy"], state.opt_state["policy"], state.policy_metrics
+    policy_params, policy_opt, policy_metrics = jax.lax.cond(
+        update_policy, policy_step, lambda *unchanged: unchanged, *before
     )
 
     params = {"policy": policy_params, "critics": critics}
@@ -140,6 +145,7 @@ def gradient_step(
         target_params=off_policy.target_update(
             params, state.target_params, state.hyper.tau, when=update_target & update_policy
         ),
+        policy_metrics=policy_metrics,
         since_policy=jnp.where(update_policy, 0, state.since_policy + 1),
         target_pending=update_target & ~update_policy,
     )
@@ -156,6 +162,7 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
         opt_state={name: Optimizer.of(static.config, hyper, 0.0).init(part) for name, part in params.items()},
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=off_policy.init(static.buffer, example, num_envs),
+        policy_metrics={"policy_loss": jnp.zeros(()), "q": jnp.zeros(())},
         since_policy=jnp.zeros((), jnp.int32),
         target_pending=jnp.zeros((), bool),
     )

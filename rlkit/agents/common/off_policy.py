@@ -2,12 +2,13 @@
 
 An update stores a rollout and then makes `replay_ratio` gradient steps for each of its environment steps, in one scan.
 Each draws a sample, learns from it, and writes the new priorities back with the handles of the sample. Before
-`learning_starts` a select keeps the old parameters. It is no branch: under `vmap` a branch becomes a select of both its
-results, the whole buffer included.
+`learning_starts` a branch skips the computation of the gradient step. The buffer stays outside of it: under `vmap` a
+branch becomes a select between the results of both sides.
 """
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -108,17 +109,12 @@ def add(static: Static, state: Any, rollout: Transition) -> Any:
 
 
 def learn(
-    static: Static,
-    gradient_step: GradientStep,
-    state: Any,
-    key: Key,
-    num_steps: int,
-    *,
-    skip_gradient_steps: bool = False,
+    static: Static, gradient_step: GradientStep, state: Any, key: Key, num_steps: int
 ) -> tuple[Any, dict[str, Array]]:
     """Make the gradient steps that follow `num_steps` environment steps, from samples of the buffer.
 
-    Before learning starts they change nothing but counts, and a caller who knows that can skip them.
+    Before learning starts they change nothing but counts, and nothing is computed for them unless the states of several
+    seeds are vmapped.
 
     Args:
       static: the agent's static arguments.
@@ -126,7 +122,6 @@ def learn(
       state: the agent's state, with the rollout stored.
       key: a key.
       num_steps: environment steps of all environments together since the last call.
-      skip_gradient_steps: True only where learning does not start with these steps; the result is the same.
 
     Returns:
       The state, and the means of the metrics over the gradient steps; zeros before learning starts.
@@ -137,6 +132,7 @@ def learn(
     state = state.replace(replay=_advance(state, num_steps))
     started = (state.replay.num_steps >= np.uint32(config.learning_starts)) & (buffer.size(state.replay.buffer) > 0)
     elapsed = np.diff(np.arange(count + 1) * num_steps // count).astype(np.int32)  # steps before each gradient step
+    learn_from = jax.jit(partial(gradient_step, static))  # traced once, for its shapes and for its branch
 
     def step(state: Any, inputs: tuple[Key, Array]) -> tuple[Any, dict[str, Array]]:
         key, elapsed = inputs
@@ -145,9 +141,14 @@ def learn(
         sample = buffer.sample(replay.buffer, sample_key)
         since = replay.since_target + elapsed
         update_target = since >= config.target_every if config.target_every else jnp.array(True)
-        schedules = Schedules(rates["learning_rate"], update_target, rates)
-        learned, priority, metrics = gradient_step(static, state, sample, schedules, step_key)
-        state = jax.tree.map(lambda new, old: jnp.where(started, new, old), learned, state)
+        arguments = (state, sample, Schedules(rates["learning_rate"], update_target, rates), step_key)
+        shapes = jax.eval_shape(learn_from, *arguments)
+
+        def unchanged(state: Any, *_: Any) -> tuple[Any, Array, dict[str, Array]]:
+            _, priority, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            return vary_like((state, priority, metrics), shapes)
+
+        state, priority, metrics = jax.lax.cond(started, learn_from, unchanged, *arguments)
         # A weight is never negative. The condition orders the write of priorities after the read of weights, so that
         # the priorities are changed in place.
         priority = jnp.where(started & (sample.weight >= 0), priority, jnp.nan)
@@ -155,19 +156,10 @@ def learn(
             buffer=buffer.update(replay.buffer, sample.index, priority),
             since_target=since % config.target_every if config.target_every else since,
         )
-        return state.replace(replay=replay), jax.tree.map(lambda x: jnp.where(started, x, 0.0), metrics)
+        return state.replace(replay=replay), metrics
 
-    def gradient_steps(state: Any) -> tuple[Any, dict[str, Array]]:
-        state, metrics = jax.lax.scan(step, vary_like(state, key), (jax.random.split(key, count), jnp.asarray(elapsed)))
-        return state, jax.tree.map(jnp.mean, metrics)
-
-    if skip_gradient_steps:
-        since = state.replay.since_target + num_steps
-        since = since % config.target_every if config.target_every else since
-        metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient_steps, state)[1])
-        state = state.replace(replay=state.replay.replace(since_target=since))
-    else:
-        state, metrics = gradient_steps(state)
+    state, metrics = jax.lax.scan(step, vary_like(state, key), (jax.random.split(key, count), jnp.asarray(elapsed)))
+    metrics = jax.tree.map(jnp.mean, metrics)
     return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": buffer.size(state.replay.buffer)}
 
 

@@ -167,8 +167,7 @@ class HostProgram:
     def compile(self) -> None:
         """Compile acting and learning; without this call, the first `advance` does."""
         if self._compiled is None:
-            starts = getattr(self.config.agent, "learning_starts", 0)
-            self._compiled = HostUpdate(self.agent, self.template, self.collector.shapes(), starts)
+            self._compiled = HostUpdate(self.agent, self.template, self.collector.shapes())
             self._actor = jax.jit(self.agent.actor).lower(self.template.agent).compile()
             self._keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(self.template.key).compile()
 

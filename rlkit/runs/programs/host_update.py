@@ -1,7 +1,6 @@
 """The update of an agent with rollouts of environments outside of JAX, compiled."""
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -23,48 +22,27 @@ class Updated(NamedTuple):
 
 
 class HostUpdate:
-    """Compiled updates of an agent's state, whose replay buffer they take over.
-
-    Before learning starts, the gradient steps of an off-policy agent change nothing. Another program, without them,
-    makes those updates, with the same results.
+    """A compiled update of an agent's state, whose replay buffer it takes over.
 
     Args:
       agent: the agent.
       template: shapes and dtypes of the TrainState.
       rollout: shapes and dtypes of a rollout [T, N, ...].
-      learning_starts: environment steps before the first gradient step; 0 for an on-policy agent.
     """
 
-    def __init__(self, agent: Agent, template: TrainState, rollout: Transition, learning_starts: int):
-        self.agent, self.learning_starts, self.num_steps = agent, learning_starts, rollout.reward.size
-        rest, replay = split(template.agent)
-        self._shapes = replay, rest, rollout, template.key
-        self._update = self._compile(agent.update)
-        self._store_only = self._compile(self._store) if self.num_steps < learning_starts else None
-
-    def _compile(self, update: Callable[..., tuple[PyTree, dict[str, Array]]]) -> Callable[..., Any]:
-        """Compile (state, rollout, key) -> state, metrics, with a check of the results."""
-
+    def __init__(self, agent: Agent, template: TrainState, rollout: Transition):
         @_cpu.straight_line_keys
-        def checked(replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
-            state, metrics = update(join(rest, replay), rollout, key)
-            return state, metrics, update_is_finite(metrics, self.agent.actor(state))
+        def update(replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
+            state, metrics = agent.update(join(rest, replay), rollout, key)
+            return state, metrics, update_is_finite(metrics, agent.actor(state))
 
-        return jax.jit(checked, donate_argnums=0).lower(*self._shapes).compile()
-
-    def _store(self, state: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict[str, Array]]:
-        """The update of an off-policy agent before learning starts."""
-        assert self.agent.add is not None
-        assert self.agent.learn is not None
-        return self.agent.learn(self.agent.add(state, rollout), key, self.num_steps, skip_gradient_steps=True)
+        rest, replay = split(template.agent)
+        self._update = jax.jit(update, donate_argnums=0).lower(replay, rest, rollout, template.key).compile()
 
     def __call__(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> Updated:
         """Make one update, to its end. The replay buffer is donated."""
         begin = time.perf_counter()
-        update = self._update
-        if self._store_only is not None and int(replay.num_steps) + self.num_steps < self.learning_starts:
-            update = self._store_only
-        agent, metrics, finite = update(replay, rest, rollout, key)
+        agent, metrics, finite = self._update(replay, rest, rollout, key)
         metrics, finite = jax.device_get((metrics, finite))
         jax.block_until_ready(agent)
         return Updated(agent, metrics, bool(finite), time.perf_counter() - begin)
