@@ -20,8 +20,8 @@ from common import peers, report
 from common.workers import Worker
 
 HERE = Path(__file__).resolve().parent
-SPEED_TARGET = {4: 1.2, 64: 2.0, 2048: 2.2}  # times rejax's steps per second
-COMPILE_TARGET = 0.6  # of rejax's compile time
+SPEED_TARGET = {4: 1.15, 64: 2.0, 2048: 2.2}  # times rejax's steps per second
+COMPILE_TARGET = 0.65  # of rejax's compile time
 STEPS = 300_000  # of a round, about: one to two seconds on two cores
 
 

@@ -15,6 +15,10 @@ def affine(x: Array, kernel: Array, bias: Array) -> Array:
 
     The gradient of the kernel, a product over B that leaves only [D, F], is the sum of those of blocks of rows: XLA
     does not share it among a CPU's cores otherwise (a quarter of the whole gradient's time at B = 2048, D = F = 64).
+
+    XLA's CPU backend miscompiles such a sum of products, written in plain JAX as well, where one side is a constant of
+    the program (`x = jnp.ones(...)` inside of a jitted function) and only the other is vmapped: from 256 rows on, the
+    gradient is then arbitrary. An x that is an argument, or computed from one, is right. See benchmarks/ppo/NOTES.md.
     """
     return (_affine if enabled() else _product)(x, kernel, bias)
 
