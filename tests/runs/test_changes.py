@@ -170,12 +170,12 @@ def test_a_closed_terminal_saves_like_sigterm(tmp_path):
         if line["step"] == 160:
             os.kill(os.getpid(), signal.SIGHUP)
 
-    before = signal.getsignal(signal.SIGHUP)
-    stopped = loop.train(SMALL, hang_up, out=tmp_path / "run", show=False)
-    assert (stopped.signal, checkpoint.steps(stopped.run)[-1]) == (signal.SIGHUP, 160)
-    assert signal.getsignal(signal.SIGHUP) is before
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests themselves run under nohup
     try:
+        stopped = loop.train(SMALL, hang_up, out=tmp_path / "run", show=False)
+        assert (stopped.signal, checkpoint.steps(stopped.run)[-1]) == (signal.SIGHUP, 160)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
         assert loop.resume(stopped.run, hang_up, show=False).signal is None
     finally:
         signal.signal(signal.SIGHUP, before)
