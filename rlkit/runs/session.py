@@ -16,6 +16,7 @@ from rlkit.runs import faults, scores
 from rlkit.runs.checkpoints import checkpoint, transfer
 from rlkit.runs.metrics import MetricLines, summarize
 from rlkit.runs.pictures import curves
+from rlkit.runs.programs.finite import remedy
 from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
 from rlkit.runs.schedule import Schedule
@@ -157,7 +158,9 @@ class Session:
         if self.config.run.eval_episodes:
             evaluation = scores.evaluate(self.program, state, step)
             scores.save(self.path, evaluation)
-        curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
+        problem = curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
+        if problem is not None:
+            self.display.print(f"no curve.png: {problem}")
         return Trained(self.path, state, evaluation, None)
 
     def _evaluate(self, state: PyTree) -> dict[str, Any]:
@@ -213,5 +216,5 @@ class Session:
         quantity = self.program.name_non_finite(state, chunk)
         raise NonFiniteError(
             f"{quantity} is not finite after step {failed_step}; the state of step {last_finite_step} was kept; "
-            "a smaller learning_rate or max_grad_norm may help"
+            f"{remedy(quantity)}"
         )

@@ -65,7 +65,14 @@ def test_what_was_restored_can_be_donated_and_outlives_its_file(run):
         (lambda t: t | {"odd": jnp.zeros(5)}, r"odd must be float32\[5\], and it is float32\[4\]"),
         (lambda t: t | {"odd": jnp.zeros(4, jnp.int32)}, r"odd must be int32\[4\], and it is float32\[4\]"),
         (lambda t: t | {"key": jax.random.key(3, impl="rbg")}, "key must be key<rbg>"),
-        (lambda t: t | {"more": jnp.zeros(4)}, "the leaf more must be .*, and there is none"),
+        (
+            lambda t: t | {"more": jnp.zeros(4), "other": jnp.zeros(2)},
+            r"must have the fields more, other, and another .* version of rlkit .*versions\.json",
+        ),
+        (
+            lambda t: {k: v for k, v in t.items() if k != "odd"} | {"more": jnp.zeros(4)},
+            "the leaf more must be .*, and there is none",
+        ),
         (lambda t: {k: v for k, v in t.items() if k != "odd"}, "the leaf odd must not be there"),
         (lambda t: t | {"params": {"kernel": jnp.zeros((4, 3)), "half": t["params"]["half"]}}, "params/kernel must be"),
     ],

@@ -267,6 +267,11 @@ def _load(stored: _Stored, template: PyTree) -> PyTree:
     entries, total = leaves.layout(template)
     stored_entries = _checked_tree(stored)["leaves"]
     if difference := leaves.first_difference(stored_entries, entries):
+        if fields := leaves.missing_fields(stored_entries, entries):
+            raise ConfigError(
+                f"{stored.directory} must have the fields {', '.join(fields)}, and another config or version of rlkit "
+                "wrote it without them; use the config and the version (versions.json) of the run, or train it anew"
+            )
         raise ConfigError(f"{stored.directory}: {difference}; use the config that the run was made with")
     if stored_entries != entries:
         tree = stored.directory / "tree.json"

@@ -76,6 +76,17 @@ def first_difference(stored: list[Any], expected: list[dict[str, Any]]) -> str |
     return next((f"the leaf {path} must not be there" for path in by_path), None)
 
 
+def missing_fields(stored: list[Any], expected: list[dict[str, Any]]) -> list[str]:
+    """Return the paths of expected leaves that a stored layout lacks, where the leaves in both agree; else none.
+
+    Args:
+      stored, expected: as for `first_difference`.
+    """
+    paths = {str(entry.get("path")) for entry in stored if isinstance(entry, dict)}
+    missing = [entry["path"] for entry in expected if entry["path"] not in paths]
+    return [] if first_difference(stored, [e for e in expected if e["path"] in paths]) else missing
+
+
 def _is_key(leaf: Any) -> bool:
     """True for typed keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

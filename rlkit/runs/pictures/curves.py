@@ -188,13 +188,14 @@ def plot(
     return targets
 
 
-def draw(run: Path, *, name: str, title: str) -> None:
-    """Write curve.png in a run directory, where there is a learning curve."""
+def draw(run: Path, *, name: str, title: str) -> str | None:
+    """Write curve.png in a run directory; return why not, in words, where there is no learning curve."""
     try:
-        learning_curve = curve(metrics.read(run))
-    except ConfigError:
-        return
+        learning_curve = curve(metrics.read(run), run)
+    except ConfigError as error:
+        return str(error)
     save(figure({name: learning_curve}, title=title), run / "curve.png")
+    return None
 
 
 def save(drawing: Any, target: Path) -> None:

@@ -36,3 +36,10 @@ def name_non_finite(metrics: Mapping[str, Any]) -> str:
         if not np.isfinite(value).all():
             return name
     return "params"
+
+
+def remedy(quantity: str) -> str:
+    """Return what may help where a quantity is not finite, by the name that a program's `name_non_finite` gave it."""
+    if " of environment " in quantity or quantity.startswith(("observations", "rewards")):
+        return "the environment gave it: look for a bug in its reset and step, and train with env_check: true"
+    return "a smaller learning_rate or max_grad_norm may help"
