@@ -1,4 +1,4 @@
-"""rlkit.agents.sac: its three losses by hand in boxes and discrete spaces, the temperature, and what it learns."""
+"""rlkit.agents.sac: the target entropy, the temperature, how it acts, and what it learns."""
 
 from functools import partial
 
@@ -6,151 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sac_batches import BOX, MASKED, OBS, SMALL, B, example, hand_made, losses, make
 
 from rlkit import envs, training
 from rlkit.agents import sac
 from rlkit.agents.common import q_critics
-from rlkit.agents.common.off_policy import Batch, Schedules
-from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
+from rlkit.agents.common.off_policy import Schedules
+from rlkit.spaces import Box, Discrete, MultiDiscrete
 from rlkit.types import ConfigError, Sample, Transition
-
-OBS = Box(-10, 10, (3,))
-MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
-BOX = Box(np.float32([-2, 0]), np.float32([2, 10]))
-SMALL = {"hidden_sizes": (8,), "capacity": 32, "batch_size": 4, "learning_starts": 0, "replay_ratio": 0.25}
-B = 6
-
-
-def example(obs_space, action_space):
-    def zeros(space):
-        shapes = jax.eval_shape(space.sample, jax.random.key(0))
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-    zero, obs = jnp.zeros(()), zeros(obs_space)
-    return Transition(obs, zeros(action_space), zero, zero > 0, zero > 0, obs)
-
-
-def make(obs_space=OBS, action_space=BOX, hyper=None, **settings):
-    """-> agent, static, state. The weights are drawn, for those at the start make all policies and values alike."""
-    agent = sac.make(sac.Config(**(SMALL | settings)), obs_space, action_space)
-
-    @jax.jit
-    def init(key):
-        state = agent.init(sac.Hyper(**(hyper or {})), key, example(obs_space, action_space), 4)
-
-        def redraw(path, x):
-            number = sum(map(ord, jax.tree_util.keystr(path)))
-            return 0.5 * jax.random.normal(jax.random.fold_in(key, number), x.shape)
-
-        networks = {
-            name: jax.tree_util.tree_map_with_path(redraw, state.params[name]) for name in ("policy", "critics")
-        }
-        target = jax.tree.map(lambda x: x + 0.1, networks["critics"])
-        return state.replace(params=state.params | networks, target_params=target)
-
-    return agent, agent.static, init(jax.random.key(0))
-
-
-def hand_made(masked=False, box=True):
-    """A batch with ends, weights, and a next observation that must not be read."""
-    rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
-    next_obs[2] = np.nan
-    if masked:
-        mask = rng.random((2, B, 4)) < 0.6
-        mask[..., 1] = True
-        obs, next_obs = ({"action_mask": m, "obs": x} for m, x in zip(mask, (obs, next_obs), strict=True))
-    action = rng.uniform(BOX.low, BOX.high, (B, 2)) if box else np.full(B, 1)
-    return Batch(
-        obs=obs,
-        action=action.astype(np.float32 if box else np.int32),
-        reward=rng.normal(size=B).astype(np.float32),
-        discount=np.float32([0.9, 0.81, 0.0, 0.9, 0.0, 0.9]),
-        next_obs=next_obs,
-        weight=np.float32([1, 0.5, 0.25, 1, 1, 0]),
-    )
-
-
-def losses(static, state, batch, key):
-    """-> total, priority, metrics, jitted."""
-    total, (priority, metrics) = jax.jit(partial(sac.loss, static))(state.params, state, batch, key)
-    return float(total), np.asarray(priority), metrics
-
-
-def test_the_losses_of_a_box_by_hand():
-    _, static, state = make(hyper={"temperature": 0.3, "target_entropy": -1.5})
-    batch, key, policy, critics = hand_made(), jax.random.key(4), static.networks.policy, static.networks.critics
-    keys = jax.random.split(key)
-    rate = jax.jit(critics.apply)
-
-    def sampled(obs, key):
-        loc, log_std = (np.asarray(x, float) for x in policy.apply(state.params["policy"], obs))
-        noise = np.asarray(jax.random.normal(key, (B, 2)), float)
-        raw = loc + np.exp(log_std) * noise
-        log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
-        return np.tanh(raw).astype(np.float32), log_prob.sum(-1)
-
-    ahead, log_prob = sampled(batch.next_obs, keys[0])
-    bootstrap = np.asarray(rate(state.target_params, batch.next_obs, ahead)).min(0) - 0.3 * log_prob
-    target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * bootstrap)
-    unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], axis=-1)
-    error = np.asarray(rate(state.params["critics"], batch.obs, unit)) - target
-    critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
-    now, log_prob = sampled(batch.obs, keys[1])
-    policy_loss = np.mean(0.3 * log_prob - np.asarray(rate(state.params["critics"], batch.obs, now)).min(0))
-    temperature_loss = np.log(0.3) * (np.mean(-log_prob) + 3.0)
-
-    total, priority, metrics = losses(static, state, batch, key)
-    np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
-    found = metrics["critic_loss"], metrics["policy_loss"], total
-    expected = critic_loss, policy_loss, critic_loss + policy_loss + temperature_loss
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_losses_of_a_discrete_space_by_hand(masked):
-    space = MASKED if masked else OBS
-    _, static, state = make(space, Discrete(4), {"temperature": 0.3})
-    batch, policy, critics = hand_made(masked, box=False), static.networks.policy, static.networks.critics
-
-    def expectation(critic_params, obs):
-        logits = np.asarray(policy.apply(state.params["policy"], obs), float)
-        legal = obs["action_mask"] if masked else np.ones((B, 4), bool)
-        e = np.where(legal, np.exp(logits), 0.0)
-        p = e / e.sum(-1, keepdims=True)
-        entropy = -np.sum(p * np.log(np.where(p > 0, p, 1.0)), axis=-1)
-        return (p * np.asarray(critics.apply(critic_params, obs)).min(0)).sum(-1), entropy, legal.sum(-1)
-
-    value, entropy, _ = expectation(state.target_params, batch.next_obs)
-    target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * (value + 0.3 * entropy))
-    error = np.asarray(critics.apply(state.params["critics"], batch.obs))[:, :, 1] - target
-    critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
-    value, entropy, legal = expectation(state.params["critics"], batch.obs)
-    policy_loss = -np.mean(value + 0.3 * entropy)
-    temperature_loss = np.log(0.3) * np.mean(entropy - 0.7 * np.log(legal))
-
-    total, priority, metrics = losses(static, state, batch, jax.random.key(0))
-    np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
-    found = metrics["critic_loss"], metrics["policy_loss"], total
-    expected = critic_loss, policy_loss, critic_loss + policy_loss + temperature_loss
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize("box", [True, False])
-def test_the_gradients_of_the_three_losses_do_not_meet(box):
-    _, static, state = make(OBS, BOX if box else Discrete(4), {"temperature": 0.3})
-    batch = hand_made(box=box)
-    batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
-
-    def three(params):
-        total, (_, metrics) = sac.loss(static, params, state, batch, jax.random.key(0))
-        critic, policy = metrics["critic_loss"], metrics["policy_loss"]
-        return {"critics": critic, "policy": policy, "log_temperature": total - critic - policy}
-
-    for of, gradient in jax.jit(jax.jacrev(three))(state.params).items():
-        for name, part in gradient.items():
-            sizes = [np.abs(x).max() for x in jax.tree.leaves(part)]
-            assert min(sizes) > 1e-4 if name == of else max(sizes) < 1e-6, (of, name)
 
 
 @pytest.mark.parametrize(("obs_space", "space", "obs", "expected"), [

@@ -1,4 +1,4 @@
-"""The command line: what each command prints, and what a mistake costs."""
+"""The command line: a run trained, resumed, evaluated, drawn and shown, and what a mistake in it costs."""
 
 import importlib
 import json
@@ -17,42 +17,21 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from command_line import TINY, compilations_in, fails
 from PIL import Image
 
 from rlkit import cli
-from rlkit.cli import list as list_command
 from rlkit.cli.compilation_cache import enable_compilation_cache
-from rlkit.cli.overrides import parse_overrides
 from rlkit.cli.report import evaluation_line
-from rlkit.hosts import HostError
 from rlkit.runs import loop, metrics, scores
 from rlkit.runs.checkpoints import checkpoint
-from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.training import Evaluation
-from rlkit.types import ConfigError
-
-TINY = [
-    *("--num_envs", "4", "--num-steps=8", "--total_steps", "64", "--num_minibatches", "1", "--num_epochs", "1"),
-    *("--eval_episodes", "4", "--hidden_sizes", "[8]", "--env_kwargs.max_steps_in_episode", "20"),
-]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compilations_in_a_folder_of_the_tests(tmp_path_factory):
-    """The command line switches a cache on for its process; here it goes to a temporary folder, and off again."""
-    from jax.experimental.compilation_cache import compilation_cache
-
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_numpy_dtype_promotion")
-    before = {name: getattr(jax.config, name) for name in (*names, "jax_persistent_cache_min_entry_size_bytes")}
-    jax.config.update("jax_numpy_dtype_promotion", "standard")  # optax's adam raises a Python float to an int32
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RLKIT_CACHE", str(tmp_path_factory.mktemp("cache") / "xla"))
-        importlib.import_module("gymnax")  # which compiles while it is imported, and JAX opens a cache for it
-        compilation_cache.reset_cache()
+    with compilations_in(tmp_path_factory.mktemp("cache") / "xla"):
         yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +40,6 @@ def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "tiny"
     assert cli.main(["train", "ppo/cartpole", *TINY, "--out", str(path)]) == 0
     return path
-
-
-def fails(capsys, *arguments):
-    """The one line that a mistake prints."""
-    assert cli.main(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert re.fullmatch(r"rlkit: [^\n]+\n", err), err
-    return err
 
 
 def test_train_says_how_good_it_is_and_where_it_lies(tmp_path, monkeypatch, capsys):
@@ -201,98 +171,6 @@ def test_the_command_finds_ones_own_code_in_the_current_folder(tmp_path):
     assert "environment:" in found.stdout
 
 
-def test_list(capsys):
-    assert cli.main(["list"]) == 0
-    words = capsys.readouterr().out.split()
-    assert {"ppo", "CartPole-v1", "Breakout-MinAtar", "ppo/cartpole"} <= set(words)
-    assert {"brax:TASK,", "gymnasium:NAME,"} <= set(words)
-
-
-def test_list_of_a_suite(capsys):
-    assert cli.main(["list", "pgx"]) == 0
-    assert "pgx:tic_tac_toe" in capsys.readouterr().out.split()
-    assert "did you mean 'brax:'" in fails(capsys, "list", "brex")
-
-
-def test_check_compiles_nothing(capsys, monkeypatch):
-    def forbidden(*arguments, **options):
-        raise AssertionError("compiled")
-
-    monkeypatch.setattr(jax.stages.Lowered, "compile", forbidden)
-    monkeypatch.setattr(JaxProgram, "start", forbidden)
-    assert cli.main(["check", "ppo/cartpole", "--seeds", "3"]) == 0
-    out = capsys.readouterr().out
-    assert "500,736 (500,000 rounded up to 489 updates)" in out
-    assert "32 envs x 32 steps = 1,024" in out
-    assert "4 epochs of 4 minibatches of 256 steps" in out
-    assert "3 from 0" in out
-    assert re.search(r"parameters: +[\d,]+ for each seed", out)
-    assert re.search(r"memory: +about [\d.]+ MiB", out)
-
-
-@pytest.mark.parametrize(("words", "said"), [
-    (["c51/cartpole", "--capacity", "800"], "100 of each environment, and an episode of the full 500 does not fit"),
-    (["c51/cartpole", "--v-min", "0", "--v-max", "100", "--gamma", "0.99"],
-     "clipped to 0 to 100; rewards of 0 to 1.01 in every step fit"),
-    (["dqn/rainbow_breakout_minatar"], "by noisy layers alone; the keys epsilon_* have no effect"),
-])  # fmt: skip
-def test_check_warns_of_what_does_not_fit(words, said, capsys):
-    assert cli.main(["check", *words]) == 0
-    assert said in capsys.readouterr().out
-
-
-def test_help_lists_a_configs_keys_with_values_ranges_and_meanings(capsys):
-    assert cli.main(["train", "ppo/cartpole", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"--num_envs 32 +int >= 1.*environments that step at once", out)
-    assert re.search(r"--gamma 0\.98 +float >= 0, <= 1; discount per step", out)
-    assert re.search(r"--torso auto +auto \| mlp \| conv", out)
-    assert re.search(r"--hidden_sizes \[64, 64\] +\[int.*, \.\.\.\]", out)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["train", "ppo/cartpol"], "did you mean 'ppo/cartpole'"),
-        (["train", "ppo/cartpole", "--gama", "0.9"], "did you mean 'gamma'"),
-        (["train", "ppo/cartpole", "--gamma", "2"], "gamma=2 must be"),
-        (["train", "ppo/cartpole", "--gamma"], "--gamma needs a value"),
-        (["train", "ppo/cartpole", "--gamma", "--seed", "1"], "--gamma needs a value"),
-        (["train", "ppo/cartpole", "gamma", "2"], "'gamma' must be a flag"),
-        (["train", "ppo/cartpole", "--gamma", "[1"], "--gamma='[1' must be one YAML value"),
-        (["train", "ppo/cartpole", "--seed", "1", "--seed", "2"], "given twice"),
-        (["train", "ppo/cartpole", "--seeds", "0"], "num_seeds=0"),
-        (["train", "ppo/cartpole", "--num-minibatches", "7"], "num_minibatches=7 must divide"),
-        (["train", "ppo/cartpole", "--env", "Cartpole-v1"], "CartPole-v1"),
-        (["train", "ppo/cartpole", "--env", "MNISTBandit-bsuite"], "downloads"),
-        (["train", "ppo/cartpole", "--wrappers", "[stack]"], "stack"),
-        (["train", "ppo/cartpole", "--out", "/proc/x/y"], "writable"),
-        (["train", "ppo/cartpole", "--init-from", "nowhere"], "nowhere"),
-        (["check", "ppo/cartpole", "--num-minibatches", "7"], "num_minibatches=7 must divide"),
-        (["resume", "nowhere"], "nowhere"),
-        (["eval", "nowhere"], "nowhere"),
-        (["check", "ppo/cartpole", "--tensorboard", "true"], "rlkit-jax[tensorboard]"),
-        (["plot", "nowhere"], "nowhere"),
-        (["render", "nowhere"], "nowhere"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    assert said in fails(capsys, *arguments)
-    assert list(tmp_path.iterdir()) == [], "something was written"
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["trian"], ["train"], ["plot"], ["list", "pgx", "extra"], ["train", "--seed", "3"]]
-)
-def test_usage_errors_exit_with_2(arguments, capsys):
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    assert caught.value.code == 2
-    assert re.fullmatch(r"rlkit[a-z ]*: [^\n]+; see rlkit[a-z ]* --help\n", capsys.readouterr().err)
-
-
 def test_a_truncated_checkpoint_is_one_line(run, tmp_path, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
@@ -301,41 +179,6 @@ def test_a_truncated_checkpoint_is_one_line(run, tmp_path, capsys):
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(UserWarning, match="damaged"):
         assert "leaves.bin" in fails(capsys, "eval", str(copy))
-
-
-def test_negative_and_infinite_values_are_values():
-    values, special = parse_overrides(["--a", "-1", "--b=-.inf", "--c", "null", "--out", "3"], ("out",))
-    assert values == {"a": -1, "b": float("-inf"), "c": None}
-    assert special == {"out": "3"}
-
-
-def test_exit_codes(monkeypatch, capsys):
-    def failing(error):
-        def command(options):
-            raise error
-
-        return command
-
-    for error, code in [
-        (ConfigError("x=1 must be 2; try 2"), 2),
-        (loop.NonFiniteError("loss is not finite"), 1),
-        (HostError("environment 3 failed"), 1),
-        (OSError(28, "No space left on device", "/runs/x"), 1),
-        (KeyboardInterrupt(), 130),
-    ]:
-        monkeypatch.setattr(list_command, "run", failing(error))
-        assert cli.main(["list"]) == code
-        err = capsys.readouterr().err
-        assert len(err.splitlines()) == 1
-        assert err.startswith("rlkit: ")
-    with monkeypatch.context() as patch:  # as where a command needs no training
-        patch.delitem(sys.modules, "rlkit.runs.loop")
-        patch.setattr(list_command, "run", failing(HostError("environment 3 failed")))
-        assert cli.main(["list"]) == 1
-        assert capsys.readouterr().err == "rlkit: environment 3 failed\n"
-    monkeypatch.setattr(list_command, "run", failing(ZeroDivisionError("a bug")))
-    with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback
-        cli.main(["list"])
 
 
 @pytest.mark.thorough

@@ -3,15 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
-import host_envs
 import numpy as np
 import psutil
 import pytest
+from pool_scripts import POOL, STEP, script
 
 from rlkit import hosts
 from rlkit.hosts import orphans
@@ -217,25 +215,6 @@ def test_the_orphan_killer_ends_where_another_process_holds_its_pipe(monkeypatch
         started.kill()
         started.wait()
         closing.join()
-
-
-def script(code):
-    return subprocess.Popen(
-        [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(Path(host_envs.__file__).parent)!r})\n{code}"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-POOL = """
-import signal, time, numpy as np
-from rlkit import hosts
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in a background job
-pool = hosts.make("host_envs:Breaks", num_envs=3, num_workers=3, how={how!r}, timeout=600)
-pool.reset()
-print(*(p.popen.pid for p in pool.workers.processes), flush=True)
-"""
-STEP = "for _ in range(9): pool.step(np.zeros(3, np.int32))\n"
 
 
 @pytest.mark.thorough

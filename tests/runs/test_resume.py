@@ -1,7 +1,5 @@
 """Runs resume to the bit, compile once, and stop where something is not finite."""
 
-import errno
-import fcntl
 import math
 import os
 import signal
@@ -157,59 +155,6 @@ def test_a_run_is_trained_by_one_process_at_a_time(trained, tmp_path):
     loop.resume(tmp_path / "run", show=False)
     assert without_clock(tmp_path / "run") == without_clock(trained[0].run)
     assert not (tmp_path / "run" / run_directory.LOCK).exists()
-
-
-LOCKER = """
-import os, sys, time
-from pathlib import Path
-from rlkit.runs import run_directory
-run = Path(sys.argv[1])
-with run_directory.locked(run):
-    if not os.fork():
-        time.sleep(60)
-        os._exit(0)
-with run_directory.locked(run):  # whatever was forked meanwhile
-    worker = __import__("subprocess").Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    print("locked", flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.thorough
-def test_a_lock_dies_with_its_process_and_not_with_the_children(tmp_path):
-    command = [sys.executable, "-c", LOCKER, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == b"locked\n"
-        with pytest.raises(ConfigError, match="another process trains it"), run_directory.locked(tmp_path):
-            pass
-        process.kill()
-        process.wait()
-        with run_directory.locked(tmp_path):
-            assert (tmp_path / run_directory.LOCK).exists()
-        assert not (tmp_path / run_directory.LOCK).exists()
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.stdout.close()
-        process.wait()
-
-
-@pytest.mark.thorough
-def test_where_there_are_no_locks_runs_go_on(tmp_path, monkeypatch):
-    def none(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", none)
-    with run_directory.locked(tmp_path):
-        pass
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    with run_directory.locked(tmp_path):
-        pass
-    (tmp_path / run_directory.LOCK).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"must have a writable \.lock"), run_directory.locked(tmp_path):
-        pass
-    assert not (tmp_path / "elsewhere").exists()
 
 
 CHILD = """

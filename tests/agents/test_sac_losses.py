@@ -1,0 +1,85 @@
+"""rlkit.agents.sac: its three losses by hand in boxes and discrete spaces, and their gradients."""
+
+import jax
+import numpy as np
+import pytest
+from sac_batches import BOX, MASKED, OBS, B, hand_made, losses, make
+
+from rlkit.agents import sac
+from rlkit.spaces import Discrete
+
+
+def test_the_losses_of_a_box_by_hand():
+    _, static, state = make(hyper={"temperature": 0.3, "target_entropy": -1.5})
+    batch, key, policy, critics = hand_made(), jax.random.key(4), static.networks.policy, static.networks.critics
+    keys = jax.random.split(key)
+    rate = jax.jit(critics.apply)
+
+    def sampled(obs, key):
+        loc, log_std = (np.asarray(x, float) for x in policy.apply(state.params["policy"], obs))
+        noise = np.asarray(jax.random.normal(key, (B, 2)), float)
+        raw = loc + np.exp(log_std) * noise
+        log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
+        return np.tanh(raw).astype(np.float32), log_prob.sum(-1)
+
+    ahead, log_prob = sampled(batch.next_obs, keys[0])
+    bootstrap = np.asarray(rate(state.target_params, batch.next_obs, ahead)).min(0) - 0.3 * log_prob
+    target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * bootstrap)
+    unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], axis=-1)
+    error = np.asarray(rate(state.params["critics"], batch.obs, unit)) - target
+    critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
+    now, log_prob = sampled(batch.obs, keys[1])
+    policy_loss = np.mean(0.3 * log_prob - np.asarray(rate(state.params["critics"], batch.obs, now)).min(0))
+    temperature_loss = np.log(0.3) * (np.mean(-log_prob) + 3.0)
+
+    total, priority, metrics = losses(static, state, batch, key)
+    np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
+    found = metrics["critic_loss"], metrics["policy_loss"], total
+    expected = critic_loss, policy_loss, critic_loss + policy_loss + temperature_loss
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_losses_of_a_discrete_space_by_hand(masked):
+    space = MASKED if masked else OBS
+    _, static, state = make(space, Discrete(4), {"temperature": 0.3})
+    batch, policy, critics = hand_made(masked, box=False), static.networks.policy, static.networks.critics
+
+    def expectation(critic_params, obs):
+        logits = np.asarray(policy.apply(state.params["policy"], obs), float)
+        legal = obs["action_mask"] if masked else np.ones((B, 4), bool)
+        e = np.where(legal, np.exp(logits), 0.0)
+        p = e / e.sum(-1, keepdims=True)
+        entropy = -np.sum(p * np.log(np.where(p > 0, p, 1.0)), axis=-1)
+        return (p * np.asarray(critics.apply(critic_params, obs)).min(0)).sum(-1), entropy, legal.sum(-1)
+
+    value, entropy, _ = expectation(state.target_params, batch.next_obs)
+    target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * (value + 0.3 * entropy))
+    error = np.asarray(critics.apply(state.params["critics"], batch.obs))[:, :, 1] - target
+    critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
+    value, entropy, legal = expectation(state.params["critics"], batch.obs)
+    policy_loss = -np.mean(value + 0.3 * entropy)
+    temperature_loss = np.log(0.3) * np.mean(entropy - 0.7 * np.log(legal))
+
+    total, priority, metrics = losses(static, state, batch, jax.random.key(0))
+    np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
+    found = metrics["critic_loss"], metrics["policy_loss"], total
+    expected = critic_loss, policy_loss, critic_loss + policy_loss + temperature_loss
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("box", [True, False])
+def test_the_gradients_of_the_three_losses_do_not_meet(box):
+    _, static, state = make(OBS, BOX if box else Discrete(4), {"temperature": 0.3})
+    batch = hand_made(box=box)
+    batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
+
+    def three(params):
+        total, (_, metrics) = sac.loss(static, params, state, batch, jax.random.key(0))
+        critic, policy = metrics["critic_loss"], metrics["policy_loss"]
+        return {"critics": critic, "policy": policy, "log_temperature": total - critic - policy}
+
+    for of, gradient in jax.jit(jax.jacrev(three))(state.params).items():
+        for name, part in gradient.items():
+            sizes = [np.abs(x).max() for x in jax.tree.leaves(part)]
+            assert min(sizes) > 1e-4 if name == of else max(sizes) < 1e-6, (of, name)

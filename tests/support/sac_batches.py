@@ -1,0 +1,74 @@
+"""A small agent of SAC, a batch made by hand, and the three losses of the one on the other."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit.agents import sac
+from rlkit.agents.common.off_policy import Batch
+from rlkit.spaces import Box, Dict
+from rlkit.types import Transition
+
+OBS = Box(-10, 10, (3,))
+MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
+BOX = Box(np.float32([-2, 0]), np.float32([2, 10]))
+SMALL = {"hidden_sizes": (8,), "capacity": 32, "batch_size": 4, "learning_starts": 0, "replay_ratio": 0.25}
+B = 6
+
+
+def example(obs_space, action_space):
+    def zeros(space):
+        shapes = jax.eval_shape(space.sample, jax.random.key(0))
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    zero, obs = jnp.zeros(()), zeros(obs_space)
+    return Transition(obs, zeros(action_space), zero, zero > 0, zero > 0, obs)
+
+
+def make(obs_space=OBS, action_space=BOX, hyper=None, **settings):
+    """-> agent, static, state. The weights are drawn, for those at the start make all policies and values alike."""
+    agent = sac.make(sac.Config(**(SMALL | settings)), obs_space, action_space)
+
+    @jax.jit
+    def init(key):
+        state = agent.init(sac.Hyper(**(hyper or {})), key, example(obs_space, action_space), 4)
+
+        def redraw(path, x):
+            number = sum(map(ord, jax.tree_util.keystr(path)))
+            return 0.5 * jax.random.normal(jax.random.fold_in(key, number), x.shape)
+
+        networks = {
+            name: jax.tree_util.tree_map_with_path(redraw, state.params[name]) for name in ("policy", "critics")
+        }
+        target = jax.tree.map(lambda x: x + 0.1, networks["critics"])
+        return state.replace(params=state.params | networks, target_params=target)
+
+    return agent, agent.static, init(jax.random.key(0))
+
+
+def hand_made(masked=False, box=True):
+    """A batch with ends, weights, and a next observation that must not be read."""
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
+    next_obs[2] = np.nan
+    if masked:
+        mask = rng.random((2, B, 4)) < 0.6
+        mask[..., 1] = True
+        obs, next_obs = ({"action_mask": m, "obs": x} for m, x in zip(mask, (obs, next_obs), strict=True))
+    action = rng.uniform(BOX.low, BOX.high, (B, 2)) if box else np.full(B, 1)
+    return Batch(
+        obs=obs,
+        action=action.astype(np.float32 if box else np.int32),
+        reward=rng.normal(size=B).astype(np.float32),
+        discount=np.float32([0.9, 0.81, 0.0, 0.9, 0.0, 0.9]),
+        next_obs=next_obs,
+        weight=np.float32([1, 0.5, 0.25, 1, 1, 0]),
+    )
+
+
+def losses(static, state, batch, key):
+    """-> total, priority, metrics, jitted."""
+    total, (priority, metrics) = jax.jit(partial(sac.loss, static))(state.params, state, batch, key)
+    return float(total), np.asarray(priority), metrics

@@ -1,0 +1,19 @@
+"""A small network of an actor and critics."""
+
+from rlkit.networks import actor_critic
+from rlkit.spaces import Box
+
+
+def small_settings(**settings):
+    return {
+        "obs_space": Box(-1, 1, (3,)), "policy_size": 2, "real_valued": False, "torso": "mlp", "hidden_sizes": (8, 8),
+        "channels": (4,), "activation": "tanh", "layer_norm": False, "shared_torso": False, "recurrent": "none",
+        "memory_size": 4, "log_std_init": -1.0, "gsde": False, "compute_dtype": "float32", **settings,
+    }  # fmt: skip
+
+
+def small_network(**settings):
+    """-> the module, and as a network."""
+    network = actor_critic.actor_critic(**small_settings(**settings))
+    parts = network.parts[0] if network.parts else network.apply
+    return (parts.func if network.parts else parts).__self__, network
