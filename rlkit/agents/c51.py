@@ -32,6 +32,8 @@ from rlkit.ops.distributional import categorical_cross_entropy, categorical_targ
 from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, PyTree, Sample, Transition
 
+Return = Annotated[float, Interval(ge=-1e12, le=1e12)]  # the atoms between two of them are finite in float32
+
 
 class Config(OffPolicyConfig, TorsoConfig):
     """Static settings."""
@@ -39,9 +41,9 @@ class Config(OffPolicyConfig, TorsoConfig):
     double: bool = True
     dueling: bool = False
     noisy: bool = Field(False, description="learned noise in the heads explores, and epsilon is off")
-    num_atoms: Annotated[int, Interval(ge=2)] = Field(51, description="of the distribution of returns")
-    v_min: float = Field(-10.0, description="the return at the lowest atom")
-    v_max: float = Field(10.0, description="the return at the highest atom")
+    num_atoms: Annotated[int, Interval(ge=2, le=2**20)] = Field(51, description="of the distribution of returns")
+    v_min: Return = Field(-10.0, description="the return at the lowest atom")
+    v_max: Return = Field(10.0, description="the return at the highest atom")
 
     @model_validator(mode="after")
     def _ordered(self) -> "Config":

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Annotated
 
 from annotated_types import Interval
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from rlkit.agents import td3
+from rlkit.agents.common.config import Count, NumCritics
 from rlkit.agents.common.hyper import FiniteNonNegative
 from rlkit.types import Scalar
 
@@ -22,8 +23,8 @@ make = partial(td3.make, name="ddpg")
 class Config(td3.Config):
     """Static settings."""
 
-    num_critics: PositiveInt = Field(1, description="of which the least value is taken")
-    policy_delay: PositiveInt = Field(1, description="gradient steps of the critics for each of the policy")
+    num_critics: NumCritics = Field(1, description="of which the least value is taken")
+    policy_delay: Count = Field(1, description="gradient steps of the critics for each of the policy")
 
 
 class Hyper(td3.Hyper):

@@ -27,10 +27,10 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
 from flax import struct
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from rlkit.agents.common import exploration, normalization, off_policy, validation
-from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig
+from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
@@ -50,10 +50,10 @@ class Config(OffPolicyConfig, TorsoConfig):
     double: bool = Field(False, description="the online network selects the next action; not with munchausen")
     dueling: bool = False
     munchausen: bool = Field(False, description="a bonus for the log-probability of the action, and soft targets")
-    num_quantiles: PositiveInt = Field(64, description="N, fractions of a transition whose quantiles learn")
-    num_target_quantiles: PositiveInt = Field(64, description="N', fractions of a transition's target")
-    num_value_quantiles: PositiveInt = Field(32, description="K, fractions whose mean is the value of an action")
-    num_cosines: PositiveInt = Field(64, description="n, cosines in the embedding of a fraction")
+    num_quantiles: Width = Field(64, description="N, fractions of a transition whose quantiles learn")
+    num_target_quantiles: Width = Field(64, description="N', fractions of a transition's target")
+    num_value_quantiles: Width = Field(32, description="K, fractions whose mean is the value of an action")
+    num_cosines: Width = Field(64, description="n, cosines in the embedding of a fraction")
 
     @model_validator(mode="after")
     def _one_next_policy(self) -> "Config":

@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 from annotated_types import Interval
 from flax import struct
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
-from rlkit.agents.common.config import Activation, GaussianPolicyConfig, MinibatchConfig, TorsoConfig
+from rlkit.agents.common.config import Activation, GaussianPolicyConfig, MinibatchConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
@@ -40,7 +40,7 @@ class Config(MinibatchConfig, GaussianPolicyConfig, TorsoConfig):
     activation: Activation = "tanh"
     shared_torso: bool = Field(False, description="one torso for policy and value instead of two")
     recurrent: Literal["none", "gru", "lstm"] = "none"
-    memory_size: PositiveInt = Field(64, description="units of the recurrent core")
+    memory_size: Width = Field(64, description="units of the recurrent core")
     squash: bool = Field(False, description="tanh normal instead of a clipped normal, for a Box")
     old_log_prob: Literal["recompute", "collected"] = Field("recompute", description="collected: when data is older")
     recompute_advantage: bool = Field(False, description="estimate the advantages anew in each epoch")

@@ -15,10 +15,10 @@ from typing import Annotated, Any, NamedTuple
 import jax.numpy as jnp
 from annotated_types import Interval
 from flax import struct
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from rlkit.agents.common import exploration, minibatches, normalization, q_learning, validation
-from rlkit.agents.common.config import MinibatchConfig, TorsoConfig
+from rlkit.agents.common.config import Count, MinibatchConfig, TorsoConfig
 from rlkit.agents.common.hyper import (
     EpsilonHyper,
     FiniteNonNegative,
@@ -44,7 +44,7 @@ class Config(MinibatchConfig, TorsoConfig):
 
     layer_norm: bool = Field(True, description="after each dense layer; convolutions have none")
     dueling: bool = False
-    num_epochs: PositiveInt = 2
+    num_epochs: Count = 2
 
 
 class Hyper(OptimizerHyper, EpsilonHyper):

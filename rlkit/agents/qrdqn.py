@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-from annotated_types import Interval
 from flax import struct
 from pydantic import Field
 
 from rlkit.agents.common import exploration, normalization, off_policy, q_learning
-from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig
+from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
@@ -33,7 +32,7 @@ class Config(OffPolicyConfig, TorsoConfig):
     double: bool = True
     dueling: bool = False
     noisy: bool = Field(False, description="learned noise in the heads explores, and epsilon is off")
-    num_quantiles: Annotated[int, Interval(ge=1)] = Field(51, description="of the distribution of returns")
+    num_quantiles: Width = Field(51, description="of the distribution of returns")
 
 
 class Hyper(OffPolicyHyper, EpsilonHyper):

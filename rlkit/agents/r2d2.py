@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
 from flax import struct
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from rlkit import replay
 from rlkit.agents.common import exploration, normalization, off_policy, validation
-from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig
+from rlkit.agents.common.config import Count, OffPolicyConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import ReplayState, Schedules
@@ -45,14 +45,14 @@ from rlkit.types import Agent, Array, Key, Network, PyTree, Sample, Scalar, Tran
 class Config(OffPolicyConfig, TorsoConfig):
     """Static settings."""
 
-    batch_size: PositiveInt = Field(32, description="sequences of a gradient step")
+    batch_size: Count = Field(32, description="sequences of a gradient step")
     replay: Literal["uniform", "prioritized"] = "prioritized"
     alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(0.9, description="exponent of the priorities")
-    n_step: PositiveInt = Field(5, description="rewards in a target before it bootstraps")
+    n_step: Count = Field(5, description="rewards in a target before it bootstraps")
     recurrent: Literal["gru", "lstm"] = "lstm"
-    memory_size: PositiveInt = Field(64, description="units of the recurrent core")
-    burn_in: int = Field(8, ge=0, description="rows of a sequence that only warm the memory up")
-    unroll_len: PositiveInt = Field(16, description="rows of a sequence that are learned from")
+    memory_size: Width = Field(64, description="units of the recurrent core")
+    burn_in: int = Field(8, ge=0, lt=2**31, description="rows of a sequence that only warm the memory up")
+    unroll_len: Count = Field(16, description="rows of a sequence that are learned from")
     double: bool = True
     dueling: bool = True
     rescale: bool = Field(True, description="learn the values in the compressed scale h")

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
 from flax import struct
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from rlkit.agents.common import exploration, normalization, off_policy, q_critics, validation
-from rlkit.agents.common.config import QCriticConfig
+from rlkit.agents.common.config import Count, QCriticConfig
 from rlkit.agents.common.hyper import ActorCriticHyper, FiniteNonNegative, FinitePositive, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
@@ -35,7 +35,7 @@ from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 class Config(QCriticConfig):
     """Static settings."""
 
-    policy_delay: PositiveInt = Field(2, description="gradient steps of the critics for each of the policy")
+    policy_delay: Count = Field(2, description="gradient steps of the critics for each of the policy")
     behavior_cloning: bool = Field(False, description="imitate the data too, to learn from a dataset alone")
 
 

@@ -184,7 +184,7 @@ def check_keywords(name: str, kwargs: Mapping[str, Any], known: Iterable[str]) -
         if key not in known:
             all_names = f"; it has {', '.join(known) or 'no parameters'}"
             remedy = did_you_mean(key, known, cutoff=0.5) or all_names
-            raise ConfigError(f"{key}={value!r} is not a parameter of env {name!r}{remedy}")
+            raise ConfigError(f"{shown(key)}={shown(repr(value))} is not a parameter of env {name!r}{remedy}")
 
 
 def replace_params(name: str, params: Any, values: Mapping[str, Any]) -> Any:
@@ -195,6 +195,8 @@ def replace_params(name: str, params: Any, values: Mapping[str, Any]) -> Any:
     """
     check_keywords(name, values, params.__dataclass_fields__)
     converted = {key: convert(getattr(params, key), value, f"{name}.{key}") for key, value in values.items()}
+    if (length := values.get("max_steps_in_episode", 1)) < 1:
+        raise ConfigError(f"{name}.max_steps_in_episode={length} must be at least 1; try 1000")
     return params.replace(**converted)
 
 
@@ -212,8 +214,23 @@ def convert(default: Any, value: Any, field: str) -> Any:
         fits = False
     if not fits:
         shape = f" in each of {list(expected.shape)} entries" if expected.shape else ""
-        raise ConfigError(f"{field}={value!r} must be {rule}{shape}; its default is {default}")
+        raise ConfigError(f"{field}={shown(repr(value))} must be {rule}{shape}; its default is {default}")
+    _check_32_bits(given, f"{field}={shown(repr(value))}")
     return type(default)(value) if isinstance(default, bool | int | float) else jnp.asarray(value, default.dtype)
+
+
+def _check_32_bits(given: np.ndarray, described: str) -> None:
+    """Raise a ConfigError where a number is beyond int32 or float32, the types that JAX computes with."""
+    if given.dtype.kind in "iu" and given.size and (given.min() < -(2**31) or given.max() >= 2**31):
+        raise ConfigError(f"{described} must be within the range of int32; try {2**31 - 1}")
+    with np.errstate(over="ignore"):
+        if given.dtype.kind == "f" and (np.isinf(given.astype(np.float32)) != np.isinf(given)).any():
+            raise ConfigError(f"{described} must be within the range of float32; try 1e30 or .inf")
+
+
+def shown(text: str) -> str:
+    """Text of a user, cut where it is long, for an error message."""
+    return text if len(text) <= 60 else f"{text[:50]}..."
 
 
 def positive_integer(field: str, value: int) -> int:

@@ -63,7 +63,7 @@ def names() -> list[str]:
     return [name for name in _gymnax().registered_envs if name not in CANNOT_RUN]
 
 
-def make(name: str, **kwargs: Any) -> tuple[GymnaxEnv, Any]:
+def make(name: str, /, **kwargs: Any) -> tuple[GymnaxEnv, Any]:
     """Make a gymnax environment and its parameters.
 
     Args:

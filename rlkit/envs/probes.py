@@ -240,7 +240,7 @@ PROBES: dict[str, type[Probe]] = {
 }
 
 
-def make(name: str, **kwargs: Any) -> tuple[Probe, tuple[()]]:
+def make(name: str, /, **kwargs: Any) -> tuple[Probe, tuple[()]]:
     """Make a probe and its (empty) parameters, by a name in `PROBES`; kwargs are the probe's fields.
 
     Raises:

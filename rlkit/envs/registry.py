@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlkit.envs import gymnax, probes, wrappers
-from rlkit.envs.adapter import suggestion
+from rlkit.envs.adapter import shown, suggestion
 from rlkit.envs.suites import brax, craftax, jumanji, pgx, playground, xland
 from rlkit.names import did_you_mean
 from rlkit.types import ConfigError, Env
@@ -43,7 +43,7 @@ def names(suite: str | None = None) -> list[str]:
     return [f"{suite}:{task}" for task in _suite(suite, suite).names()]
 
 
-def make(name: str, **kwargs: Any) -> tuple[Env, Any]:
+def make(name: str, /, **kwargs: Any) -> tuple[Env, Any]:
     """Make an environment and its parameters, by name.
 
     Args:
@@ -87,7 +87,8 @@ def wrap(env: Env, specs: Sequence[str]) -> Env:
         the environment.
     """
     for spec in specs:
-        name, colon, argument = str(spec).partition(":")
+        spec = shown(str(spec))
+        name, colon, argument = spec.partition(":")
         if name not in _WRAPPERS:
             remedy = did_you_mean(name, _WRAPPERS, cutoff=0.4) or f"; try {', '.join(_WRAPPERS)}"
             raise ConfigError(f"wrapper={spec!r} is not known{remedy}")

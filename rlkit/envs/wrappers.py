@@ -5,6 +5,7 @@ the first observation of an episode does not depend on the episode before. A wra
 state of the wrapped environment in the field `env_state`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from rlkit.types import Array, ConfigError, Env, Key, PyTree
 # The most that a wrapper's `n` may be: stacked frames are operands of one concatenation, repeated steps have a key
 # each, and the steps of an episode are counted in int32.
 MAX_FRAMES, MAX_REPEATS, MAX_STEPS = 1024, 2**16, 2**31 - 1
+MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays on the host
 
 Step = tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]
 
@@ -157,6 +159,11 @@ class FrameStack(Wrapper):
     def _space(self, space: Space) -> Space:
         if not isinstance(space, Box) or not space.shape:
             raise ConfigError(f"wrapper frame_stack needs arrays with an axis, got {space}; put flatten before it")
+        if self.n * math.prod(space.shape) > MAX_NUMBERS:
+            raise ConfigError(
+                f"wrapper frame_stack: n={self.n} makes observations of {self.n * math.prod(space.shape)} numbers, and "
+                f"at most {MAX_NUMBERS} are supported; stack fewer"
+            )
         low, high = (np.concatenate([bound] * self.n, -1) for bound in (space.low, space.high))
         return Box(low, high, dtype=space.dtype)
 

@@ -48,6 +48,8 @@ def _describe(program: Program) -> str:
         + (f" of {limit / 2**20:,.0f}" if limit else "")
         + ", without the update's temporaries",
     }
+    if run.dataset is None and (starts := getattr(config.agent, "learning_starts", 0)) > steps:
+        rows["an update"] += f"; warning: none before learning_starts={starts:,}, so that this run learns nothing"
     return "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from rlkit.runs.programs.protocol import Program
+from rlkit.runs.programs.replay_state import split
 from rlkit.types import ConfigError
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -31,8 +32,10 @@ def require(program: Program) -> None:
     needed, limit = program.num_bytes, available()
     if limit is None or needed <= limit:
         return
-    run, capacity = program.config.run, program.config.agent.replay_capacity
-    field = f"capacity={capacity}" if capacity is not None else f"num_envs={run.num_envs}"
+    run, agent = program.config.run, program.config.agent
+    field = f"num_envs={run.num_envs}" if agent.replay_capacity is None else f"capacity={agent.replay_capacity}"
+    if 4 * tree_num_bytes(split(program.template.agent)[0]) > needed:  # a state is there twice
+        field = f"hidden_sizes={list(agent.hidden_sizes)}"
     raise ConfigError(
         f"{field} with num_seeds={run.num_seeds} needs about {needed / 2**30:.1f} GiB, and the device has "
         f"{limit / 2**30:.1f} GiB; lower it, or train fewer seeds at a time"

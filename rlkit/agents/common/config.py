@@ -6,12 +6,15 @@ from fractions import Fraction
 from typing import Annotated, ClassVar, Literal, Self
 
 from annotated_types import Interval
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlkit.ops.schedules import Schedule
 from rlkit.types import ConfigError
 
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
+Count = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # of steps and batches, which are counted in int32
+Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's arrays
+NumCritics = Annotated[int, Interval(ge=1, le=64)]  # one network after another in the program, which grows with them
 
 
 class AgentConfig(BaseModel):
@@ -75,8 +78,8 @@ class TorsoConfig(AgentConfig):
     """Static: the network that computes features of an observation."""
 
     torso: Literal["auto", "mlp", "conv"] = Field("auto", description="auto takes conv for one image [H, W, C]")
-    hidden_sizes: tuple[PositiveInt, ...] = Field((64, 64), description="dense layers of a torso")
-    channels: tuple[PositiveInt, ...] = Field((16,), description="3x3 filters of each convolution")
+    hidden_sizes: tuple[Width, ...] = Field((64, 64), description="dense layers of a torso")
+    channels: tuple[Width, ...] = Field((16,), description="3x3 filters of each convolution")
     activation: Activation = "relu"
     layer_norm: bool = Field(False, description="after each dense layer; convolutions have none")
     compute_dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the torsos; losses stay float32")
@@ -94,7 +97,9 @@ class GaussianPolicyConfig(BaseModel):
         "sac, as the features add up: at 0 many actions lie at a bound",
     )
     gsde: bool = Field(False, description="state-dependent exploration, held over steps, for a Box")
-    gsde_steps: int = Field(0, ge=0, description="steps until its noise is drawn anew; 0 holds it for the episode")
+    gsde_steps: int = Field(
+        0, ge=0, lt=2**31, description="steps until its noise is drawn anew; 0 holds it for the episode"
+    )
 
     @property
     def initial_log_std(self) -> float:
@@ -107,9 +112,9 @@ class GaussianPolicyConfig(BaseModel):
 class MinibatchConfig(AgentConfig):
     """Static: how an on-policy agent divides a rollout into minibatches."""
 
-    num_epochs: PositiveInt = 4
-    num_minibatches: PositiveInt = 4
-    chunk_size: PositiveInt | None = Field(8192, description="rows that pass the network at once; null for all")
+    num_epochs: Count = 4
+    num_minibatches: Count = 4
+    chunk_size: Count | None = Field(8192, description="rows that pass the network at once; null for all")
 
     @property
     def whole_sequences(self) -> bool:
@@ -120,7 +125,8 @@ class MinibatchConfig(AgentConfig):
         """Raise a ConfigError where a rollout of this size cannot be divided into minibatches."""
         rows, of = (num_envs, "num_envs") if self.whole_sequences else (num_envs * num_steps, "num_envs * num_steps")
         if rows % self.num_minibatches:
-            divisors = [d for d in range(1, rows + 1) if rows % d == 0]
+            small = [d for d in range(1, math.isqrt(rows) + 1) if rows % d == 0]
+            divisors = sorted({*small, *(rows // d for d in small)})
             below = [d for d in divisors if d < self.num_minibatches][-1:]
             above = [d for d in divisors if d > self.num_minibatches][:1]
             remedy = " or ".join(str(d) for d in below + above)
@@ -137,23 +143,23 @@ class MinibatchConfig(AgentConfig):
 class OffPolicyConfig(AgentConfig):
     """Static: replay buffer and gradient steps of an off-policy agent."""
 
-    capacity: PositiveInt = Field(100_000, description="steps that the replay buffer holds, of all environments")
+    capacity: Count = Field(100_000, description="steps that the replay buffer holds, of all environments")
     store_obs_once: bool = Field(False, description="keep next_obs as the next step's obs: half the memory")
-    batch_size: PositiveInt = Field(128, description="items of a gradient step")
+    batch_size: Count = Field(128, description="items of a gradient step")
     replay_ratio: Annotated[float, Interval(gt=0.0, le=1e4)] = Field(
         1.0, description="gradient steps for each environment step; a whole number for each rollout"
     )
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(
         1000, description="environment steps before the first gradient step"
     )
-    target_every: PositiveInt | None = Field(
+    target_every: Count | None = Field(
         None,
         description="environment steps between updates of the target network, which copy it (tau: 1) unless tau is "
         "given; null for every gradient step",
     )
     replay: Literal["uniform", "prioritized"] = "uniform"
     alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(0.6, description="exponent of the priorities")
-    n_step: PositiveInt = Field(1, description="rewards in a target before it bootstraps")
+    n_step: Count = Field(1, description="rewards in a target before it bootstraps")
 
     @property
     def item_length(self) -> int:
@@ -211,6 +217,6 @@ class OffPolicyConfig(AgentConfig):
 class QCriticConfig(OffPolicyConfig, TorsoConfig):
     """Static: an off-policy agent with a policy and critics of actions."""
 
-    hidden_sizes: tuple[PositiveInt, ...] = Field((256, 256), description="dense layers of a torso")
-    batch_size: PositiveInt = Field(256, description="items of a gradient step")
-    num_critics: PositiveInt = Field(2, description="of which the least value is taken")
+    hidden_sizes: tuple[Width, ...] = Field((256, 256), description="dense layers of a torso")
+    batch_size: Count = Field(256, description="items of a gradient step")
+    num_critics: NumCritics = Field(2, description="of which the least value is taken")

@@ -64,7 +64,7 @@ def names() -> list[str]:
     return sorted(set(library("brax.envs", "brax")._envs) - {"fast", *CANNOT_RUN})  # fast is for Brax's own tests
 
 
-def make(task: str, *, max_steps_in_episode: int = 1000, **kwargs: Any) -> tuple[PhysicsEnv, TimeLimitParams]:
+def make(task: str, /, *, max_steps_in_episode: int = 1000, **kwargs: Any) -> tuple[PhysicsEnv, TimeLimitParams]:
     """Make a Brax environment and its parameters.
 
     Args:

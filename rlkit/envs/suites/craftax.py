@@ -13,7 +13,7 @@ def names() -> list[str]:
     return list(_NAMES)
 
 
-def make(task: str, **kwargs: Any) -> tuple[legacy.FiveValues, Any]:
+def make(task: str, /, **kwargs: Any) -> tuple[legacy.FiveValues, Any]:
     """Make a Craftax environment and its parameters.
 
     A new world is generated in every step, since any step may be an episode's last.

@@ -60,7 +60,7 @@ def names() -> list[str]:
     return [name for name in library("jumanji", "jumanji").registered_environments() if name not in CANNOT_RUN]
 
 
-def make(task: str, **kwargs: Any) -> tuple[JumanjiEnv, tuple[()]]:
+def make(task: str, /, **kwargs: Any) -> tuple[JumanjiEnv, tuple[()]]:
     """Make an environment of Jumanji and its (empty) parameters.
 
     Args:

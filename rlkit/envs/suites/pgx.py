@@ -88,7 +88,7 @@ def names() -> list[str]:
     return list(library("pgx", "pgx").available_envs())
 
 
-def make(task: str, **kwargs: Any) -> tuple[PgxEnv, tuple[()]]:
+def make(task: str, /, **kwargs: Any) -> tuple[PgxEnv, tuple[()]]:
     """Make a game of pgx and its (empty) parameters.
 
     Args:

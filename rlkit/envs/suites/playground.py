@@ -12,7 +12,7 @@ def names() -> list[str]:
     return sorted(_playground().registry.ALL_ENVS)
 
 
-def make(task: str, *, max_steps_in_episode: int | None = None, **kwargs: Any) -> tuple[PhysicsEnv, TimeLimitParams]:
+def make(task: str, /, *, max_steps_in_episode: int | None = None, **kwargs: Any) -> tuple[PhysicsEnv, TimeLimitParams]:
     """Make a MuJoCo Playground environment and its parameters.
 
     Args:

@@ -51,7 +51,7 @@ def names() -> list[str]:
     return list(library("xminigrid", "xland").registered_environments())
 
 
-def make(task: str, **kwargs: Any) -> tuple[XLandEnv, Any]:
+def make(task: str, /, **kwargs: Any) -> tuple[XLandEnv, Any]:
     """Make an environment of XLand-MiniGrid and its parameters.
 
     Without a ruleset the XLand tasks have no goal. XLand-MiniGrid downloads benchmarks of rulesets itself; one that you

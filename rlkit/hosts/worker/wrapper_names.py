@@ -9,6 +9,7 @@ from typing import Any
 from rlkit.names import did_you_mean
 
 _OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_OF_JAX = ("flatten", "hide_velocity", "clip_action", "sticky_action")  # of `envs.wrap` alone, so not modules
 # By name: the class in `wrappers`, the types of its arguments, and an example.
 _WRAPPERS: dict[str, tuple[str, tuple[type, ...], str]] = {
     "frame_stack": ("FrameStack", (int,), "frame_stack:4"),
@@ -21,7 +22,7 @@ _WRAPPERS: dict[str, tuple[str, tuple[type, ...], str]] = {
 
 def is_own(spec: str) -> bool:
     """Return true for `module:Class`, code that runs only if the user passes the name."""
-    return bool(_OWN.fullmatch(spec)) and spec.partition(":")[0] not in _WRAPPERS
+    return bool(_OWN.fullmatch(spec)) and spec.partition(":")[0] not in (*_WRAPPERS, *_OF_JAX)
 
 
 def check(spec: str) -> None:

@@ -58,6 +58,8 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     field = model.model_fields.get(str(first["loc"][0])) if first["loc"] else None
     if first["type"] == "missing":
         line = f"{key} is missing; add it: {field.description if field else ''}"
+    elif first["loc"][-1:] == ("[key]",):  # pydantic's sign for a mistake in the key of a mapping
+        line = f"{'.'.join(map(show_key, first['loc'][:-1]))}: a key must be a word; put it in quotes"
     elif field is None:  # a rule between fields, in the model's own words
         line = re.sub(r"^Value error, ", "", first["msg"])
     else:

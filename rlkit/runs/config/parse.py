@@ -1,5 +1,6 @@
 """Validation of a config: a flat mapping whose keys are those of the run, of the agent's Config and of its Hyper."""
 
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -71,7 +72,7 @@ def _check(config: RunConfig) -> None:
         raise ConfigError(f"seed={run.seed} must leave room for num_seeds={run.num_seeds}; try {2**31 - run.num_seeds}")
     _check_env(run.env)
     if run.eval_env is not None:
-        _check_env(run.eval_env)
+        _check_env(run.eval_env, "eval_env")
         if is_host(run.env) != is_host(run.eval_env):
             raise ConfigError(
                 f"eval_env={show_value(run.eval_env)} must be in JAX if env={show_value(run.env)} is, and outside of "
@@ -90,13 +91,16 @@ def _holds_nan(value: Any) -> bool:
     return any(map(_holds_nan, value)) if isinstance(value, tuple) else value != value
 
 
-def _check_env(env: str) -> None:
+def _check_env(env: str, key: str = "env") -> None:
     """Raise ConfigError where there is no environment of this name."""
-    if is_host(env[:200]):
-        checked_name(env[:200])
-    elif env not in envs.names():
-        require_known_prefix(env[:80])
-        envs.make(env[:80])  # raises a ConfigError with the reason
+    try:
+        if is_host(env):
+            checked_name(env)
+        elif env not in envs.names():
+            require_known_prefix(env)
+            envs.make(env)  # raises a ConfigError with the reason
+    except ConfigError as error:
+        raise ConfigError(re.sub("^env=", f"{key}=", str(error))) from None
 
 
 def _validate(model: type[BaseModel], values: Mapping[str, Any]) -> Any:

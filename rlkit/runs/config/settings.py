@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval
+from annotated_types import Interval, MaxLen
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+_Name = Annotated[str, MaxLen(120)]  # an error message quotes it in full
 _Steps = Annotated[int, Interval(ge=1, le=10**15)]
 
 
@@ -14,7 +15,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     agent: str = Field(description="the algorithm; `rlkit list` names them")
-    env: str = Field(description="the environment; `rlkit list` names them")
+    env: _Name = Field(description="the environment; `rlkit list` names them")
     env_kwargs: dict[str, Any] = Field({}, description="parameters of the environment, by their names")
     wrappers: tuple[str, ...] = Field((), description="from the inside out, e.g. [hide_velocity, 'frame_stack:4']")
     num_envs: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="environments that step at once")
@@ -50,7 +51,7 @@ class Settings(BaseModel):
     eval_episodes: Annotated[int, Interval(ge=0, le=2**20)] = Field(
         128, description="greedy episodes for each seed; 0 for no evaluation"
     )
-    eval_env: str | None = Field(
+    eval_env: _Name | None = Field(
         None, description="the environment of greedy episodes, with the same env_kwargs and wrappers; null for env"
     )
     checkpoint_every: _Steps | None = Field(None, description="steps between checkpoints; null for a tenth of the run")
