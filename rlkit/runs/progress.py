@@ -115,10 +115,21 @@ def make_display(total: int, *, show: bool = True) -> Silent:
 
 
 def _describe(step: int, total: int, line: dict[str, Any]) -> str:
-    """Steps, steps per second and the mean return as text."""
-    returns = [value for value in np.atleast_1d(line["return_mean"]) if value is not None]
-    return_text = f"return {np.mean(returns):.4g}" if returns else "no episode ended"
-    return f"{_short(step)}/{_short(total)} steps, {_short(line['steps_per_second'])}/s, {return_text}"
+    """Steps, steps per second and the mean return as text; the mean reward of a step while no episode has ended."""
+    means = {name: _seeds_mean(line.get(name)) for name in ("return_mean", "reward_mean")}
+    if means["return_mean"] is not None:
+        learned = f"return {means['return_mean']:.4g}"
+    elif means["reward_mean"] is not None:
+        learned = f"no episode ended, reward {means['reward_mean']:.4g} a step"
+    else:
+        learned = "no episode ended"
+    return f"{_short(step)}/{_short(total)} steps, {_short(line['steps_per_second'])}/s, {learned}"
+
+
+def _seeds_mean(values: Any) -> float | None:
+    """The mean over the seeds that have a value; None where none has."""
+    known = [value for value in np.atleast_1d(values) if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _short(number: float) -> str:

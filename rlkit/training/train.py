@@ -47,7 +47,9 @@ def make(
         as it is by default: without either, β of prioritized replay stays where it starts.
 
     Returns:
-      `Training`. The metrics of `step` are the agent's, and those of the episodes that ended in this rollout:
+      `Training`. The metrics of `step` are the agent's, and
+        reward_mean: [] float32, the mean reward of a step of the rollout.
+      and those of the episodes that ended in it:
         episode_return, episode_length: [] float32, means; NaN where none ended.
         num_episodes: [] int32.
         returns, lengths: [T, N] of each episode at the step where it ended; elsewhere NaN and 0.
@@ -67,6 +69,7 @@ def make(
         ended = episodes.lengths > 0
         num_episodes = ended.sum()
         metrics |= {
+            "reward_mean": transitions.reward.mean(),
             "episode_return": jnp.sum(episodes.returns, where=ended) / num_episodes.astype(jnp.float32),
             "episode_length": episodes.lengths.sum() / num_episodes,
             "num_episodes": num_episodes,
@@ -103,7 +106,7 @@ def offline(
       total_steps: as for `make`.
 
     Returns:
-      `Training`, with the metrics of `make`; no episode ends.
+      `Training`, with the metrics of `make` but for reward_mean; no episode ends.
 
     Raises:
       ConfigError: the agent has no replay buffer.

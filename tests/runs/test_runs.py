@@ -254,10 +254,12 @@ def test_plain_progress_is_plain(capsys):
     with display:
         display.update(100, line)
         display.update(200, line)  # too soon after the one before
+        display.update(1000, line | {"return_mean": None, "reward_mean": [-0.25, 0.75]})
         display.update(1000, line | {"return_mean": None})
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "100/1k steps, 1.23M/s, return 10, 18 s left",
+        "1k/1k steps, 1.23M/s, no episode ended, reward 0.25 a step, 0 s left",
         "1k/1k steps, 1.23M/s, no episode ended, 0 s left",
     ]
 

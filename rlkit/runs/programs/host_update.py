@@ -34,7 +34,8 @@ class HostUpdate:
         @_cpu.straight_line_keys
         def update(replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
             state, metrics = agent.update(join(rest, replay), rollout, key)
-            return state, metrics, update_is_finite(metrics, agent.actor(state))
+            finite = update_is_finite(metrics, agent.actor(state))
+            return state, metrics | {"reward_mean": rollout.reward.mean()}, finite
 
         rest, replay = split(template.agent)
         self._update = jax.jit(update, donate_argnums=0).lower(replay, rest, rollout, template.key).compile()
