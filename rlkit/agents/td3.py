@@ -162,7 +162,7 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
         opt_state={name: Optimizer.of(static.config, hyper, 0.0).init(part) for name, part in params.items()},
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=off_policy.init(static.buffer, example, num_envs),
-        policy_metrics={"policy_loss": jnp.zeros(()), "q": jnp.zeros(())},
+        policy_metrics={name: jnp.zeros((), jnp.float32) for name in ("policy_loss", "q")},
         since_policy=jnp.zeros((), jnp.int32),
         target_pending=jnp.zeros((), bool),
     )

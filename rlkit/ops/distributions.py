@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit import _cpu
-from rlkit.ops._arrays import as_floats, check_shape
+from rlkit.ops._arrays import as_floats, check_integers, check_shape
 from rlkit.types import Array, Key
 
 
@@ -65,8 +65,9 @@ class Categorical(flax.struct.PyTreeNode):
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, action: ArrayLike) -> Array:
-        """action: [...] int -> [...] float, NaN where it is out of range. Raises ValueError on another shape."""
+        """action: [...] int -> [...] float, NaN where it is out of range. ValueError on another shape or dtype."""
         check_shape("action", action, jnp.shape(self.logits)[:-1])
+        check_integers(action=action)
         return _cpu.softmax_log_prob(as_floats(self.logits)[0], jnp.asarray(action))
 
     def entropy(self) -> Array:

@@ -223,6 +223,12 @@ def test_another_shape_is_an_error_that_names_the_argument(name: str):
         d.kl(other)
 
 
+def test_actions_that_are_no_integers_are_errors():
+    for d, action in ((Categorical(jnp.zeros((2, 3))), jnp.ones(2)), (MultiDiscrete(jnp.zeros(9), NVEC), jnp.ones(3))):
+        with pytest.raises(ValueError, match=r"^action has dtype float32, expected integers"):
+            d.log_prob(action)
+
+
 def test_wrong_masks_and_parts_are_errors():
     with pytest.raises(ValueError, match=r"^mask has shape \(3,\), expected \(2, 3\)"):
         Categorical.masked(jnp.zeros((2, 3)), jnp.ones(3, bool))

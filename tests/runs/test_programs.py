@@ -92,8 +92,16 @@ def test_overlap_asks_the_agent_for_its_config(monkeypatch):
         ({}, ["an update:      4 epochs of 4 minibatches of 32 steps"]),
         ({"recurrent": "gru"}, ["an update:      4 epochs of 4 minibatches of 2 sequences of 16 steps"]),
         (
-            {"agent": "dqn", "capacity": 4096, "batch_size": 16, "replay_ratio": 0.125},
+            {"agent": "dqn", "capacity": 4096, "batch_size": 16, "replay_ratio": 0.125, "learning_starts": 0},
             ["an update:      16 gradient steps, each from a sample of 16", "replay buffer:  the last 4,096 steps"],
+        ),
+        (
+            {"agent": "dqn", "capacity": 4096, "batch_size": 16, "replay_ratio": 0.125, "learning_starts": 10**6},
+            [
+                "an update:      16 gradient steps, each from a sample of 16; warning: none before "
+                "learning_starts=1,000,000, so that this run learns nothing",
+                "replay buffer:  the last 4,096 steps",
+            ],
         ),
     ],
 )
