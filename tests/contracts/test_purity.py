@@ -224,6 +224,7 @@ def stack(*leaves: jax.Array) -> jax.Array:
     return fresh(jnp.stack(leaves))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TABLE)
 def test_eager_jit_vmap_and_scan_agree(name: str):
     fn, *makers = TABLE[name]

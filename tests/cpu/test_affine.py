@@ -10,6 +10,8 @@ import pytest
 from rlkit._cpu import affine
 from rlkit.networks.torsos import MLP
 
+pytestmark = pytest.mark.thorough
+
 
 def product(x, kernel, bias):
     return x @ kernel + bias[None]

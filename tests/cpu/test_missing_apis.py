@@ -16,6 +16,7 @@ from jax.interpreters import ad, batching, mlir
 from rlkit import _cpu
 from rlkit._cpu import primitives, random_bits
 
+pytestmark = pytest.mark.thorough
 OF_PRIMITIVES = [
     (jax.extend.core, "Primitive"),
     (mlir, "register_lowering"),

@@ -15,6 +15,7 @@ from rlkit.agents import ppo
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.ops.distributions import Categorical
 
+pytestmark = pytest.mark.thorough
 rollout = importlib.import_module("rlkit.training.rollout")  # the name is a function's, too
 
 SPLIT = 8  # kernels that XLA's CPU executor leaves on one thread

@@ -11,6 +11,8 @@ import pytest
 
 from rlkit._cpu import straight_line_keys
 
+pytestmark = pytest.mark.thorough
+
 
 def data(x):
     return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x

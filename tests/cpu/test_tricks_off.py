@@ -8,6 +8,7 @@ import pytest
 from rlkit import _cpu, envs, training
 from rlkit.agents import dqn, ppo
 
+pytestmark = pytest.mark.thorough
 FLOATS = jax.random.normal(jax.random.key(0), (384, 4))
 
 

@@ -33,7 +33,11 @@ from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
 from rlkit.types import ConfigError
 
 # Warnings of the libraries cannot be fixed here.
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
 
 
 @pytest.mark.parametrize("suite", TINY)

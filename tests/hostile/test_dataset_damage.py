@@ -12,6 +12,8 @@ from tiny_datasets import NAMES, write
 from rlkit.runs import datasets
 from rlkit.runs.datasets import storage
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.thorough
 def test_two_hundred_damages_are_detected_and_named(tmp_path):

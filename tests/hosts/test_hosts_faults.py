@@ -15,6 +15,7 @@ from rlkit import hosts
 from rlkit.hosts import orphans
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
 TIMEOUT = 0.5  # seconds, of a call of an environment, where one hangs on purpose
 
 

@@ -11,6 +11,7 @@ import pytest
 from rlkit import hosts
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
 OBS = np.arange(2 * 4 * 6 * 5, dtype=np.uint8).reshape(2, 4, 6, 5)  # channels first
 
 

@@ -16,6 +16,8 @@ from rlkit.runs.loop import NonFiniteError
 from rlkit.runs.programs import host_program
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_fault_after_the_last_restart_keeps_the_state(tmp_path, monkeypatch, capsys):
     """Every failure is shown and written into the run; a line counts the restarts since the line before."""

@@ -11,6 +11,7 @@ from rlkit.cli import main
 from rlkit.hosts.worker import wrapper_names
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
 PPO = {
     "agent": "ppo",
     "env": "gymnasium:CartPole-v1",

@@ -7,6 +7,7 @@ from hlo import large_operations
 
 from rlkit import agents, envs, training
 
+pytestmark = pytest.mark.thorough
 CAPACITY = 2**18
 CASES = {
     "dqn": ("Probe-ObservationAction", {"replay": "prioritized", "n_step": 3}),

@@ -9,6 +9,9 @@ from replay_model import ONE, steps
 
 from rlkit import agents, envs, replay, training
 
+pytestmark = pytest.mark.thorough
+
+
 # Custom calls that XLA implements on every platform, and those that it or JAX implements on this one.
 PORTABLE = "Sharding|SPMDFullToShardShape|SPMDShardToFullShape|annotate_device_placement|mhlo.topk"
 OWN = {"cuda": r"cu[a-z]*_\w+|__gpu\$.*|__cu.*", "tpu": r"tpu_\w+"}

@@ -10,6 +10,7 @@ from replay_model import ONE, steps
 
 from rlkit import replay
 
+pytestmark = pytest.mark.thorough
 CAPACITY = 2**20
 BUFFERS = {
     "uniform": replay.uniform(CAPACITY, 256),

@@ -12,6 +12,8 @@ from rlkit._cpu.switch import enabled
 from rlkit.replay import segment_tree
 from rlkit.replay.segment_tree import total
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.skipif(not enabled(), reason="without `_cpu.materialize`, XLA copies the levels above the leaves")
 @pytest.mark.parametrize("statistics", [("sum",), ALL])

@@ -10,6 +10,7 @@ import pytest
 
 from rlkit._mesh import vary_like
 
+pytestmark = pytest.mark.thorough
 PROGRAMS = Path(__file__).parents[1] / "support" / "sharded.py"
 
 

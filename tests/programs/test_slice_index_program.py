@@ -14,6 +14,8 @@ from slice_index_model import (
 
 from rlkit.replay import slice_index
 
+pytestmark = pytest.mark.thorough
+
 
 def large_ops(text: str, elements: int) -> Counter:
     """Count the instructions of each kind in an optimized program with a result of so many elements or more."""

@@ -15,6 +15,7 @@ from rlkit.ops._integers import nearest_int32
 from rlkit.replay import segment_tree, slice_index
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
 KEY = jax.random.key(0)
 DONE = jnp.zeros((8, 1), bool)
 INDEX = slice_index.build(DONE, slice_len=3)

@@ -15,6 +15,7 @@ from rlkit import replay
 from rlkit.replay import slice_index
 from rlkit.types import Array, ConfigError
 
+pytestmark = pytest.mark.thorough
 KEY = jax.random.key(0)
 BY_SLICE = [kind for kind in KINDS if "by episode" not in kind]
 FEW = ["uniform", "prioritized windows, obs once", "slices, obs once, few final obs", "prioritized padded slices"]

@@ -9,6 +9,8 @@ import pytest
 from replay_model import KINDS, B, Harness, Model, N, R, Start
 from scipy.stats import chi2
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,6 +12,8 @@ from scipy.stats import chi2
 from rlkit.replay import segment_tree
 from rlkit.replay.segment_tree import total
 
+pytestmark = pytest.mark.thorough
+
 
 def test_an_empty_leaf_is_never_drawn():
     """500 leaves of which 100 are filled, refreshed a thousand times and drawn from 1e5 times in all for each seed."""

@@ -21,6 +21,8 @@ from slice_index_model import (
 
 from rlkit.replay import slice_index
 
+pytestmark = pytest.mark.thorough
+
 
 def probabilities(model: Model, sampling: str) -> dict[tuple[int, int], float]:
     groups = [list(model.slices())] if sampling == "slice" else model.episodes()

@@ -12,6 +12,9 @@ import pytest
 from rlkit.runs import datasets
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
+
+
 # Three episodes: 0 1 2 ends in the world, 3 4 5 is cut by the clock, 6 7 goes on beyond the array.
 TERMINALS = np.array([0, 0, 1, 0, 0, 0, 0, 0], bool)
 TIMEOUTS = np.array([0, 0, 0, 0, 0, 1, 0, 0], bool)

@@ -11,6 +11,8 @@ from rlkit.runs import datasets, files
 from rlkit.runs.datasets import storage
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
+
 
 def write_and(folder, act):
     """Write a dataset; `act` comes after its first rollout."""

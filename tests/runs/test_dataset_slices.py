@@ -10,6 +10,8 @@ from scipy.stats import chi2
 from rlkit.replay.slice_index import slice_starts_from_done
 from rlkit.runs import datasets
 
+pytestmark = pytest.mark.thorough
+
 
 def legal(steps, slice_len):
     """[T, N] bool, by looking: of the steps of a slice all exist, and none but the last ends an episode."""

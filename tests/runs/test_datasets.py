@@ -15,6 +15,8 @@ from rlkit.runs import datasets
 from rlkit.runs.datasets import storage
 from rlkit.types import ConfigError, Transition
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("num_rows", [1, 7, 40])
 def test_what_was_added_comes_back_bit_for_bit(tmp_path, num_rows):

@@ -10,6 +10,7 @@ from PIL import Image, ImageColor
 from rlkit import envs
 from rlkit.runs.pictures import render
 
+pytestmark = pytest.mark.thorough
 CLASSIC = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 MINATAR = ["Breakout-MinAtar", "Asterix-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar", "SpaceInvaders-MinAtar"]
 
