@@ -10,6 +10,8 @@ from rlkit import cli
 from rlkit.runs import loop, run_directory
 from rlkit.runs.config.parse import parse
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(autouse=True)
 def _compiled_once(tmp_path_factory):

@@ -10,6 +10,8 @@ from rlkit import cli
 from rlkit.runs import loop, overview, run_directory
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_once(tmp_path_factory):

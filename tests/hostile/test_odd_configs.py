@@ -6,6 +6,7 @@ from rlkit import agents, cli
 from rlkit.runs import device_memory
 from rlkit.runs.config.schema import schema
 
+pytestmark = pytest.mark.thorough
 DISCRETE = {"c51", "dqn", "iqn", "pqn", "qrdqn", "r2d2"}
 HUGE = str(10**30)
 

@@ -15,6 +15,7 @@ from rlkit.hosts.pool import Episodes, Step
 from rlkit.spaces import Box, Discrete
 from rlkit.types import Agent, ConfigError
 
+pytestmark = pytest.mark.thorough
 KEY = jax.random.key(0)
 
 

@@ -20,6 +20,7 @@ from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.programs import host_program
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
 HERE = Path(host_envs.__file__).parent
 
 

@@ -13,6 +13,7 @@ from rlkit.agents.common import off_policy
 from rlkit.replay import hindsight
 from rlkit.types import ConfigError, Sample, Transition
 
+pytestmark = pytest.mark.thorough
 LENGTH = 10
 
 

@@ -17,6 +17,7 @@ from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.settings import Settings
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
 SCHEDULED = {**SMALL, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
 
 

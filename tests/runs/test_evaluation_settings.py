@@ -11,6 +11,7 @@ from rlkit.runs import metrics
 from rlkit.runs.config.load import load_config
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.thorough
 SHORT = SMALL | {"total_steps": 32, "num_steps": 8}
 HOST = {key: value for key, value in SHORT.items() if key != "env_kwargs"} | {
     "env": "host_envs:Counter",
