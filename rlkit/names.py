@@ -1,4 +1,4 @@
-"""Names that several packages share: observation leaves with a meaning, and suggestions for misspelled names.
+"""Names that several packages share: observation leaves with a meaning, and names as error messages show them.
 
 Worker processes import this module, so it does not import JAX.
 """
@@ -25,3 +25,8 @@ def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6, pre
     similar = difflib.get_close_matches(str(word)[:60].lower(), names, n=2, cutoff=cutoff)
     suggestions = [repr(f"{prefix}{names[name]}{suffix}") for name in similar]
     return f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
+
+
+def shorten(text: str) -> str:
+    """Text for an error message, cut after 60 characters."""
+    return text if len(text) <= 60 else f"{text[:50]}..."

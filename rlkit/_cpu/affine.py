@@ -3,7 +3,7 @@
 import jax
 from jax import lax
 
-from rlkit._cpu.primitives import keep_layout
+from rlkit._cpu.primitives import keep_layout, materialize_shared
 from rlkit._cpu.switch import enabled
 from rlkit.types import Array
 
@@ -15,10 +15,6 @@ def affine(x: Array, kernel: Array, bias: Array) -> Array:
 
     The gradient of the kernel, a product over B that leaves only [D, F], is the sum of those of blocks of rows: XLA
     does not share it among a CPU's cores otherwise (a quarter of the whole gradient's time at B = 2048, D = F = 64).
-
-    XLA's CPU backend miscompiles such a sum of products, written in plain JAX as well, where one side is a constant of
-    the program (`x = jnp.ones(...)` inside of a jitted function) and only the other is vmapped: from 256 rows on, the
-    gradient is then arbitrary. An x that is an argument, or computed from one, is right. See benchmarks/ppo/NOTES.md.
     """
     return (_affine if enabled() else _product)(x, kernel, bias)
 
@@ -55,6 +51,6 @@ def _blockwise(x: Array, kernel: Array) -> Array:
 
 _affine.defjvps(
     lambda tangent, y, x, kernel, bias: lax.dot(tangent, kernel),
-    lambda tangent, y, x, kernel, bias: _blockwise(x, tangent),
+    lambda tangent, y, x, kernel, bias: _blockwise(materialize_shared(x, kernel), tangent),
     lambda tangent, y, x, kernel, bias: lax.broadcast(tangent, y.shape[:1]),
 )

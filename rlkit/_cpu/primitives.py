@@ -26,6 +26,15 @@ def materialize(x: Array) -> Array:
     return _materialize(x) if enabled() and x.dtype in _WORDS and x.size else x
 
 
+def materialize_shared(x: Array, other: Array) -> Array:
+    """Return x [...], materialized where a vmap maps `other` and not x.
+
+    XLA's CPU backend miscompiles a sum of products of the two where x is a constant of the program
+    (benchmarks/ppo/NOTES.md).
+    """
+    return _materialize_shared(x, other) if enabled() else x
+
+
 def keep_layout(x: Array) -> Array:
     """Return x [...], stored in the order of its axes; so is its cotangent.
 
@@ -106,11 +115,17 @@ def _ordered(x: Array, other: Array) -> Array:
     return lax.bitcast_convert_type(jnp.maximum(bits, jnp.minimum(first, _LOWEST)), x.dtype)
 
 
-def _identity(name: str, on_cpu: Callable[..., Array], cotangent_too: bool = False) -> Callable[..., Array]:
+def _identity(
+    name: str,
+    on_cpu: Callable[..., Array],
+    cotangent_too: bool = False,
+    if_shared: Callable[[Array], Array] | None = None,
+) -> Callable[..., Array]:
     """A primitive (x, *others) -> x that a CPU computes by `on_cpu` and other platforms by nothing.
 
     It is linear in x and constant in the others. Tangents pass it by, unless `cotangent_too` applies it to them and to
-    cotangents. Without the APIs of JAX that define primitives, a function that returns x.
+    cotangents. Under a vmap that maps only the others it becomes `if_shared(x)`. Without the APIs of JAX that define
+    primitives, a function that returns x.
     """
     try:
         from jax.extend.core import Primitive
@@ -125,11 +140,16 @@ def _identity(name: str, on_cpu: Callable[..., Array], cotangent_too: bool = Fal
             zeros = (zero(other.aval) if is_linear(other) else None for other in others)
             return [apply_to(cotangent) if is_linear(x) else None, *zeros]
 
+        def batch(args, axes):
+            if if_shared is not None and axes[0] is None:
+                return if_shared(args[0]), None
+            return primitive.bind(*args), axes[0]
+
         primitive.def_impl(lambda x, *others: jnp.asarray(x))
         primitive.def_abstract_eval(lambda x, *others: x)
         mlir.register_lowering(primitive, mlir.lower_fun(lambda x, *others: x, multiple_results=False))
         mlir.register_lowering(primitive, mlir.lower_fun(on_cpu, multiple_results=False), platform="cpu")
-        batching.primitive_batchers[primitive] = lambda args, axes: (primitive.bind(*args), axes[0])
+        batching.primitive_batchers[primitive] = batch
         ad.primitive_jvps[primitive] = lambda primals, tangents: (primitive.bind(*primals), apply_to(tangents[0]))
         ad.primitive_transposes[primitive] = transpose
     except (ImportError, AttributeError, TypeError):
@@ -138,6 +158,7 @@ def _identity(name: str, on_cpu: Callable[..., Array], cotangent_too: bool = Fal
 
 
 _materialize = _identity("materialize", _scattered)
+_materialize_shared = _identity("materialize_shared", lambda x, other: x, if_shared=materialize)
 _once = _identity("once", _divided)
 _after = _identity("after", _ordered)
 _keep_layout = _identity("keep_layout", lax.optimization_barrier, cotangent_too=True)

@@ -18,7 +18,8 @@ def parse_overrides(words: Sequence[str], flags: Sequence[str] = ()) -> tuple[di
     Raises:
       ConfigError: a word that is no flag, a flag without a value, or one given twice.
     """
-    from rlkit.runs.config.errors import show_text, show_value
+    from rlkit.names import shorten
+    from rlkit.runs.config.errors import show_value
     from rlkit.runs.config.strict_yaml import parse
     from rlkit.types import ConfigError
 
@@ -30,7 +31,7 @@ def parse_overrides(words: Sequence[str], flags: Sequence[str] = ()) -> tuple[di
         flag, equals, text = word.partition("=")
         if not flag.startswith("--") or flag == "--":
             remedy = f"--{word.replace('=', ' ', 1)}" if re.fullmatch(r"[\w.-]+=.+", word) else "--key value"
-            raise ConfigError(f"{show_value(word)} must be a flag; write {show_text(remedy)}")
+            raise ConfigError(f"{show_value(word)} must be a flag; write {shorten(remedy)}")
         name, dot, inner = flag[2:].partition(".")
         key = "num_seeds" if name == "seeds" else name.replace("-", "_") + dot + inner
         if not equals:

@@ -17,7 +17,7 @@ from flax import struct
 from jax.core import Tracer
 
 from rlkit import spaces
-from rlkit.names import did_you_mean
+from rlkit.names import did_you_mean, shorten
 from rlkit.spaces import Space, shape_of
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -184,7 +184,7 @@ def check_keywords(name: str, kwargs: Mapping[str, Any], known: Iterable[str]) -
         if key not in known:
             all_names = f"; it has {', '.join(known) or 'no parameters'}"
             remedy = did_you_mean(key, known, cutoff=0.5) or all_names
-            raise ConfigError(f"{shown(key)}={shown(repr(value))} is not a parameter of env {name!r}{remedy}")
+            raise ConfigError(f"{shorten(key)}={shorten(repr(value))} is not a parameter of env {name!r}{remedy}")
 
 
 def replace_params(name: str, params: Any, values: Mapping[str, Any]) -> Any:
@@ -214,8 +214,8 @@ def convert(default: Any, value: Any, field: str) -> Any:
         fits = False
     if not fits:
         shape = f" in each of {list(expected.shape)} entries" if expected.shape else ""
-        raise ConfigError(f"{field}={shown(repr(value))} must be {rule}{shape}; its default is {default}")
-    _check_32_bits(given, f"{field}={shown(repr(value))}")
+        raise ConfigError(f"{field}={shorten(repr(value))} must be {rule}{shape}; its default is {default}")
+    _check_32_bits(given, f"{field}={shorten(repr(value))}")
     return type(default)(value) if isinstance(default, bool | int | float) else jnp.asarray(value, default.dtype)
 
 
@@ -226,11 +226,6 @@ def _check_32_bits(given: np.ndarray, described: str) -> None:
     with np.errstate(over="ignore"):
         if given.dtype.kind == "f" and (np.isinf(given.astype(np.float32)) != np.isinf(given)).any():
             raise ConfigError(f"{described} must be within the range of float32; try 1e30 or .inf")
-
-
-def shown(text: str) -> str:
-    """Text of a user, cut where it is long, for an error message."""
-    return text if len(text) <= 60 else f"{text[:50]}..."
 
 
 def positive_integer(field: str, value: int) -> int:

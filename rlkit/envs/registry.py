@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlkit.envs import gymnax, probes, wrappers
-from rlkit.envs.adapter import shown, suggestion
+from rlkit.envs.adapter import suggestion
 from rlkit.envs.suites import brax, craftax, jumanji, pgx, playground, xland
-from rlkit.names import did_you_mean
+from rlkit.names import did_you_mean, shorten
 from rlkit.types import ConfigError, Env
 
 # By the word before the colon of a name; each library is an extra of the same name.
@@ -87,7 +87,7 @@ def wrap(env: Env, specs: Sequence[str]) -> Env:
         the environment.
     """
     for spec in specs:
-        spec = shown(str(spec))
+        spec = shorten(str(spec))  # what a message shows; every wrapper with its argument is shorter than the cut
         name, colon, argument = spec.partition(":")
         if name not in _WRAPPERS:
             remedy = did_you_mean(name, _WRAPPERS, cutoff=0.4) or f"; try {', '.join(_WRAPPERS)}"

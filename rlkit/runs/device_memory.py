@@ -34,7 +34,8 @@ def require(program: Program) -> None:
         return
     run, agent = program.config.run, program.config.agent
     field = f"num_envs={run.num_envs}" if agent.replay_capacity is None else f"capacity={agent.replay_capacity}"
-    if 4 * tree_num_bytes(split(program.template.agent)[0]) > needed:  # a state is there twice
+    without_replay = tree_num_bytes(split(program.template.agent)[0])
+    if 2 * without_replay > needed / 2:  # more than half of it is the parameters, in the two copies of a state
         field = f"hidden_sizes={list(agent.hidden_sizes)}"
     raise ConfigError(
         f"{field} with num_seeds={run.num_seeds} needs about {needed / 2**30:.1f} GiB, and the device has "

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlkit.names import shorten
 from rlkit.runs import files, metrics, run_directory
-from rlkit.runs.config.errors import show_text, show_value
+from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.load import read
 from rlkit.types import ConfigError
 
@@ -119,8 +120,8 @@ def _row(run: Overview, settings: str) -> list[str]:
     steps = f"{run.step:,} of {total:,.0f}" if isinstance(total, int | float) else f"{run.step:,}"
     return [
         str(run.path),
-        show_text(ascii(run.config.get("agent", ""))[1:-1]),
-        show_text(ascii(run.config.get("env", ""))[1:-1]),
+        shorten(ascii(run.config.get("agent", ""))[1:-1]),
+        shorten(ascii(run.config.get("env", ""))[1:-1]),
         run.state,
         steps,
         "" if mean is None else f"{mean:.4g}",

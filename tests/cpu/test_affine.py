@@ -17,6 +17,22 @@ def product(x, kernel, bias):
     return x @ kernel + bias[None]
 
 
+@pytest.mark.parametrize("rows", [128, 256, 1024])
+@pytest.mark.parametrize(("depth", "size"), [(64, 64), (17, 64), (64, 17), (4, 64), (64, 4)])
+def test_kernels_of_a_vmap_share_a_constant_input(rows, depth, size):
+    """XLA's CPU backend returns anything for the plain sum over blocks here."""
+    keys = jax.random.split(jax.random.key(0))
+    kernels, weight = jax.random.normal(keys[0], (3, depth, size)), jax.random.normal(keys[1], (rows, size))
+
+    def gradients(function):
+        def loss(kernel):
+            return jnp.sum(weight * jnp.tanh(function(jnp.ones((rows, depth)), kernel, jnp.zeros(size))))
+
+        return jax.jit(jax.vmap(jax.grad(loss)))(kernels)
+
+    np.testing.assert_allclose(gradients(affine), gradients(product), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("rows", "depth", "size"),  # no row, one block and three, narrow sides and wide ones
     [(0, 5, 3), (0, 3, 5), (1, 5, 3), (100, 5, 3), (384, 5, 3), (384, 3, 5), (384, 4, 1), (384, 18, 20), (384, 20, 18)],

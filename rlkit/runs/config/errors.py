@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from rlkit.names import shorten
+
 _RULES = {  # by pydantic's type of the error, in YAML's words
     "bool_type": "must be true or false",
     "int_type": "must be a whole number",
@@ -18,12 +20,7 @@ _RULES = {  # by pydantic's type of the error, in YAML's words
 
 def show_value(value: Any) -> str:
     """A value as it is written in YAML, as ASCII text of at most 60 characters; text stands in quotes."""
-    return show_text(_yaml(value))
-
-
-def show_text(text: str) -> str:
-    """Text cut after 60 characters."""
-    return text if len(text) <= 60 else f"{text[:50]}..."
+    return shorten(_yaml(value))
 
 
 def _yaml(value: Any) -> str:
