@@ -32,7 +32,7 @@ from rlkit.ops.distributional import categorical_cross_entropy, categorical_targ
 from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, PyTree, Sample, Transition
 
-Return = Annotated[float, Interval(ge=-1e12, le=1e12)]  # the atoms between two of them are finite in float32
+Return = Annotated[float, Interval(ge=-1e12, le=1e12)]  # float32 arithmetic on atoms does not overflow
 
 
 class Config(OffPolicyConfig, TorsoConfig):

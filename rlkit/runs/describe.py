@@ -49,7 +49,7 @@ def _describe(program: Program) -> str:
         + ", without the update's temporaries",
     }
     if run.dataset is None and (starts := getattr(config.agent, "learning_starts", 0)) > steps:
-        rows["an update"] += f"; warning: none before learning_starts={starts:,}, so that this run learns nothing"
+        rows["an update"] += f"; warning: learning_starts={starts:,} is beyond the run, which learns nothing"
     return "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())
 
 

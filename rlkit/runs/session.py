@@ -158,9 +158,9 @@ class Session:
         if self.config.run.eval_episodes:
             evaluation = scores.evaluate(self.program, state, step)
             scores.save(self.path, evaluation)
-        problem = curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
-        if problem is not None:
-            self.display.print(f"no curve.png: {problem}")
+        reason = curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
+        if reason is not None:
+            self.display.print(f"no curve.png: {reason}")
         return Trained(self.path, state, evaluation, None)
 
     def _evaluate(self, state: PyTree) -> dict[str, Any]:

@@ -12,7 +12,7 @@ HUGE = str(10**30)
 
 
 @pytest.fixture(autouse=True)
-def _sixteen_gib(monkeypatch):
+def _memory_of_16_gib(monkeypatch):
     monkeypatch.setattr(device_memory, "available", lambda: 2**34)
 
 
@@ -233,7 +233,7 @@ def test_flags_that_do_not_fit_are_refused(capsys, tmp_path, flags, words):
     [
         ("ppo", "learning_rate: 1e-30\nseed: -0.0\ntotal_steps: 1_000", "1,024 (1,000 rounded up to 32 updates)"),
         ("dqn", "target_every: 2147483647\nlearning_starts: 320", "a sample of 128\n"),
-        ("dqn", "learning_starts: 321", "warning: none before learning_starts=321, so that this run learns nothing"),
+        ("dqn", "learning_starts: 321", "warning: learning_starts=321 is beyond the run, which learns nothing"),
     ],
 )
 def test_odd_settings_with_a_meaning_are_described(capsys, tmp_path, agent, change, line):

@@ -98,8 +98,8 @@ def test_overlap_asks_the_agent_for_its_config(monkeypatch):
         (
             {"agent": "dqn", "capacity": 4096, "batch_size": 16, "replay_ratio": 0.125, "learning_starts": 10**6},
             [
-                "an update:      16 gradient steps, each from a sample of 16; warning: none before "
-                "learning_starts=1,000,000, so that this run learns nothing",
+                "an update:      16 gradient steps, each from a sample of 16; warning: "
+                "learning_starts=1,000,000 is beyond the run, which learns nothing",
                 "replay buffer:  the last 4,096 steps",
             ],
         ),

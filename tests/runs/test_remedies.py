@@ -1,4 +1,4 @@
-"""What a run says where a quantity is not finite, and where there is no learning curve."""
+"""Remedies for quantities that are not finite, and the reason for a missing learning curve."""
 
 import json
 
@@ -12,14 +12,14 @@ from rlkit.runs.programs.finite import remedy
 @pytest.mark.parametrize(
     "quantity", ["reward of environment 0", "env='a:B': obs[0] of environment 1 of worker 0, nan,"]
 )
-def test_a_number_of_the_environment_is_no_matter_of_the_learning_rate(quantity):
-    assert "the environment gave it" in remedy(quantity)
+def test_the_remedy_for_a_reward_or_observation_names_the_environment(quantity):
+    assert "it came from the environment" in remedy(quantity)
     assert "learning_rate" not in remedy(quantity)
-    assert "the environment gave it" in remedy("observations of seed 3")
+    assert "it came from the environment" in remedy("observations of seed 3")
 
 
 @pytest.mark.parametrize("quantity", ["loss", "grad_norm of seed 5", "params"])
-def test_a_number_of_the_learner_is_a_matter_of_the_learning_rate(quantity):
+def test_the_remedy_for_a_loss_or_parameter_names_the_learning_rate(quantity):
     assert "learning_rate or max_grad_norm" in remedy(quantity)
 
 

@@ -14,7 +14,7 @@ from rlkit.types import ConfigError
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 Count = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # of steps and batches, which are counted in int32
 Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's arrays
-NumCritics = Annotated[int, Interval(ge=1, le=64)]  # one network after another in the program, which grows with them
+NumCritics = Annotated[int, Interval(ge=1, le=64)]  # each is a network of its own in the program: compile time
 
 
 class AgentConfig(BaseModel):

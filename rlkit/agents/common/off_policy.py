@@ -2,8 +2,8 @@
 
 An update stores a rollout and then makes `replay_ratio` gradient steps for each of its environment steps, in one scan.
 Each draws a sample, learns from it, and writes the new priorities back with the handles of the sample. Before
-`learning_starts` a branch skips the computation of the gradient step. The buffer stays outside of it: under `vmap` a
-branch becomes a select between the results of both sides.
+`learning_starts` a `lax.cond` skips the gradient step. The buffer is not part of it: under `vmap` a cond computes both
+branches and selects between their results.
 """
 
 from collections.abc import Callable
@@ -132,7 +132,7 @@ def learn(
     state = state.replace(replay=_advance(state, num_steps))
     started = (state.replay.num_steps >= np.uint32(config.learning_starts)) & (buffer.size(state.replay.buffer) > 0)
     elapsed = np.diff(np.arange(count + 1) * num_steps // count).astype(np.int32)  # steps before each gradient step
-    learn_from = jax.jit(partial(gradient_step, static))  # traced once, for its shapes and for its branch
+    bound_gradient_step = jax.jit(partial(gradient_step, static))  # traced once, for its shapes and for its branch
 
     def step(state: Any, inputs: tuple[Key, Array]) -> tuple[Any, dict[str, Array]]:
         key, elapsed = inputs
@@ -142,13 +142,13 @@ def learn(
         since = replay.since_target + elapsed
         update_target = since >= config.target_every if config.target_every else jnp.array(True)
         arguments = (state, sample, Schedules(rates["learning_rate"], update_target, rates), step_key)
-        shapes = jax.eval_shape(learn_from, *arguments)
+        shapes = jax.eval_shape(bound_gradient_step, *arguments)
 
         def unchanged(state: Any, *_: Any) -> tuple[Any, Array, dict[str, Array]]:
             _, priority, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
             return vary_like((state, priority, metrics), shapes)
 
-        state, priority, metrics = jax.lax.cond(started, learn_from, unchanged, *arguments)
+        state, priority, metrics = jax.lax.cond(started, bound_gradient_step, unchanged, *arguments)
         # A weight is never negative. The condition orders the write of priorities after the read of weights, so that
         # the priorities are changed in place.
         priority = jnp.where(started & (sample.weight >= 0), priority, jnp.nan)

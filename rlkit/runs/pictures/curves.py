@@ -189,7 +189,7 @@ def plot(
 
 
 def draw(run: Path, *, name: str, title: str) -> str | None:
-    """Write curve.png in a run directory; return why not, in words, where there is no learning curve."""
+    """Write curve.png in a run directory. Returns None, or the reason where there is no learning curve."""
     try:
         learning_curve = curve(metrics.read(run), run)
     except ConfigError as error:

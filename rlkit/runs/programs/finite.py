@@ -39,7 +39,7 @@ def name_non_finite(metrics: Mapping[str, Any]) -> str:
 
 
 def remedy(quantity: str) -> str:
-    """Return what may help where a quantity is not finite, by the name that a program's `name_non_finite` gave it."""
+    """Return a remedy for a quantity that is not finite, named as by a program's `name_non_finite`."""
     if " of environment " in quantity or quantity.startswith(("observations", "rewards")):
-        return "the environment gave it: look for a bug in its reset and step, and train with env_check: true"
+        return "it came from the environment: look for a bug in its reset and step, and train with env_check: true"
     return "a smaller learning_rate or max_grad_norm may help"
