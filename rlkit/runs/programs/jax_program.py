@@ -65,6 +65,7 @@ class JaxProgram:
             np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32),
             module.Hyper(**{key: np.full(run.num_seeds, value, np.float32) for key, value in config.hyper.items()}),
         )
+        self.stop_if_not_finite = True  # False: a run that diverges goes on, as in a sweep, and harms no other
         self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk of compiled updates ends by itself
         self.on_failure: Callable[[Failure], None] = lambda failure: None  # not called: there are no workers
         self.note = devices.note(run.devices, run.num_seeds)
@@ -194,7 +195,8 @@ class JaxProgram:
     @cached_property
     def _compiled_advance(self) -> Callable[[PyTree, np.int32], Chunk]:
         one = jax.jit(jax.vmap(self.training.step) if self.batched else self.training.step)
-        function = partial(updates.advance, one, self.agent.actor, self.config.updates_per_line)
+        actor = self.agent.actor if self.stop_if_not_finite else None
+        function = partial(updates.advance, one, actor, self.config.updates_per_line)
         if self.mesh is not None:
             function = partial(updates.advance_on_device, function)
             function = mesh.spread(function, self.mesh, in_axes=(0, None), out_axes=updates.CHUNK_AXES)
