@@ -17,6 +17,11 @@ def available() -> int | None:
     device = jax.devices()[0]
     if device.platform != "cpu":
         return (device.memory_stats() or {}).get("bytes_limit")
+    return of_host()
+
+
+def of_host() -> int | None:
+    """Return the bytes of the host's memory that this process may use; None where they are not known."""
     limits = []
     for path in _LIMITS:
         text = _read(path).strip()
