@@ -2,8 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -94,7 +95,7 @@ def _memory() -> Finding:
     return Finding("ok", "memory", "unknown" if limit is None else f"{limit / 2**30:.1f} GiB for this process")
 
 
-def _devices(devices: list[jax.Device]) -> Finding:
+def _devices(devices: Sequence[Any]) -> Finding:
     """A finding about the devices that JAX has."""
     first, count = devices[0], len(devices)
     text = f"{first.platform}: {count} {'device' if count == 1 else 'devices'} ({first.device_kind})"
