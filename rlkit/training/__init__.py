@@ -1,5 +1,6 @@
-"""Training loops as pure functions: rollouts, the train step, evaluation."""
+"""Training loops as pure functions: rollouts, the train step, evaluation, populations."""
 
+from rlkit.training import population
 from rlkit.training.evaluate import Evaluation, evaluate
 from rlkit.training.rollout import EnvsState, Episodes, reset, rollout
 from rlkit.training.train import Training, TrainState, make, offline
@@ -13,6 +14,7 @@ __all__ = [
     "evaluate",
     "make",
     "offline",
+    "population",
     "reset",
     "rollout",
 ]
