@@ -7,9 +7,21 @@ import importlib
 from typing import Any
 
 _MODULES = ("agents", "envs", "networks", "ops", "replay", "runs", "training", "types")
-_NAMES = {"load": "rlkit.runs", "ConfigError": "rlkit.types"}
+_NAMES = {"load": "rlkit.runs", "ConfigError": "rlkit.types", "use_cpu_cores": "rlkit.runs"}
 
-__all__ = ["ConfigError", "agents", "envs", "load", "networks", "ops", "replay", "runs", "training", "types"]
+__all__ = [
+    "ConfigError",
+    "agents",
+    "envs",
+    "load",
+    "networks",
+    "ops",
+    "replay",
+    "runs",
+    "training",
+    "types",
+    "use_cpu_cores",
+]
 __version__ = "0.1.0"
 
 

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from rlkit.cli.command import add_command, add_config, print_keys_for_help
+from rlkit.cli.jax_settings import use_cores
 from rlkit.cli.overrides import parse_overrides
 from rlkit.cli.train import FLAGS
 
@@ -18,6 +19,7 @@ def run(options: argparse.Namespace) -> int:
     """Print a description of the run, or the config's keys."""
     if print_keys_for_help(options):
         return 0
+    use_cores()
     from rlkit.runs.config.load import load_config
     from rlkit.runs.describe import describe
 

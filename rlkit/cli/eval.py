@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 from rlkit.cli.command import add_checkpoint, add_command, add_own_code
-from rlkit.cli.compilation_cache import enable_compilation_cache
+from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 from rlkit.cli.report import evaluation_line
 
 
@@ -21,6 +21,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the scores of a run's checkpoint, and write those of the newest one into the run."""
+    use_cores()
     enable_compilation_cache()
     from rlkit.runs import files, run_directory, scores
     from rlkit.runs.policy import load_state

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from rlkit.cli.command import add_checkpoint, add_command, add_own_code
-from rlkit.cli.compilation_cache import enable_compilation_cache
+from rlkit.cli.jax_settings import enable_compilation_cache
 
 
 def add_to(commands: Any) -> None:

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from rlkit.cli.command import add_command, add_rest
-from rlkit.cli.compilation_cache import enable_compilation_cache
+from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 from rlkit.cli.overrides import parse_overrides
 from rlkit.cli.report import report
 
@@ -23,6 +23,7 @@ def run(options: argparse.Namespace) -> int:
     if {"-h", "--help"} & set(options.rest):
         return _print_keys(options.run)
     overrides, flags = parse_overrides(options.rest, ("env",))
+    use_cores()
     enable_compilation_cache()
     from rlkit.runs.loop import resume
 

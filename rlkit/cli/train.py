@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from rlkit.cli.command import add_command, add_config, print_keys_for_help
-from rlkit.cli.compilation_cache import enable_compilation_cache
+from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 from rlkit.cli.overrides import parse_overrides
 from rlkit.cli.report import report
 
@@ -21,6 +21,7 @@ def run(options: argparse.Namespace) -> int:
     """Train a config, or print its keys."""
     if print_keys_for_help(options):
         return 0
+    use_cores()
     from rlkit.runs.config.load import load_config
 
     overrides, flags = parse_overrides(options.rest, FLAGS)

@@ -20,6 +20,7 @@ _NAMES = {
     "resume": "loop",
     "save": "checkpoints.states",
     "train": "loop",
+    "use_cpu_cores": "devices",
 }
 
 _MODULES = {"datasets": "datasets", "render": "pictures.render"}

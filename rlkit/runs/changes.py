@@ -40,6 +40,7 @@ RUN_KEYS = {
     "dataset": False,
     "seed": False,
     "num_seeds": False,
+    "devices": True,
     "log_every": True,
     "eval_every": True,
     "eval_episodes": True,

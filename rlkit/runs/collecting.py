@@ -10,7 +10,7 @@ import numpy as np
 
 from rlkit.runs import files, run_directory
 from rlkit.runs.datasets import storage
-from rlkit.runs.device_memory import tree_num_bytes
+from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.policy import NO_EVAL_ENV, load_state
 from rlkit.runs.programs.protocol import Program
 from rlkit.spaces import shape_of

@@ -4,8 +4,8 @@ from contextlib import closing
 
 import jax
 
-from rlkit.runs import device_memory
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.devices import memory
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
@@ -31,15 +31,16 @@ def _describe(program: Program) -> str:
     steps, line = config.num_updates * config.steps_per_update, config.updates_per_line * config.steps_per_update
     actor = jax.eval_shape(program.agent.actor, program.template.agent)
     params = sum(x.size for x in jax.tree.leaves(actor.params)) // run.num_seeds
-    device_memory.require(program)
-    limit = device_memory.available()
+    memory.require(program)
+    limit = memory.available(program.num_devices)
     observations, actions = program.env.observation_space(program.params), program.env.action_space(program.params)
     rows = {
         "environment": f"{run.env}: observations {observations}, actions {actions}",
         "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
         **config.agent.describe_update(run.num_envs, run.num_steps, config.hyper, _episode_length(program)),
-        "seeds": f"{run.num_seeds} from {run.seed}",
+        "seeds": f"{run.num_seeds} from {run.seed}"
+        + (f", on {program.num_devices} devices" if program.num_devices > 1 else ""),
         "metric line": f"every {line:,} steps",
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
         "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else "at the end",

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import changes, device_memory, files, run_directory
+from rlkit.runs import changes, files, run_directory
 from rlkit.runs.checkpoints import checkpoint, transfer
 from rlkit.runs.config.load import load_config
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.devices import memory
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import best_evaluation, dataset_streams, stored_config
 from rlkit.runs.programs.make import make_program
@@ -61,7 +62,7 @@ def train(
                 notice.print(f"checking env={config.run.env!r} by a few random steps; env_check: false skips this")
             program.on_failure = lambda failure: notice.print(str(failure))
             program.check()
-        device_memory.require(program)
+        memory.require(program)
         learned = transfer.load(program, init_from) if init_from is not None else None
         run = run_directory.create(out if out is not None else run_directory.next_free(config.name))
         with run_directory.locked(run):

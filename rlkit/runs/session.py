@@ -76,7 +76,7 @@ class Session:
         with self.signals:
             first_state = self.background.submit(self.program.start)  # two compilations side by side
             self.program.compile()
-            state = first_state.result()
+            state = self.program.export(first_state.result())
             if learned is not None:
                 state = state.replace(agent=transfer.into(state.agent, learned))
             checkpoint.save(self.path, 0, state, self._extra(0, 0.0))
@@ -128,7 +128,7 @@ class Session:
                 lines.add(line)
                 self.display.update(step, line)
                 best = self._is_best(line)
-                stop = bool(self.on_chunk and self.on_chunk(line, state))
+                stop = bool(self.on_chunk and self.on_chunk(line, self.program.export(state)))
                 if best or stop or signals.received is not None or self.schedule.saves(update):
                     self._save(state, step, lines, seconds)
         return state, step
@@ -150,6 +150,7 @@ class Session:
 
     def _end(self, state: PyTree, step: int) -> Trained:
         """Evaluate and draw the learning curve, unless a signal stopped the run."""
+        state = self.program.export(state)
         if self.signals.received is not None:
             self.display.print(f"stopped at step {step} and saved; continue with: rlkit resume {self.path}")
             return Trained(self.path, state, None, self.signals.received)
@@ -195,7 +196,9 @@ class Session:
         """Write a checkpoint, after the metric lines up to it."""
         extra = self._extra(lines.sync(), seconds)
         best = self.best[0] if self.best else None
-        checkpoint.save(self.path, step, state, extra, keep=self.config.run.keep_checkpoints, best=best)
+        checkpoint.save(
+            self.path, step, self.program.export(state), extra, keep=self.config.run.keep_checkpoints, best=best
+        )
 
     def _extra(self, metrics_length: int, seconds: float) -> dict[str, Any]:
         """The values of a checkpoint beside the state."""

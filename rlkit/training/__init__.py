@@ -1,7 +1,8 @@
 """Training loops as pure functions: rollouts, the train step, evaluation, populations."""
 
-from rlkit.training import population
+from rlkit.training import mesh, population
 from rlkit.training.evaluate import Evaluation, evaluate
+from rlkit.training.mesh import over_runs
 from rlkit.training.rollout import EnvsState, Episodes, reset, rollout
 from rlkit.training.train import Training, TrainState, make, offline
 
@@ -13,7 +14,9 @@ __all__ = [
     "Training",
     "evaluate",
     "make",
+    "mesh",
     "offline",
+    "over_runs",
     "population",
     "reset",
     "rollout",

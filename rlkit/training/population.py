@@ -1,12 +1,12 @@
 """Population-based training (Jaderberg et al. 2017) of states that are stacked along a leading axis of P members.
 
-The members train side by side, by a vmap of `Training.step`. Now and then the worst of them become copies of better
-ones (exploit) and change the copied hyper-parameters (explore):
+The members train side by side, by `over_runs` of `Training.step`, on one device or several. Now and then the worst of
+them become copies of better ones (exploit) and change the copied hyper-parameters (explore):
 
     hyper = population.initial(ppo.Hyper(), hyper_key, 8, ranges)
-    state = jax.vmap(pair.init)(hyper, jax.random.split(init_key, 8))
+    state = training.over_runs(pair.init)(hyper, jax.random.split(init_key, 8))
     for key in jax.random.split(evolve_key, 50):
-        state, scores = train_a_while(state)  # vmapped steps, under jit, and the mean return of each member
+        state, scores = train_a_while(state)  # steps of all members, under jit, and the mean return of each
         state, lineage = population.evolve(state, scores, key, ranges)
 
 Everything is pure and goes under `jit`, with all arguments but `state`, `scores` and `key` bound beforehand. For
@@ -67,8 +67,8 @@ def evolve(
     explore: str = "perturb",
     fraction: float = 0.2,
     factors: tuple[float, ...] = (0.8, 1.25),
-    copy_replay: bool = False,
-    copy_envs: bool = False,
+    copy_replay: bool | Array = False,
+    copy_envs: bool | Array = False,
 ) -> tuple[PyTree, Lineage]:
     """Replace bad members by copies of better ones with other hyper-parameters.
 
@@ -139,7 +139,9 @@ def tournament(scores: Array, key: Key) -> Array:
     return _where_better(scores, opponent)
 
 
-def inherit(state: PyTree, parent: Array, key: Key, *, copy_replay: bool = False, copy_envs: bool = False) -> PyTree:
+def inherit(
+    state: PyTree, parent: Array, key: Key, *, copy_replay: bool | Array = False, copy_envs: bool | Array = False
+) -> PyTree:
     """Make each member whose parent is another one a copy of it, with other random numbers.
 
     Parameters, target networks, the optimizer's state, statistics and all of Hyper are copied. Each member keeps its
@@ -151,29 +153,38 @@ def inherit(state: PyTree, parent: Array, key: Key, *, copy_replay: bool = False
       state: TrainState with leaves [P, ...].
       parent: [P] int32.
       key: one key.
-      copy_replay: copy the replay buffer as well, its priorities and counts included.
-      copy_envs: copy the environments, their episodes and the policy's memory as well.
+      copy_replay: copy the replay buffer as well, its priorities and counts included; or [P] bool, where to copy it.
+      copy_envs: copy the environments, their episodes and the policy's memory as well; or [P] bool, where to copy them,
+        such as after a member's parameters were not finite.
     """
-    members = jnp.arange(parent.shape[0], dtype=jnp.uint32)
-    copied, number = parent != jnp.arange(parent.shape[0]), jax.random.bits(key)
+    members = jnp.arange(parent.shape[0], dtype=jnp.int32)
+    number = jax.random.bits(key)
 
-    def copy(tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: leaf[parent], tree)
+    def copy(tree: PyTree, where: bool | Array) -> PyTree:
+        """The tree with copies of the parents' values where demanded; its keys are new there."""
+        if where is False:
+            return tree
+        source = jnp.where(where, parent, members)
 
-    def with_new_keys(tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: renew(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf, tree)
+        def leaf(x: Array) -> Array:
+            is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+            return with_new_keys(x[source], source != members) if is_key else x[source]
 
-    def renew(leaf: Array) -> Array:
+        return jax.tree.map(leaf, tree)
+
+    def with_new_keys(keys: Array, where: Array) -> Array:
         # For one key, fold_in is one-to-one: copies of one parent get different keys.
-        each = jax.vmap(jax.random.fold_in)(leaf.reshape(-1), jnp.repeat(members, leaf[0].size))
+        each = jax.vmap(jax.random.fold_in)(keys.reshape(-1), jnp.repeat(members, keys[0].size))
         each = jax.vmap(jax.random.fold_in, (0, None))(each, number)
-        return jnp.where(copied.reshape(-1, *(1,) * (leaf.ndim - 1)), each.reshape(leaf.shape), leaf)
+        return jnp.where(where.reshape(-1, *(1,) * (keys.ndim - 1)), each.reshape(keys.shape), keys)
 
-    agent = with_new_keys(copy(state.agent))
-    if hasattr(agent, "replay") and not copy_replay:
-        agent = agent.replace(replay=state.agent.replay)
-    envs = with_new_keys(copy(state.envs)) if copy_envs else state.envs
-    return state.replace(agent=agent, envs=envs, key=with_new_keys(state.key))
+    agent = state.agent
+    if hasattr(agent, "replay"):
+        learned = copy(agent.replace(replay=()), True)
+        agent = learned.replace(replay=copy(agent.replay, copy_replay))
+    else:
+        agent = copy(agent, True)
+    return state.replace(agent=agent, envs=copy(state.envs, copy_envs), key=with_new_keys(state.key, parent != members))
 
 
 def perturb(hyper: Any, chosen: Array, key: Key, ranges: Ranges, factors: tuple[float, ...] = (0.8, 1.25)) -> Any:

@@ -40,14 +40,14 @@ def check_ranges(hyper: Any, ranges: Ranges) -> dict[str, Range]:
 
 def _check_range(name: str, values: Any, known: list[str]) -> Range:
     """A range with its scale. Raises ConfigError where it has no meaning."""
-    shown = f"ranges[{name!r}]={values!r:.80}"
+    shown = f"ranges.{name:.60}={values!r:.80}"
     if name not in known:
         remedy = did_you_mean(name, known) or f"; it has {', '.join(known)}"
         raise ConfigError(f"{shown} must be of a field of Hyper, and this agent's has none of that name{remedy}")
     words = isinstance(values, str) or not isinstance(values, Sequence)
-    if words or len(values) not in (2, 3) or not all(isinstance(end, int | float) for end in values[:2]):
+    if words or len(values) not in (2, 3) or not all(type(end) in (int, float) for end in values[:2]):
         raise ConfigError(f"{shown} must be a lowest and a highest value, and perhaps a scale; try (1e-5, 1e-2, 'log')")
-    low, high, scale = Range(*values)
+    low, high, scale = values if len(values) == 3 else (*values, None)
     with np.errstate(over="ignore", under="ignore"):
         ends = float(np.float32(low)), float(np.float32(high))
     if not -math.inf < ends[0] < ends[1] < math.inf:

@@ -21,7 +21,7 @@ from command_line import TINY, compilations_in, fails
 from PIL import Image
 
 from rlkit import cli
-from rlkit.cli.compilation_cache import enable_compilation_cache
+from rlkit.cli.jax_settings import enable_compilation_cache
 from rlkit.cli.report import evaluation_line
 from rlkit.runs import loop, metrics, scores
 from rlkit.runs.checkpoints import checkpoint

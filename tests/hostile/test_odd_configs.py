@@ -3,8 +3,8 @@
 import pytest
 
 from rlkit import agents, cli
-from rlkit.runs import device_memory
 from rlkit.runs.config.schema import schema
+from rlkit.runs.devices import memory
 
 pytestmark = pytest.mark.thorough
 DISCRETE = {"c51", "dqn", "iqn", "pqn", "qrdqn", "r2d2"}
@@ -13,7 +13,7 @@ HUGE = str(10**30)
 
 @pytest.fixture(autouse=True)
 def _memory_of_16_gib(monkeypatch):
-    monkeypatch.setattr(device_memory, "available", lambda: 2**34)
+    monkeypatch.setattr(memory, "available", lambda num_devices=1: 2**34)
 
 
 def text(agent, change=""):

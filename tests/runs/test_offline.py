@@ -11,8 +11,9 @@ from tiny_runs import shared_compilations
 
 from rlkit import cli, runs, training
 from rlkit.agents import iql
-from rlkit.runs import datasets, device_memory
+from rlkit.runs import datasets
 from rlkit.runs.config.load import read
+from rlkit.runs.devices import memory
 from rlkit.runs.programs.make import make_program
 from rlkit.types import ConfigError
 
@@ -164,7 +165,7 @@ def test_memory_is_known_before_anything_is_compiled(tmp_path, monkeypatch):
     large, small = (make_program(runs.parse(ONLINE | {"capacity": c})).num_bytes for c in (4096, 512))
     assert large - small == 2 * (4096 - 512) * step
     assert cli.main(["check", str(config_file(tmp_path))]) == 0
-    monkeypatch.setattr(device_memory, "available", lambda: one // 2)
+    monkeypatch.setattr(memory, "available", lambda num_devices=1: one // 2)
     with pytest.raises(ConfigError, match=r"capacity=512 with num_seeds=1 needs about .* lower it"):
         runs.train(ONLINE, out=tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rlkit import envs, training
 from rlkit.agents import dqn, ppo
 from rlkit.training import TrainState, population
 from rlkit.types import ConfigError
@@ -130,6 +129,17 @@ def test_copies_have_all_of_the_parent_but_its_keys_and_surroundings(copy_replay
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
 
 
+def test_surroundings_can_be_copied_for_some_members():
+    state, parent = stacked(4), jnp.array([0, 0, 0, 3])
+    some = jnp.array([False, True, False, True])
+    after = jax.jit(population.inherit)(state, parent, KEY, copy_replay=some, copy_envs=some)
+    np.testing.assert_array_equal(after.agent.params["count"], parent)
+    np.testing.assert_array_equal(after.agent.replay["rows"][:, 0], [0, 0, 2, 3])
+    np.testing.assert_array_equal(after.envs["time"][:, 0], [0, 0, 2, 3])
+    assert len(np.unique(key_rows(after.envs["key"]), axis=0)) == 16
+    np.testing.assert_array_equal(key_rows(after.envs["key"][2:]), key_rows(state.envs["key"][2:]))
+
+
 def test_no_copy_is_a_twin():
     """Not of its parent, nor of another copy of it, even where all members began with one key."""
     state, parent = stacked(6, same_key=True), jnp.array([0, 0, 0, 3, 0, 5])
@@ -206,44 +216,6 @@ def test_evolution_under_jit_is_that_of_its_parts(exploit, explore):
             assert not np.isclose(now, before[parent], rtol=1e-6)[copied].any()
 
 
-def surrogate(state: TrainState) -> TrainState:
-    """A step of gradient ascent on Jaderberg et al. 2017, section 3.1: 1.2 - (h0 θ0² + h1 θ1²)."""
-    h = jnp.stack([state.agent.hyper.h0, state.agent.hyper.h1])
-    return state.replace(agent=state.agent.replace(params=state.agent.params * (1.0 - 2 * 0.02 * h)))
-
-
-class QuadraticHyper(struct.PyTreeNode):
-    h0: jax.Array
-    h1: jax.Array
-
-
-class Quadratic(struct.PyTreeNode):
-    hyper: QuadraticHyper
-    params: jax.Array  # [2]
-
-
-@pytest.mark.parametrize(("explore", "low"), [("resample", 0.0), ("perturb", 0.01)])
-def test_a_population_reaches_what_none_of_its_members_can(explore, low):
-    """Each of two members can climb along one axis alone; their maximum without evolution is 1.2 - 0.8² = 0.56."""
-    hyper = QuadraticHyper(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
-    params = jnp.array([[0.9, 0.8], [0.9, 0.8]])
-    start = TrainState(Quadratic(hyper, params), (), jax.random.split(KEY, 2), jnp.zeros(2))
-    ranges = {"h0": (low, 1.0, "uniform"), "h1": (low, 1.0, "uniform")}
-
-    def interval(state, key, evolves):
-        state = jax.lax.fori_loop(0, 10, lambda _, s: jax.vmap(surrogate)(s), state)
-        value = 1.2 - (state.agent.params**2).sum(1)
-        return (population.evolve(state, value, key, ranges, explore=explore)[0] if evolves else state), value
-
-    best = {}
-    for evolves in (True, False):
-        function = partial(interval, evolves=evolves)
-        run = jax.jit(partial(jax.lax.scan, function))
-        best[evolves] = float(run(start, jax.random.split(jax.random.key(0), 200))[1][-1].max())
-    assert best[True] > 1.19
-    assert best[False] == pytest.approx(0.56, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -252,7 +224,7 @@ def test_a_population_reaches_what_none_of_its_members_can(explore, low):
             {"ranges": {"learning_rat": (1e-5, 1e-2)}},
             "must be of a field of Hyper, .* did you mean 'learning_rate'",
         ),
-        ({"ranges": {"gamma": (0.999, 0.9)}}, r"ranges\['gamma'\]=\(0.999, 0.9\) must go from a finite float32 up"),
+        ({"ranges": {"gamma": (0.999, 0.9)}}, r"ranges.gamma=\(0.999, 0.9\) must go from a finite float32 up"),
         ({"ranges": {"gamma": (0.5, 0.5)}}, "up to a greater one"),
         ({"ranges": {"gamma": (0.5, float("nan"))}}, "up to a greater one"),
         ({"ranges": {"gamma": (0.5, 1e39)}}, "up to a greater one"),
@@ -272,57 +244,3 @@ def test_a_mistake_is_one_line(change, text):
     with pytest.raises(ConfigError, match=text) as caught:
         population.evolve(**arguments)
     assert not re.search("\n", str(caught.value))
-
-
-@pytest.mark.thorough
-def test_a_population_of_an_off_policy_agent_keeps_its_buffers():
-    """With a real state: the buffer, its counts and the environments stay; the optimizer and the targets follow."""
-    env, params = envs.make("Probe-ObservationAction")
-    config = dqn.Config(capacity=64, batch_size=4, learning_starts=8, hidden_sizes=(4,))
-    agent = dqn.make(config, env.observation_space(params), env.action_space(params))
-    pair = training.make(agent, env, params, num_envs=4, num_steps=4)
-    hyper = population.initial(dqn.Hyper(), KEY, 4, {"learning_rate": (1e-3, 1e-1)})
-    state = jax.vmap(pair.init)(hyper, jax.random.split(KEY, 4))
-    step = jax.jit(jax.vmap(pair.step))
-    for _ in range(3):
-        state, metrics = step(state)
-    evolve = jax.jit(partial(population.evolve, ranges={"learning_rate": (1e-3, 1e-1)}, exploit="tournament"))
-    after, lineage = evolve(state, jnp.arange(4.0), KEY)
-    parent = np.asarray(lineage.parent)
-    assert (parent != np.arange(4)).any()
-    equal = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)  # noqa: E731
-    equal(after.agent.replay, state.agent.replay)
-    equal(after.envs, state.envs)
-    for name in ("params", "target_params", "opt_state", "normalizer"):
-        equal(getattr(after.agent, name), jax.tree.map(lambda x: x[parent], getattr(state.agent, name)))
-    after, metrics = step(after)
-    copies = [int(parent[m]) for m in range(4) if parent[m] != m]
-    assert np.isfinite(metrics["loss"]).all(), copies
-
-
-@pytest.mark.thorough
-def test_learning_rates_that_are_bad_recover():
-    """PPO on CartPole-v1 with learning rates from 1e-6 to 1e-1: the median member learns only where they evolve."""
-    env, params = envs.make("CartPole-v1")
-    config = ppo.Config(num_epochs=4, num_minibatches=4, hidden_sizes=(32,))
-    agent = ppo.make(config, env.observation_space(params), env.action_space(params))
-    pair = training.make(agent, env, params, num_envs=8, num_steps=64)
-    hyper = ppo.Hyper(learning_rate=jnp.logspace(-6, -1, 8), gamma=jnp.full(8, 0.98), gae_lambda=jnp.full(8, 0.8))
-    hyper = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (8,)), hyper)
-    ranges = {"learning_rate": (1e-6, 1e-1)}
-
-    @partial(jax.jit, static_argnums=2)
-    def interval(state, key, evolves):
-        state, metrics = jax.lax.scan(lambda s, _: jax.vmap(pair.step)(s), state, length=10)
-        ended = metrics["lengths"] > 0
-        scores = jnp.mean(metrics["returns"], (0, 2, 3), where=ended)
-        return (population.evolve(state, scores, key, ranges)[0] if evolves else state), scores
-
-    medians, rates = {}, {}
-    for evolves in (True, False):
-        state = jax.vmap(pair.init)(hyper, jax.random.split(jax.random.key(0), 8))
-        for key in jax.random.split(jax.random.key(1), 20):
-            state, scores = interval(state, key, evolves)
-        medians[evolves], rates[evolves] = float(jnp.median(scores)), np.asarray(state.agent.hyper.learning_rate)
-    assert medians[True] > 400 > 200 > medians[False]
-    assert rates[True].min() > 1e-4  # the descendants of the smallest rates are gone

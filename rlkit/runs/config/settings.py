@@ -3,10 +3,17 @@
 from typing import Annotated, Any, Literal
 
 from annotated_types import Interval, MaxLen
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 _Name = Annotated[str, MaxLen(120)]  # an error message quotes it in full
 _Steps = Annotated[int, Interval(ge=1, le=10**15)]
+
+
+def _check_devices(value: Any) -> Any:
+    """Raise ValueError unless a value is auto, all, or a number of devices."""
+    if value in ("auto", "all") or (type(value) is int and 1 <= value <= 2**16):
+        return value
+    raise ValueError("must be auto, all, or a number of devices from 1 to 65536")
 
 
 class Settings(BaseModel):
@@ -45,6 +52,9 @@ class Settings(BaseModel):
     seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(0, description="seed of the first run")
     num_seeds: Annotated[int, Interval(ge=1, le=2**16)] = Field(
         1, description="runs in one program, with the seeds seed, seed + 1, ..."
+    )
+    devices: Annotated[str | int, BeforeValidator(_check_devices)] = Field(
+        "auto", description="devices that seeds are spread over, on a CPU its cores: auto, all or their number"
     )
     log_every: _Steps | None = Field(None, description="steps between metric lines; null for a hundredth of the run")
     eval_every: _Steps | None = Field(None, description="steps between evaluations; null for the end only")

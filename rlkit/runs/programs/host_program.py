@@ -27,7 +27,7 @@ from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.device_memory import tree_num_bytes
+from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs import eval_env, host_state
 from rlkit.runs.programs.finite import name_non_finite
 from rlkit.runs.programs.host_state import HeldSteps
@@ -50,6 +50,7 @@ class HostProgram:
     """
 
     num_streams: int | None = None
+    num_devices = 1
 
     def __init__(self, config: RunConfig):
         run, module = config.run, agents.get(config.run.agent)
@@ -101,17 +102,10 @@ class HostProgram:
     def _new_pool(self, num_envs: int, env: str | None = None) -> hosts.Pool | hosts.VectorPool:
         """A pool of the run's environment, or of another one; it stops waiting for workers where the run shall stop."""
         run = self.config.run
-        pool = registry.pool(
-            env or run.env,
-            {name: list(value) if isinstance(value, tuple) else value for name, value in run.env_kwargs.items()},
-            num_envs=num_envs,
-            backend=run.backend,
-            seed=run.seed,
-            num_workers=run.num_workers,
-            timeout=run.env_timeout,
-            restarts=run.env_restarts,
-            wrappers=run.wrappers,
-        )
+        kwargs = {name: list(value) if isinstance(value, tuple) else value for name, value in run.env_kwargs.items()}
+        common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers, "wrappers": run.wrappers}
+        limits = {"timeout": run.env_timeout, "restarts": run.env_restarts}
+        pool = registry.pool(env or run.env, kwargs, num_envs=num_envs, **common, **limits)
         pool.watch(lambda: self.should_stop(), lambda failure: self.on_failure(failure))
         return pool
 
@@ -150,6 +144,10 @@ class HostProgram:
     def start(self) -> PyTree:
         """Return the state before the first update."""
         return jax.jit(self._init)(self.seeds[0], self.hyper)
+
+    def export(self, state: PyTree) -> PyTree:
+        """Return the state itself."""
+        return state
 
     @cached_property
     def collector(self) -> Collector:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,26 +12,42 @@ import numpy as np
 
 from rlkit import agents, envs, training
 from rlkit.hosts.failure import Failure
+from rlkit.runs import devices
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.device_memory import tree_num_bytes
-from rlkit.runs.programs import eval_env
-from rlkit.runs.programs.finite import all_finite, floats, losses_and_gradients
+from rlkit.runs.devices.memory import tree_num_bytes
+from rlkit.runs.programs import eval_env, updates
+from rlkit.runs.programs.finite import floats
 from rlkit.runs.programs.protocol import Chunk, Rollouts
+from rlkit.training import mesh
 from rlkit.training.train import step_keys
 from rlkit.types import Agent, Array, Key, PyTree, Transition
 
 
+class Runs(NamedTuple):
+    """The runs of a program: `num_seeds` in the config is their number, R."""
+
+    seeds: np.ndarray  # [R] int32
+    hyper: PyTree  # the agent's Hyper, leaves [R] float32
+
+
 class JaxProgram:
-    """A `Program` for an environment in JAX. Several seeds are one program, by `vmap`.
+    """A `Program` for an environment in JAX. Several runs are one program, by `vmap`, spread over devices.
+
+    Where the devices do not divide the runs, the states on them hold copies of the last run as well.
+
+    Args:
+      config: a validated config.
+      runs: the seed and the Hyper of each run; None for those of the config, with its seeds.
 
     Raises:
-      ConfigError: the environment cannot be made, or does not fit the agent or the batch.
+      ConfigError: the environment cannot be made, or does not fit the agent or the batch; or there are too few devices.
     """
 
     num_streams: int | None = None
 
-    def __init__(self, config: RunConfig):
+    def __init__(self, config: RunConfig, runs: Runs | None = None):
         run, module = config.run, agents.get(config.run.agent)
+        self.mesh = devices.mesh_of_runs(run.devices, run.num_seeds)
         env, self.params = envs.make(run.env, **run.env_kwargs)
         self.env = envs.wrap(env, list(run.wrappers))
         self.eval_env, self.eval_params = self.env, self.params
@@ -44,12 +60,14 @@ class JaxProgram:
         self.config = config
         self.agent: Agent = module.make(config.agent, obs_space, action_space)
         self.training = self._make_training()
-        self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.batched = run.num_seeds > 1
-        self.seeds = np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32)  # [S]
+        self.runs = runs or Runs(
+            np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32),
+            module.Hyper(**{key: np.full(run.num_seeds, value, np.float32) for key, value in config.hyper.items()}),
+        )
         self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk of compiled updates ends by itself
         self.on_failure: Callable[[Failure], None] = lambda failure: None  # not called: there are no workers
-        self.note: str | None = None
+        self.note = devices.note(run.devices, run.num_seeds)
 
     def _make_training(self) -> training.Training:
         """The `init` and `step` of one seed."""
@@ -64,33 +82,80 @@ class JaxProgram:
     def close(self) -> None:
         """Do nothing: there are no workers."""
 
-    def _over_seeds(self, function: Callable) -> Callable:
-        """A function of one seed's values as one of the program's values."""
-        return jax.vmap(function) if self.batched else function
+    @property
+    def seeds(self) -> np.ndarray:
+        """[R] int32, the seeds of the runs."""
+        return self.runs.seeds
 
-    def _keys(self, seed: Array) -> tuple[Key, Key]:
+    @property
+    def num_devices(self) -> int:
+        """Number of devices that hold the state."""
+        return 1 if self.mesh is None else self.mesh.size
+
+    @property
+    def _device_runs(self) -> Runs:
+        """The runs as the devices hold them, or the only one."""
+        if not self.batched:
+            return jax.tree.map(lambda x: x[0], self.runs)
+        return mesh.pad(self.runs, mesh.padded(len(self.seeds), self.mesh))
+
+    def _over_runs(self, function: Callable) -> Callable:
+        """A function of one run's values as one of the program's values."""
+        return mesh.over_runs(function, self.mesh) if self.batched else function
+
+    def _keys(self, seed: Any) -> tuple[Key, Key]:
         """The keys of one seed's training and of its evaluations."""
         train_key, eval_key = jax.random.split(jax.random.key(seed))
         return train_key, eval_key
 
-    def _init(self, seeds: Array, hyper: PyTree) -> PyTree:
-        """The state before the first update, from seeds [S]."""
+    def _init(self, runs: Runs) -> PyTree:
+        """The state before the first update."""
 
-        def one(seed: Array) -> PyTree:
-            return self.training.init(hyper, self._keys(seed)[0])
+        def one(run: Runs) -> PyTree:
+            return self.training.init(run.hyper, self._keys(run.seeds)[0])
 
-        return self._over_seeds(one)(seeds if self.batched else seeds[0])
+        return self._over_runs(one)(runs)
 
     @cached_property
     def template(self) -> PyTree:
-        """Shapes and dtypes of the state."""
-        return jax.eval_shape(self._init, self.seeds, self.hyper)
+        """Shapes and dtypes of the state, as `export` returns it."""
+        state = self._device_template
+        if not self.batched:
+            return state
+        num_runs, uneven = len(self.seeds), jax.tree.leaves(state)[0].shape[0] != len(self.seeds)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((num_runs, *x.shape[1:]), x.dtype, sharding=None if uneven else x.sharding),
+            state,
+        )
+
+    @cached_property
+    def _device_template(self) -> PyTree:
+        """Shapes, dtypes and devices of the state."""
+        state = jax.eval_shape(self._init, self._device_runs)
+        if self.mesh is None:
+            return state
+        place = mesh.sharding(self.mesh)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state)
+
+    def export(self, state: PyTree) -> PyTree:
+        """Return the state of the program's own runs, without copies that fill up devices."""
+        uneven = self.batched and jax.tree.leaves(state)[0].shape[0] != len(self.seeds)
+        return jax.tree.map(lambda x: x[: len(self.seeds)], state) if uneven else state
+
+    def _place(self, state: PyTree) -> PyTree:
+        """The state on the devices, where it is not there yet."""
+        if self.mesh is None:
+            return state
+        total, place = mesh.padded(len(self.seeds), self.mesh), mesh.sharding(self.mesh)
+        if jax.tree.leaves(state)[0].shape[0] != total:
+            state = mesh.pad(state, total)
+        return jax.device_put(state, place)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the state twice (a chunk keeps its first state), of each seed's rollout, and of a metric line."""
-        state = self.template
-        metrics = jax.eval_shape(self._over_seeds(self.training.step), state)[1]
+        state = self._device_template
+        metrics = jax.eval_shape(self._over_runs(self.training.step), state)[1]
         return (
             2 * tree_num_bytes(state)
             + self.config.run.num_seeds * self._rollout_num_bytes()
@@ -105,7 +170,7 @@ class JaxProgram:
 
     def start(self) -> PyTree:
         """Return the state before the first update."""
-        return jax.jit(self._init)(self.seeds, self.hyper)  # called once in a run, so nothing is cached
+        return jax.jit(self._init)(self._device_runs)  # called once in a run, so nothing is cached
 
     def compile(self) -> None:
         """Compile `advance`; without this call, its first call does."""
@@ -117,13 +182,24 @@ class JaxProgram:
         The count is traced, so that one program serves every length up to `config.updates_per_line`. The state is not
         donated: where an update is not finite, the run goes back to before it, and Ctrl-C leaves nothing half done.
         """
-        return self._compiled_advance(state, count)
+        state = self._place(state)
+        chunk = self._compiled_advance(state, count)
+        if self.mesh is None:
+            return chunk
+        counts = jax.device_get(chunk.count)  # [D], each device's own
+        if counts.min() < counts.max():  # a run is not finite, and other devices are further
+            chunk = self._compiled_advance(state, counts.min())
+        return chunk._replace(count=counts.min(), finite=jax.device_get(chunk.finite).all())
 
     @cached_property
     def _compiled_advance(self) -> Callable[[PyTree, np.int32], Chunk]:
-        step, length = jax.jit(self._over_seeds(self.training.step)), self.config.updates_per_line
-        compiled = jax.jit(partial(_advance, step, self.agent.actor, length))
-        return compiled.lower(self.template, jax.ShapeDtypeStruct((), jnp.int32)).compile()
+        one = jax.jit(jax.vmap(self.training.step) if self.batched else self.training.step)
+        function = partial(updates.advance, one, self.agent.actor, self.config.updates_per_line)
+        if self.mesh is not None:
+            function = partial(updates.advance_on_device, function)
+            function = mesh.spread(function, self.mesh, in_axes=(0, None), out_axes=updates.CHUNK_AXES)
+        count = jax.ShapeDtypeStruct((), jnp.int32)
+        return jax.jit(function).lower(self._device_template, count).compile()
 
     def compile_evaluation(self) -> None:
         """Compile `evaluate`; without this call, its first call does."""
@@ -135,7 +211,8 @@ class JaxProgram:
         The key depends on the seed alone: the episodes start in the same states every time, so that evaluations differ
         only by the policy.
         """
-        return self._compiled_evaluate(state, self.seeds)
+        result = self._compiled_evaluate(self._place(state), self._device_runs.seeds)
+        return self.export(jax.device_get(result))
 
     @cached_property
     def _compiled_evaluate(self) -> Callable[[PyTree, np.ndarray], training.Evaluation]:
@@ -149,8 +226,7 @@ class JaxProgram:
             env, params = self.eval_env, self.eval_params
             return training.evaluate(self.agent, env, params, actor, key, num_envs=episodes, max_steps=limit)
 
-        function = jax.jit(lambda state, seeds: self._over_seeds(one)(state, seeds if self.batched else seeds[0]))
-        return function.lower(self.template, self.seeds).compile()
+        return jax.jit(self._over_runs(one)).lower(self._device_template, self._device_runs.seeds).compile()
 
     def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
         """Return the state before the last update of a chunk that began with `state`."""
@@ -166,13 +242,13 @@ class JaxProgram:
         """
         metrics = jax.tree.map(lambda x: np.asarray(x[chunk.count - 1]), chunk.metrics)
         rollout = self._last_rollout(before)
-        quantities = rollout | _watched(chunk.state, metrics, self.agent.actor)
+        quantities = rollout | updates.watched(chunk.state, metrics, self.agent.actor)
         for name, quantity in quantities.items():
             for leaf in jax.tree.leaves(quantity):
                 places = np.argwhere(~np.isfinite(np.asarray(leaf, np.float64)))
                 if not len(places):
                     continue
-                seed = f" of seed {self.seeds[places[0][0]]}" if self.batched else ""
+                seed = f" of seed {self._device_runs.seeds[places[0][0]]}" if self.batched else ""
                 index = places[0][self.batched :]
                 environment = f" of environment {index[1]}" if name in rollout else ""
                 return name + environment + seed
@@ -189,7 +265,7 @@ class JaxProgram:
             )
             return {"obs": floats((steps.obs, steps.next_obs)), "reward": [steps.reward]}
 
-        return jax.jit(self._over_seeds(one))(before)
+        return jax.jit(self._over_runs(one))(self._place(before))
 
     @contextmanager
     def rollouts(self, agent: Agent, actor: PyTree, *, num_envs: int, num_steps: int, seed: int) -> Iterator[Rollouts]:
@@ -208,28 +284,3 @@ class JaxProgram:
 
         start = jax.jit(lambda key: training.reset(agent, self.env, self.params, key, num_envs))(envs_key)
         yield Rollouts(jax.eval_shape(advance, start, key)[1], generate(start))
-
-
-def _advance(step: Callable, actor: Callable, length: int, state: PyTree, count: Array) -> Chunk:
-    """Up to `count` steps, their metrics in buffers of `length` rows."""
-    rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), jax.eval_shape(step, state)[1])
-
-    def unfinished(chunk: Chunk) -> Array:
-        return (chunk.count < count) & chunk.finite
-
-    def body(chunk: Chunk) -> Chunk:
-        state, metrics = step(chunk.state)
-        rows = jax.tree.map(lambda buffer, x: buffer.at[chunk.count].set(x), chunk.metrics, metrics)
-        return Chunk(state, chunk.count + 1, all_finite(_watched(state, metrics, actor)), rows)
-
-    return jax.lax.while_loop(unfinished, body, Chunk(state, jnp.int32(0), jnp.bool_(True), rows))
-
-
-def _watched(state: PyTree, metrics: dict[str, Array], actor: Callable) -> dict[str, PyTree]:
-    """Quantities that must stay finite, by the names that errors give them."""
-    return {
-        **losses_and_gradients(metrics),
-        "params": floats(actor(state.agent)),
-        "observations": floats(state.envs.obs),
-        "rewards": [state.envs.episode_return, jnp.where(metrics["lengths"] > 0, metrics["returns"], 0.0)],
-    }

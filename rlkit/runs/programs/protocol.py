@@ -74,13 +74,18 @@ class Program(Protocol):
         ...
 
     @property
+    def num_devices(self) -> int:
+        """Number of devices that hold the state."""
+        ...
+
+    @property
     def note(self) -> str | None:
         """A line to be shown when the run starts."""
         ...
 
     @property
     def template(self) -> PyTree:
-        """Shapes and dtypes of the state."""
+        """Shapes and dtypes of the state, as `export` returns it."""
         ...
 
     @property
@@ -94,6 +99,10 @@ class Program(Protocol):
 
     def start(self) -> PyTree:
         """Return the state before the first update."""
+        ...
+
+    def export(self, state: PyTree) -> PyTree:
+        """Return a state as it is saved and given to users; the other functions accept it as they do their own."""
         ...
 
     def compile(self) -> None:

@@ -12,11 +12,15 @@ from rlkit.types import ConfigError
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def available() -> int | None:
-    """Return the bytes of the first device's memory; None where they are not known."""
+def available(num_devices: int = 1) -> int | None:
+    """Return the bytes of memory that devices like the first have together; None where they are not known.
+
+    CPU devices share one memory.
+    """
     device = jax.devices()[0]
     if device.platform != "cpu":
-        return (device.memory_stats() or {}).get("bytes_limit")
+        limit = (device.memory_stats() or {}).get("bytes_limit")
+        return None if limit is None else limit * num_devices
     limits = []
     for path in _LIMITS:
         text = _read(path).strip()
@@ -29,7 +33,7 @@ def available() -> int | None:
 
 def require(program: Program) -> None:
     """Raise a ConfigError where a run cannot fit the device's memory."""
-    needed, limit = program.num_bytes, available()
+    needed, limit = program.num_bytes, available(program.num_devices)
     if limit is None or needed <= limit:
         return
     run, agent = program.config.run, program.config.agent
@@ -38,8 +42,8 @@ def require(program: Program) -> None:
     if 2 * without_replay > needed / 2:  # more than half of it is the parameters, in the two copies of a state
         field = f"hidden_sizes={list(agent.hidden_sizes)}"
     raise ConfigError(
-        f"{field} with num_seeds={run.num_seeds} needs about {needed / 2**30:.1f} GiB, and the device has "
-        f"{limit / 2**30:.1f} GiB; lower it, or train fewer seeds at a time"
+        f"{field} with num_seeds={run.num_seeds} needs about {needed / 2**30:.1f} GiB, and there are "
+        f"{limit / 2**30:.1f} GiB of memory; lower it, or train fewer seeds at a time"
     )
 
 

@@ -1,9 +1,19 @@
-"""The cache of compiled programs."""
+"""Settings of JAX that the commands make before it starts."""
 
+import contextlib
 import os
 import stat
 import sys
 from pathlib import Path
+
+
+def use_cores() -> None:
+    """Make the CPU's cores devices, unless XLA_FLAGS sets their number, or JAX has started in this process."""
+    from rlkit.runs.devices import use_cpu_cores
+    from rlkit.types import ConfigError
+
+    with contextlib.suppress(ConfigError):
+        use_cpu_cores()
 
 
 def enable_compilation_cache() -> None:

@@ -1,0 +1,94 @@
+"""The devices of a run: which of them its seeds are spread over, and CPU cores as devices."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from rlkit.training import mesh
+from rlkit.types import ConfigError
+
+_FLAG = "xla_force_host_platform_device_count"
+
+
+def use_cpu_cores(number: int | None = None) -> int:
+    """Make each CPU core a device of JAX, so that seeds and trials are spread over all of them.
+
+        import rlkit
+        rlkit.use_cpu_cores()
+
+    This has to come before anything else of JAX. The command line does it by itself where a run has several seeds.
+
+    Args:
+      number: of devices; None for one per core that this process may use.
+
+    Returns:
+      The number of devices.
+
+    Raises:
+      ConfigError: JAX has started, with another number of devices; or the environment variable XLA_FLAGS sets one.
+    """
+    number = cores() if number is None else number
+    if number < 1:
+        raise ConfigError(f"number={number} must be at least 1; leave it out for {cores()}, one per core")
+    if _FLAG in os.environ.get("XLA_FLAGS", ""):
+        raise ConfigError(f"XLA_FLAGS sets {_FLAG}, and use_cpu_cores would set it too; remove one of them")
+    try:
+        jax.config.update("jax_num_cpu_devices", number)
+    except RuntimeError:
+        if (started := len(jax.local_devices(backend="cpu"))) != number:
+            raise ConfigError(
+                f"number={number} CPU devices must be set before JAX starts, and it has started with {started}; call "
+                "rlkit.use_cpu_cores() before anything else of JAX"
+            ) from None
+    return number
+
+
+def mesh_of_runs(setting: str | int, num_runs: int) -> jax.sharding.Mesh | None:
+    """Return the mesh over which independent runs are spread; None for the first device alone.
+
+    Args:
+      setting: the config's `devices`.
+      num_runs: seeds, trials or members.
+
+    Raises:
+      ConfigError: there are fewer devices than the setting demands, or only one run for several.
+    """
+    if num_runs == 1 and isinstance(setting, int) and setting > 1:
+        raise ConfigError(f"devices={setting} needs several runs to spread; give num_seeds as well, or leave it out")
+    if num_runs == 1 or setting == 1:
+        return None
+    available = jax.local_devices()
+    if isinstance(setting, int):
+        if setting > len(available):
+            remedy = "call rlkit.use_cpu_cores() before anything else of JAX, or " if _is_cpu(available) else ""
+            raise ConfigError(
+                f"devices={setting} must be at most {len(available)}, as JAX has started with them; {remedy}lower it"
+            )
+        available = available[:setting]
+    number = mesh.num_devices(num_runs, len(available))
+    return mesh.make(available[:number]) if number > 1 else None
+
+
+def note(setting: str | int, num_runs: int) -> str | None:
+    """Return a hint where several runs share one CPU device and there are more cores; else None."""
+    devices = jax.local_devices()
+    if num_runs == 1 or setting == 1 or len(devices) > 1 or not _is_cpu(devices) or (number := cores()) == 1:
+        return None
+    return f"one of {number} cores is used: call rlkit.use_cpu_cores() before anything else of JAX to spread runs"
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use, by its affinity and its container's quota."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        count = min(count, max(1, int(quota) // int(period)))  # "max" where there is no quota
+    return count
+
+
+def _is_cpu(devices: list[Any]) -> bool:
+    """True where the devices are CPUs."""
+    return devices[0].platform == "cpu"
