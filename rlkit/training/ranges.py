@@ -1,6 +1,5 @@
 """Ranges of hyper-parameters, from which a population or a sweep draws them."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
@@ -44,17 +43,16 @@ def _check_range(name: str, values: Any, known: list[str]) -> Range:
     if name not in known:
         remedy = did_you_mean(name, known) or f"; it has {', '.join(known)}"
         raise ConfigError(f"{shown} must be of a field of Hyper, and this agent's has none of that name{remedy}")
-    words = isinstance(values, str) or not isinstance(values, Sequence)
-    if words or len(values) not in (2, 3) or not all(type(end) in (int, float) for end in values[:2]):
+    parts: list[Any] = list(values) if isinstance(values, list | tuple) else []
+    if len(parts) not in (2, 3) or not all(type(end) in (int, float) for end in parts[:2]):
         raise ConfigError(f"{shown} must be a lowest and a highest value, and perhaps a scale; try (1e-5, 1e-2, 'log')")
-    low, high, scale = values if len(values) == 3 else (*values, None)
-    with np.errstate(over="ignore", under="ignore"):
-        ends = float(np.float32(low)), float(np.float32(high))
-    if not -math.inf < ends[0] < ends[1] < math.inf:
+    greatest = float(np.finfo(np.float32).max)
+    if not (-greatest <= parts[0] < parts[1] <= greatest and np.float32(parts[0]) < np.float32(parts[1])):
         raise ConfigError(f"{shown} must go from a finite float32 up to a greater one; try (1e-5, 1e-2)")
+    low, high, scale = float(parts[0]), float(parts[1]), parts[2] if len(parts) == 3 else None
     scale = ("log" if low > 0 else "uniform") if scale is None else scale
     if scale not in ("log", "uniform"):
         raise ConfigError(f"{shown} must have the scale 'log' or 'uniform'; leave it out for log where low is positive")
     if scale == "log" and low <= 0:
         raise ConfigError(f"{shown} must begin above 0 on a log scale; try the scale 'uniform'")
-    return Range(float(low), float(high), scale)
+    return Range(low, high, scale)
