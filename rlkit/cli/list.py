@@ -22,7 +22,8 @@ def run(options: argparse.Namespace) -> int:
     if options.suite is not None:
         print(*(hosts.names if options.suite in hosts.PREFIXES else envs.names)(options.suite), sep="\n")
         return 0
-    for title, entries in (("agents", agents.names()), ("environments", envs.names()), ("configs", names())):
+    known = {"agents": agents.names(), "environments": envs.names(), "configs": names(), "sweeps": names(sweeps=True)}
+    for title, entries in known.items():
         print(f"{title}:", *sorted(entries), sep="\n  ")
     print("environments of other libraries, each an extra:")
     print("  in JAX (rlkit list SUITE names the tasks):", ", ".join(f"{suite}:TASK" for suite in SUITES))

@@ -3,12 +3,14 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+
+Describe = Callable[[int, int, dict[str, Any]], str]
 
 
 class Silent:
@@ -47,8 +49,8 @@ def note_if_slow(text: str) -> Iterator[None]:
 class Plain(Silent):
     """A display of plain lines, at most one every few seconds, for logs."""
 
-    def __init__(self, total: int, seconds: float = 5.0):
-        self.total, self.seconds, self.last = total, seconds, -seconds
+    def __init__(self, total: int, describe: Describe, seconds: float = 5.0):
+        self.total, self.describe, self.seconds, self.last = total, describe, seconds, -seconds
         self.waiting = threading.Timer(0.0, lambda: None)  # replaced when the display starts
 
     def __enter__(self) -> "Plain":
@@ -69,16 +71,16 @@ class Plain(Silent):
         if now - self.last >= self.seconds or step >= self.total:
             self.last = now
             left = (self.total - step) * line["seconds"] / step
-            self.print(f"{_describe(step, self.total, line)}, {left:.0f} s left")
+            self.print(f"{self.describe(step, self.total, line)}, {left:.0f} s left")
 
 
 class Bar(Silent):
     """A display with a live bar: steps, steps per second, return, time left."""
 
-    def __init__(self, total: int, console: Any):
+    def __init__(self, total: int, describe: Describe, console: Any):
         from rich import progress as rich
 
-        self.total, self.console = total, console
+        self.total, self.describe, self.console = total, describe, console
         columns = [rich.BarColumn(40), rich.TextColumn("{task.description}"), rich.TimeRemainingColumn()]
         self.bar = rich.Progress(*columns, console=console)
         self.task = self.bar.add_task("compiling", total=total)
@@ -96,26 +98,28 @@ class Bar(Silent):
 
     def update(self, step: int, line: dict[str, Any]) -> None:
         """Show the progress at environment step `step`."""
-        self.bar.update(self.task, completed=step, description=_describe(step, self.total, line))
+        self.bar.update(self.task, completed=step, description=self.describe(step, self.total, line))
 
 
-def make_display(total: int, *, show: bool = True) -> Silent:
+def make_display(total: int, *, show: bool = True, describe: Describe | None = None) -> Silent:
     """Return the display that fits the output: a terminal, a notebook, or a log.
 
     Args:
       total: environment steps of the whole run.
       show: False for a display that shows nothing.
+      describe: (step, total, metric line) -> text; None for that of a run.
     """
     if not show:
         return Silent()
     from rich.console import Console
 
     console = Console(stderr=True)
-    return Bar(total, console) if console.is_terminal or console.is_jupyter else Plain(total)
+    describe = describe or describe_run
+    return Bar(total, describe, console) if console.is_terminal or console.is_jupyter else Plain(total, describe)
 
 
-def _describe(step: int, total: int, line: dict[str, Any]) -> str:
-    """Steps, steps per second and the mean return as text; the mean reward of a step while no episode has ended."""
+def describe_run(step: int, total: int, line: dict[str, Any]) -> str:
+    """Return steps, steps per second and the mean return as text, or the mean reward while no episode has ended."""
     means = {name: _seeds_mean(line.get(name)) for name in ("return_mean", "reward_mean")}
     if means["return_mean"] is not None:
         learned = f"return {means['return_mean']:.4g}"

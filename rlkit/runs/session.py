@@ -168,12 +168,16 @@ class Session:
         if self.config.run.eval_episodes:
             evaluation = scores.evaluate(self.program, state, step)
             scores.save(self.path, evaluation)
+        self._draw()
+        return Trained(self.path, state, evaluation, None)
+
+    def _draw(self) -> None:
+        """Draw the learning curve, or give the reason where there is none, and the lineage of a population."""
         reason = curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
         if reason is not None:
             self.display.print(f"no curve.png: {reason}")
         if self.evolution is not None:
             lineage.draw(self.path, title=self.config.run.env)
-        return Trained(self.path, state, evaluation, None)
 
     def _evaluate(self, state: PyTree) -> dict[str, Any]:
         """The entries of greedy episodes in a metric line; none where a signal ends the episodes."""

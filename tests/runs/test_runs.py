@@ -270,6 +270,6 @@ def test_the_bar_shows_steps_speed_return_and_time_left():
     from rich.console import Console
 
     out = io.StringIO()
-    with progress.Bar(1000, Console(file=out, force_terminal=True, width=120)) as bar:
+    with progress.Bar(1000, progress.describe_run, Console(file=out, force_terminal=True, width=120)) as bar:
         bar.update(500, {"return_mean": 10.0, "seconds": 2.0, "steps_per_second": 5000.0})
     assert "500/1k steps, 5k/s, return 10" in out.getvalue()

@@ -1,7 +1,7 @@
 """The keys of a config in text: values, types, ranges and meanings, for `--help`."""
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlkit.runs.config.run_config import RunConfig
@@ -19,10 +19,17 @@ def describe_keys(config: RunConfig, chosen: Callable[[str], bool] = lambda key:
     for title, model in zip(("run", "agent", "agent, may be swept"), schema(config.run.agent).models, strict=True):
         fields = {name: field for name, field in model.model_fields.items() if chosen(name)}
         lines += [f"\n{title}:"] if fields else []
-        for name, field in fields.items():
-            left = f"  --{name} {_value_text(values[name])}"
-            lines.append(f"{left:<44} {_field_type(field)}" + (f"; {field.description}" if field.description else ""))
+        lines += describe_fields(fields, values)
     return "\n".join(lines).lstrip("\n")
+
+
+def describe_fields(fields: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """Return a line of text for each field of a pydantic model, with its value."""
+    lines = []
+    for name, field in fields.items():
+        left = f"  --{name} {_value_text(values[name])}"
+        lines.append(f"{left:<44} {_field_type(field)}" + (f"; {field.description}" if field.description else ""))
+    return lines
 
 
 def _value_text(value: Any) -> str:

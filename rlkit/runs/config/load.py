@@ -89,11 +89,11 @@ def folders() -> list[Path]:
     return [folder for folder in (Path("configs"), package / "configs", package.parent / "configs") if folder.is_dir()]
 
 
-def names() -> list[str]:
-    """Return the names that `find` accepts, such as ppo/cartpole."""
-    return sorted(
-        {path.relative_to(folder).with_suffix("").as_posix() for folder in folders() for path in folder.rglob("*.yaml")}
-    )
+def names(*, sweeps: bool = False) -> list[str]:
+    """Return the names that `find` accepts, such as ppo/cartpole; with `sweeps`, those such as sweeps/ppo_cartpole."""
+    paths = ((folder, path) for folder in folders() for path in folder.rglob("*.yaml"))
+    found = {path.relative_to(folder).with_suffix("").as_posix() for folder, path in paths}
+    return sorted(name for name in found if name.startswith("sweeps/") == sweeps)
 
 
 def find(source: str | Path) -> Path:
@@ -112,9 +112,9 @@ def find(source: str | Path) -> Path:
         if path.is_dir() and (path / run_directory.CONFIG).is_file():
             return path / run_directory.CONFIG  # a run directory: its resolved config
         name = path.as_posix().removesuffix(".yaml").removeprefix("configs/")
-        if name in names():
+        if name in (known := names(sweeps=name.startswith("sweeps/"))):
             return next(file for folder in folders() if (file := folder / f"{name}.yaml").is_file())
     except (OSError, ValueError):  # too long, or a zero byte
-        name = ""
-    remedy = did_you_mean(name, names()) or f"; there is {', '.join(names()[:12])}"
+        name, known = "", names()
+    remedy = did_you_mean(name, known) or f"; there is {', '.join(known[:12])}"
     raise ConfigError(f"config={show_value(str(source))} must be a file or the name of a config{remedy}")

@@ -63,6 +63,8 @@ class JaxProgram:
         self.training = self._make_training()
         self.batched = run.num_seeds > 1
         self.runs = runs or _config_runs(config)
+        # False: a run that diverges goes on, as in a sweep, and harms no other; of a population it is replaced.
+        self.stop_if_not_finite = run.population is None
         self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk of compiled updates ends by itself
         self.on_failure: Callable[[Failure], None] = lambda failure: None  # not called: there are no workers
         self.note = devices.note(run.devices, run.num_seeds)
@@ -192,9 +194,8 @@ class JaxProgram:
     @cached_property
     def _compiled_advance(self) -> Callable[[PyTree, np.int32], Chunk]:
         one = jax.jit(jax.vmap(self.training.step) if self.batched else self.training.step)
-        function = partial(updates.advance, one, self.agent.actor, self.config.updates_per_line)
-        if self.config.run.population is not None:
-            function = partial(function, check=False)  # a member that is not finite is replaced by a copy
+        actor = self.agent.actor if self.stop_if_not_finite else None
+        function = partial(updates.advance, one, actor, self.config.updates_per_line)
         if self.mesh is not None:
             function = partial(updates.advance_on_device, function)
             function = mesh.spread(function, self.mesh, in_axes=(0, None), out_axes=updates.CHUNK_AXES)

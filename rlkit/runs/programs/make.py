@@ -3,19 +3,20 @@
 from rlkit import hosts
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs.host_program import HostProgram
-from rlkit.runs.programs.jax_program import JaxProgram
+from rlkit.runs.programs.jax_program import JaxProgram, Runs
 from rlkit.runs.programs.offline_host_program import OfflineHostProgram
 from rlkit.runs.programs.offline_jax_program import OfflineJaxProgram
 from rlkit.runs.programs.protocol import Program
 
 
-def make_program(config: RunConfig, num_streams: int | None = None) -> Program:
+def make_program(config: RunConfig, num_streams: int | None = None, runs: Runs | None = None) -> Program:
     """Make the program of a config, for its kind of environment and its source of transitions.
 
     Args:
       config: a validated config.
       num_streams: streams of the run's dataset where a checkpoint holds their number; then the dataset is not opened.
         None to open the dataset, if the config names one.
+      runs: the seed and the Hyper of each run, for environments in JAX; None for those of the config.
 
     Raises:
       ConfigError: the environment cannot be made or breaks its contract, or it or the dataset does not fit the agent.
@@ -23,5 +24,5 @@ def make_program(config: RunConfig, num_streams: int | None = None) -> Program:
     """
     in_jax = not hosts.is_host(config.run.env)
     if config.run.dataset is None:
-        return JaxProgram(config) if in_jax else HostProgram(config)
-    return (OfflineJaxProgram if in_jax else OfflineHostProgram)(config, num_streams)
+        return JaxProgram(config, runs) if in_jax else HostProgram(config)
+    return OfflineJaxProgram(config, num_streams, runs) if in_jax else OfflineHostProgram(config, num_streams)

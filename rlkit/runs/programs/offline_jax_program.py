@@ -4,7 +4,7 @@ from rlkit import training
 from rlkit.runs import datasets
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs import offline
-from rlkit.runs.programs.jax_program import JaxProgram
+from rlkit.runs.programs.jax_program import JaxProgram, Runs
 from rlkit.types import PyTree
 
 
@@ -15,14 +15,15 @@ class OfflineJaxProgram(JaxProgram):
       config: one with a dataset.
       num_streams: the dataset's N where a checkpoint holds it; then the dataset is not opened, and `start` cannot be
         called. None to open the dataset.
+      runs: as for `JaxProgram`.
 
     Raises:
       ConfigError: as `JaxProgram`, or the dataset cannot be read or does not fit.
     """
 
-    def __init__(self, config: RunConfig, num_streams: int | None = None):
+    def __init__(self, config: RunConfig, num_streams: int | None = None, runs: Runs | None = None):
         self.num_streams, self.dataset = num_streams, None
-        super().__init__(config)
+        super().__init__(config, runs)
 
     def _make_training(self) -> training.Training:
         """The `init` and `step` of one seed."""

@@ -13,8 +13,8 @@ from rlkit.types import Array, PyTree
 CHUNK_AXES: Any = Chunk(state=0, count=0, finite=0, metrics=1)  # type: ignore[arg-type]  # of runs, or of devices
 
 
-def advance(step: Callable, actor: Callable, length: int, state: PyTree, count: Array, *, check: bool = True) -> Chunk:
-    """Up to `count` steps, their metrics in buffers of `length` rows; with `check`, up to one that is not finite."""
+def advance(step: Callable, actor: Callable | None, length: int, state: PyTree, count: Array) -> Chunk:
+    """Up to `count` steps, their metrics in buffers of `length` rows."""
     rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), jax.eval_shape(step, state)[1])
 
     def unfinished(chunk: Chunk) -> Array:
@@ -23,7 +23,7 @@ def advance(step: Callable, actor: Callable, length: int, state: PyTree, count: 
     def body(chunk: Chunk) -> Chunk:
         state, metrics = step(chunk.state)
         rows = jax.tree.map(lambda buffer, x: buffer.at[chunk.count].set(x), chunk.metrics, metrics)
-        finite = all_finite(watched(state, metrics, actor)) if check else chunk.finite
+        finite = jnp.bool_(True) if actor is None else all_finite(watched(state, metrics, actor))
         return Chunk(state, chunk.count + 1, finite, rows)
 
     return jax.lax.while_loop(unfinished, body, Chunk(state, jnp.int32(0), jnp.bool_(True), rows))

@@ -1,0 +1,117 @@
+"""One page of plots of a sweep: the effect of each key, the best trials, and their learning curves."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlkit.runs.pictures.curves import save
+from rlkit.runs.sweeps.blocks import curve
+from rlkit.runs.sweeps.config import Sweep
+from rlkit.runs.sweeps.results import Result
+
+PICTURE = "sweep.png"
+_BEST = 8  # trials whose intervals and curves are drawn
+_BLUE, _GRAY = "#3465a4", "#b0b0b0"
+
+
+def draw(folder: Path, results: Sequence[Result], sweep: Sweep) -> None:
+    """Write sweep.png, unless no trial has a score."""
+    scored = sorted((result for result in results if result.score is not None), key=lambda result: result.order)
+    if scored:
+        save(figure(scored, [result for result in results if result.status == "diverged"], sweep), folder / PICTURE)
+
+
+def figure(scored: Sequence[Result], diverged: Sequence[Result], sweep: Sweep) -> Any:
+    """Return a matplotlib Figure.
+
+    Args:
+      scored: trials with a score, the best first.
+      diverged: trials without one, which are drawn at the bottom.
+      sweep: with the keys.
+    """
+    from matplotlib.figure import Figure
+
+    keys = list(sweep.dimensions)
+    columns = min(max(len(keys), 2), 4)
+    rows = math.ceil(len(keys) / columns)
+    drawing = Figure(figsize=(3.4 * columns, 2.7 * rows + 3.6), dpi=130, layout="constrained")
+    upper, lower = np.asarray(drawing.subfigures(2, 1, height_ratios=[2.7 * rows, 3.6])).tolist()
+    for key, axes in zip(keys, np.atleast_1d(upper.subplots(rows, columns, sharey=True)).flat, strict=False):
+        _effect(axes, key, scored, diverged, sweep)
+    for axes in list(upper.axes)[len(keys) :]:
+        axes.set_visible(False)
+    for row in range(rows):
+        upper.axes[row * columns].set_ylabel(f"{sweep.settings.objective} greedy return")
+    left, right = lower.subplots(1, 2)
+    _best(left, scored[:_BEST])
+    _curves(right, scored[:_BEST])
+    drawing.suptitle(f"{sweep.name}: {len(scored) + len(diverged)} trials, {sweep.base.get('env', '')}", fontsize=11)
+    return drawing
+
+
+def _effect(axes: Any, key: str, scored: Sequence[Result], diverged: Sequence[Result], sweep: Sweep) -> None:
+    """Draw the score over a key: trials to the end of the run in blue, those that were stopped in gray."""
+    dimension = sweep.dimensions[key]
+    words = dimension.kind == "values" and not all(isinstance(value, int | float) for value in dimension.values)
+    names = [str(value) for value in dimension.values] if words else []
+
+    def place(result: Result) -> float:
+        value = result.trial.values[key]
+        return names.index(str(value)) if words else value
+
+    furthest = max(result.step for result in scored)
+    for reached, color in ((False, _GRAY), (True, _BLUE)):
+        some = [result for result in scored if (result.step == furthest) == reached]
+        axes.plot([place(r) for r in some], [r.score for r in some], "o", color=color, markersize=4, alpha=0.8)
+    bottom = min(result.score for result in scored if result.score is not None)
+    axes.plot([place(r) for r in diverged], [bottom] * len(diverged), "x", color="#b5484f", markersize=5)
+    if dimension.kind == "log_uniform":
+        axes.set_xscale("log")
+    if words:
+        axes.set_xticks(range(len(names)), names, rotation=20, fontsize=8)
+    axes.set_xlabel(key)
+    _plain(axes)
+
+
+def _best(axes: Any, best: Sequence[Result]) -> None:
+    """Draw scores of the best trials with their intervals over seeds, the best at the top."""
+    for place, result in enumerate(best):
+        low, high = result.interval
+        axes.plot([low, high], [place, place], color=_BLUE, linewidth=2.5, alpha=0.45)
+        axes.plot([result.score], [place], "o", color=_BLUE, markersize=5)
+    axes.set_yticks(range(len(best)), [f"trial {result.trial.number}" for result in best], fontsize=8)
+    axes.invert_yaxis()
+    seeds = len(best[0].of_seed)
+    axes.set_xlabel(f"score (IQM over {seeds} seeds, 95% interval)" if seeds > 1 else "score")
+    _plain(axes)
+
+
+def _curves(axes: Any, best: Sequence[Result]) -> None:
+    """Draw mean training returns of the best trials over their seeds."""
+    from matplotlib import colormaps
+    from matplotlib.ticker import EngFormatter
+
+    for place, result in enumerate(best):
+        points: dict[int, list[float]] = {}
+        for outcome in result.outcomes:
+            for step, value in curve(outcome.path, outcome.row):
+                points.setdefault(step, []).append(value)
+        steps = sorted(points)
+        color = colormaps["viridis"](place / max(len(best) - 1, 1) * 0.9)
+        axes.plot(steps, [np.mean(points[step]) for step in steps], color=color, label=str(result.trial.number))
+    axes.legend(title="trial", fontsize=7, title_fontsize=8, frameon=False, ncols=2)
+    axes.set_xlabel("environment steps of a run")
+    axes.set_ylabel("training return (mean over seeds)")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _plain(axes)
+
+
+def _plain(axes: Any) -> None:
+    """Thin lines and no frame."""
+    axes.grid(color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)

@@ -1,0 +1,252 @@
+"""Blocks of a sweep: runs of several trials that are one program, each block in a folder as a run's is.
+
+A block is checkpointed, stopped and continued as a run is, so that a sweep that was killed goes on with the same
+numbers.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlkit import agents, hosts
+from rlkit.runs import files, metrics, run_directory
+from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config.load import load_config
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.programs.finite import floats
+from rlkit.runs.programs.jax_program import JaxProgram, Runs
+from rlkit.runs.programs.make import make_program
+from rlkit.runs.programs.protocol import Program
+from rlkit.runs.session import NonFiniteError, Session
+from rlkit.runs.sweeps.trials import Trial
+from rlkit.training import mesh
+from rlkit.types import ConfigError, PyTree
+
+RESULT, RUNS = "result.json", "runs.json"
+
+OnLine = Callable[[dict[str, Any]], None]
+
+
+class Run(NamedTuple):
+    """A trial under one seed."""
+
+    trial: Trial
+    seed: int
+
+
+class Outcome(NamedTuple):
+    """Scores of a run at the end of a block."""
+
+    trial: int
+    seed: int
+    path: Path  # of the block
+    row: int  # of the run in the block's states and metric lines
+    step: int
+    final: float | None  # mean greedy return at the end; None where the run diverged
+    evaluations: list[list[float]]  # step and mean greedy return along the run, those of earlier rungs included
+
+
+class Stopped(Exception):
+    """A signal stopped a block, which was saved. Its argument is the signal's number."""
+
+
+class _BlockSession(Session):
+    """A session without pictures of its own."""
+
+    def _draw(self) -> None:
+        pass
+
+
+def stack(runs: Sequence[Run], size: int) -> Runs:
+    """Return seeds and Hyper of runs, filled up to `size` by copies of the last."""
+    runs = [*runs, *[runs[-1]] * (size - len(runs))]
+    module = agents.get(runs[0].trial.config.run.agent)
+    names = runs[0].trial.config.hyper
+    hyper = {name: np.array([run.trial.config.hyper[name] for run in runs], np.float32) for name in names}
+    return Runs(np.array([run.seed for run in runs], np.int32), module.Hyper(**hyper))
+
+
+def block_config(run: Run, size: int, num_updates: int | None = None) -> RunConfig:
+    """Return the config of a block of `size` runs that ends after `num_updates`; None for the end of the run.
+
+    Metric lines, evaluations and checkpoints come where they do in a run to the end.
+    """
+    config = run.trial.config
+    settings, steps = config.run, config.steps_per_update
+    line = config.updates_per_line * steps
+    update = {
+        "num_seeds": size,
+        "seed": run.seed,
+        "total_steps": (num_updates or config.num_updates) * steps,
+        "log_every": line,
+        "checkpoint_every": settings.checkpoint_every or max(line, settings.total_steps // 10),
+        "keep_checkpoints": 1,
+        "keep_best": False,
+        "tensorboard": False,
+        "wandb": None,
+    }
+    return RunConfig(settings.model_copy(update=update), config.agent, config.hyper, config.name)
+
+
+def make(config: RunConfig, runs: Runs) -> Program:
+    """Make the program of a block; one that goes on where a run of it diverges, if it is of several."""
+    if hosts.is_host(config.run.env):
+        return make_program(config)
+    program = make_program(config, runs=runs)
+    assert isinstance(program, JaxProgram)
+    program.stop_if_not_finite = False
+    return program
+
+
+def make_stored(path: Path, own_code: Mapping[str, Any]) -> Program:
+    """Make a program like that of a block's folder, to read its checkpoints with."""
+    config = load_config(path / run_directory.CONFIG, own_code)
+    runs = [Run(Trial(0, {}, config), config.run.seed)]
+    return make(config, stack(runs, config.run.num_seeds))
+
+
+def read(path: Path, runs: Sequence[Run], earlier: Sequence[Outcome | None]) -> list[Outcome] | None:
+    """Return the outcomes of a block that has ended; None where it has not.
+
+    Raises:
+      ConfigError: the folder holds a block of other runs.
+    """
+    described = describe(runs)
+    if (path / RUNS).is_file() and json.loads(files.read(path / RUNS, 1 << 26)) != described:
+        raise ConfigError(f"{path} must hold the block of this sweep, and the sweep has changed; start another one")
+    if not (path / RESULT).is_file():
+        return None
+    stored = json.loads(files.read(path / RESULT, 1 << 28))
+    return [
+        Outcome(
+            run.trial.number,
+            run.seed,
+            path,
+            row,
+            stored["step"],
+            final,
+            [*(before.evaluations if before else []), *along],
+        )
+        for row, (run, before, final, along) in enumerate(
+            zip(runs, earlier, stored["final"], stored["evaluations"], strict=True)
+        )
+    ]
+
+
+def describe(runs: Sequence[Run]) -> list[list[Any]]:
+    """Return the trial, the seed and the values of each run, as JSON has them."""
+    return json.loads(json.dumps([[run.trial.number, run.seed, run.trial.values] for run in runs]))
+
+
+def execute(
+    program: Program, path: Path, runs: Sequence[Run], first: Callable[[], PyTree] | None, step: int, on_line: OnLine
+) -> None:
+    """Train a block to its end, from its newest checkpoint if there is one, and write its result.
+
+    Args:
+      program: of the block; its first runs are these.
+      path: the block's folder.
+      runs: those whose results are written.
+      first: the state at environment step `step`, where an earlier rung has led to it; None to begin anew.
+      step: at which the block begins.
+      on_line: called with each metric line.
+
+    Raises:
+      Stopped: by a signal; what was done is saved.
+    """
+    if not (path / RUNS).is_file():
+        path.mkdir(parents=True, exist_ok=True)
+        (path / run_directory.CHECKPOINTS).mkdir(exist_ok=True)
+        files.replace(path / run_directory.CONFIG, program.config.resolved().encode())
+        files.replace(path / RUNS, json.dumps(describe(runs)).encode())
+
+    def on_chunk(line: dict[str, Any], state: PyTree) -> None:
+        on_line(line)
+
+    final: list[float | None] = [None] * len(runs)
+    try:
+        with _BlockSession(program, path, on_chunk, False, {}) as session:
+            if checkpoint.steps(path):
+                state, at, extra = checkpoint.restore(path, program.template)
+                trained = session.resume(state, at, extra["metrics_length"], extra["seconds"])
+            elif first is None:
+                trained = session.start(None)
+            else:
+                trained = session.resume(first(), step, 0, 0.0)
+        if trained.signal is not None:
+            raise Stopped(trained.signal)
+        assert trained.evaluation is not None
+        means = trained.evaluation["mean_of_seed"]
+        alive = _finite_runs(program, trained.state)
+        final = [mean if ok else None for mean, ok in zip(means[: len(runs)], alive, strict=False)]
+    except NonFiniteError:  # of a program of a single run outside of JAX
+        pass
+    result = {
+        "step": program.config.num_updates * program.config.steps_per_update,
+        "final": final,
+        "evaluations": _evaluations(path, len(runs)),
+    }
+    files.replace(path / RESULT, json.dumps(result, allow_nan=False).encode())
+
+
+def gather(outcomes: Sequence[Outcome], programs: dict[Path, Program], size: int) -> PyTree:
+    """Return the states of runs, from the last checkpoints of their blocks, filled up to `size` by copies of the last.
+
+    Args:
+      outcomes: of the runs, in their new order.
+      programs: of each block.
+      size: number of runs in the new block.
+    """
+    places: dict[Path, list[int]] = {}
+    for place, outcome in enumerate(outcomes):
+        places.setdefault(outcome.path, []).append(place)
+    parts = []
+    for path, of_block in places.items():
+        state, _, _ = checkpoint.restore(path, programs[path].template)
+        state = jax.device_put(state, jax.devices()[0])
+        rows = np.array([outcomes[place].row for place in of_block])
+        parts.append(_rows(state, rows) if programs[path].batched else jax.tree.map(lambda x: x[None], state))
+    order = np.argsort(np.concatenate(list(places.values())))
+    whole = _rows(jax.tree.map(lambda *x: jnp.concatenate(x), *parts), order)
+    return mesh.pad(whole, size) if size > 1 else jax.tree.map(lambda x: x[0], whole)
+
+
+def _rows(state: PyTree, rows: np.ndarray) -> PyTree:
+    """Some rows of all leaves [R, ...]."""
+    return jax.tree.map(lambda x: x[rows], state)
+
+
+def curve(path: Path, row: int) -> list[tuple[int, float]]:
+    """Return steps and mean training returns of a run in a block."""
+    points = []
+    for line in metrics.read(path):
+        value = line.get("return_mean")
+        value = value[row] if isinstance(value, list) else value
+        if value is not None:
+            points.append((line["step"], value))
+    return points
+
+
+def _evaluations(path: Path, num_runs: int) -> list[list[list[float]]]:
+    """Steps and mean greedy returns of each run, in the metric lines of a block."""
+    found: list[list[list[float]]] = [[] for _ in range(num_runs)]
+    for line in metrics.read(path):
+        for row, value in enumerate(np.atleast_1d(np.asarray(line.get("eval_return_mean", []), object))[:num_runs]):
+            if value is not None and math.isfinite(value):
+                found[row].append([line["step"], value])
+    return found
+
+
+def _finite_runs(program: Program, state: PyTree) -> list[bool]:
+    """True for each run whose parameters are finite."""
+    leaves = floats(program.agent.actor(state.agent))
+    if not program.batched:
+        return [all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)]
+    flags = [np.isfinite(np.asarray(leaf)).reshape(leaf.shape[0], -1).all(1) for leaf in leaves]
+    return np.all(flags, axis=0).tolist()

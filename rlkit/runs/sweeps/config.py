@@ -1,0 +1,183 @@
+"""The config of a sweep: one flat file with the base config, its keys, the values to try, and how to try them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from annotated_types import Interval
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from rlkit.hosts.registry import is_own
+from rlkit.hosts.worker.wrapper_names import is_own as is_own_wrapper
+from rlkit.names import did_you_mean
+from rlkit.runs.config import strict_yaml
+from rlkit.runs.config.errors import explain, show_value
+from rlkit.runs.config.load import find, load_config, read
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schema import schema
+from rlkit.runs.sweeps.space import Dimension, is_dimension, parse_dimension
+from rlkit.types import ConfigError
+
+MAX_TRIALS = 2**16
+
+
+class SweepSettings(BaseModel):
+    """Settings of a sweep: which values it tries. Steps are environment steps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    config: str = Field(description="the base config: a file, or a name such as ppo/cartpole")
+    trials: Annotated[int, Interval(ge=1, le=MAX_TRIALS)] = Field(
+        16, description="number of trials; a grid has its own"
+    )
+    seeds_per_trial: Annotated[int, Interval(ge=1, le=2**10)] = Field(3, description="runs of each trial")
+    sampler: Literal["random", "grid", "optuna"] = Field("random", description="how values are chosen")
+    sampler_seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(0, description="seed of random and optuna")
+    objective: Literal["final", "best", "area"] = Field(
+        "final", description="the greedy return that is scored: the last, the best, or the mean over the run"
+    )
+    halving: Annotated[int, Interval(ge=2, le=16)] | None = Field(
+        None,
+        description="successive halving: only one in so many trials goes on at each rung; null: all run to the end",
+    )
+    rungs: Annotated[int, Interval(ge=2, le=8)] = Field(3, description="rungs of halving, the end of the run included")
+    budget: PositiveInt | None = Field(None, description="most steps of all runs together; fewer trials are made")
+    runs_at_once: PositiveInt | None = Field(None, description="runs of one program; null for as many as memory holds")
+    batch: PositiveInt = Field(16, description="trials that optuna is asked for at once")
+    storage: str | None = Field(None, description="optuna's storage, a URL; null for a file of the sweep")
+    study: str | None = Field(None, description="name of the study in a storage that several workers share")
+
+
+class Sweep(NamedTuple):
+    """A validated sweep."""
+
+    settings: SweepSettings
+    base: dict[str, Any]  # keys and values of the base config, as YAML has them
+    dimensions: dict[str, Dimension]  # by key
+    own_code: dict[str, Any]  # the user's own env and wrappers, which no file may name
+    name: str  # stem of the folder's name
+
+    def resolved(self) -> str:
+        """Return YAML text of the sweep without its base, which is a file beside it."""
+        values: dict[str, Any] = self.settings.model_dump() | {"config": "base.yaml"}
+        for key, dimension in self.dimensions.items():
+            ends = [] if dimension.kind == "values" else dimension.ends()
+            points = [dimension.points] if dimension.points else []
+            values[key] = {dimension.kind: [*dimension.values, *ends, *points]}
+        return strict_yaml.dump(values)
+
+    def trial_config(self, values: Mapping[str, Any], base: Path, **more: Any) -> RunConfig:
+        """Return the config of a trial.
+
+        Args:
+          values: of the swept keys.
+          base: the file that `base` was written to.
+          more: keys of the run.
+
+        Raises:
+          ConfigError: the values do not fit together.
+        """
+        return load_config(base, {**values, **self.own_code, **more})
+
+
+def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Sweep:
+    """Load the sweep of a file, or of a sweep's folder.
+
+    Args:
+      source: a path, a folder, or a name such as sweeps/ppo_cartpole.
+      overrides: keys that replace those of the file: of the sweep, of the base config, or values to try.
+
+    Raises:
+      ConfigError: there is no such file, or it holds a mistake.
+    """
+    path = Path(source) / "sweep.yaml" if (Path(source) / "sweep.yaml").is_file() else find(source)
+    stored = read(path)
+    if "config" not in stored:
+        if "agent" in stored:
+            raise ConfigError(
+                f"config={show_value(str(source))} must be a sweep, and it is a run's; try rlkit train, or write a "
+                f"file with config: {source} and the keys to try"
+            )
+        raise ConfigError(f"{path}: config is missing; add the base config, e.g. config: ppo/cartpole")
+    for key, value in stored.items():
+        _refuse_own_code(key, value)
+    given = dict(overrides or {})
+    if "num_seeds" in given:  # --seeds
+        given["seeds_per_trial"] = given.pop("num_seeds")
+    values = {**stored, **given}
+    if "num_seeds" in values:
+        raise ConfigError("num_seeds is not a key of a sweep; write seeds_per_trial")
+    own_code = {key: given[key] for key in ("env", "eval_env", "wrappers") if key in given and _is_own_code(given[key])}
+    base_path = path.parent / str(values["config"])
+    base = read(base_path if base_path.is_file() else find(str(values["config"])))
+    settings = {key: value for key, value in values.items() if key in SweepSettings.model_fields}
+    dimensions = {
+        key: parse_dimension(key, value)
+        for key, value in values.items()
+        if is_dimension(value) and key not in SweepSettings.model_fields
+    }
+    for key, value in values.items():
+        if key not in settings and key not in dimensions and key not in own_code:
+            outer, _, inner = str(key).partition(".")
+            if inner and isinstance(base.get(outer, {}), dict):
+                base[outer] = {**base.get(outer, {}), inner: value}
+            else:
+                base[key] = value
+    try:
+        parsed = SweepSettings.model_validate(settings, strict=True)
+    except ValidationError as error:
+        raise ConfigError(explain(SweepSettings, error)) from None
+    _check_keys([*base, *dimensions], base.get("agent"))
+    _check(parsed, dimensions, base)
+    name = path.parent.name if path.name == "sweep.yaml" else f"sweep-{path.stem}"
+    if parsed.sampler == "optuna" and parsed.study is None:
+        parsed = parsed.model_copy(update={"study": name})
+    return Sweep(parsed, base, dimensions, own_code, name)
+
+
+def _check_keys(keys: list[str], agent: Any) -> None:
+    """Raise ConfigError for a key that is neither of the sweep nor of the base config."""
+    known = schema(agent).fields if isinstance(agent, str) else {}
+    for key in keys:
+        if known and str(key).partition(".")[0] not in known:
+            suggestion = did_you_mean(key, [*known, *SweepSettings.model_fields])
+            raise ConfigError(f"{key} is not a key of a sweep or of a {agent} config{suggestion}")
+
+
+def _check(settings: SweepSettings, dimensions: Mapping[str, Dimension], base: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a rule between the keys is broken."""
+    if not dimensions:
+        raise ConfigError(
+            "a sweep needs a key with values to try; add e.g. learning_rate: {log_uniform: [1.0e-4, 1.0e-2]}"
+        )
+    if base.get("eval_episodes") == 0:
+        raise ConfigError("eval_episodes=0 does not go with a sweep, which compares greedy returns; leave it out")
+    if base.get("population") is not None or "population" in dimensions:
+        raise ConfigError("population does not go with a sweep, whose trials are independent; leave it out")
+    if settings.objective != "final" and base.get("eval_every") is None:
+        raise ConfigError(
+            f"objective={settings.objective} needs evaluations along the runs; add e.g. eval_every: 10000"
+        )
+    if settings.sampler == "optuna" and settings.halving is not None:
+        raise ConfigError("halving does not go with sampler=optuna, which scores every trial at its end; leave out one")
+    for key, needs in (("storage", "optuna"), ("study", "optuna")):
+        if getattr(settings, key) is not None and settings.sampler != needs:
+            raise ConfigError(f"{key}={show_value(getattr(settings, key))} needs sampler: optuna; leave out one")
+    if settings.halving is not None and "total_steps" in dimensions:
+        raise ConfigError(
+            "total_steps cannot be swept with halving, which compares trials at equal steps; leave out one"
+        )
+
+
+def _is_own_code(value: Any) -> bool:
+    """True where a value of env, eval_env or wrappers names the user's own code."""
+    words = value if isinstance(value, list) else [value]
+    return any(isinstance(word, str) and (is_own(word) or is_own_wrapper(word)) for word in words)
+
+
+def _refuse_own_code(key: str, value: Any) -> None:
+    """Raise ConfigError where a file names code to run, also among values to try."""
+    values = next(iter(value.values())) if is_dimension(value) else [value]
+    for item in values if isinstance(values, list) else []:
+        if key in ("env", "eval_env", "wrappers") and _is_own_code(item):
+            raise ConfigError(f"{key}={show_value(item)} is code, and no file may name code to run; add --{key} {item}")

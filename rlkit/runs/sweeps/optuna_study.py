@@ -1,0 +1,166 @@
+"""Trials chosen by Optuna: asked for in batches, run as one program, and told their scores.
+
+Several workers may share a study in a storage. Each marks its trials as alive while it runs them; those of a worker
+that died are failed and asked for again.
+"""
+
+import contextlib
+import json
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlkit.runs import files
+from rlkit.runs.config import strict_yaml
+from rlkit.runs.sweeps.config import Sweep
+from rlkit.runs.sweeps.results import Result
+from rlkit.runs.sweeps.space import rounded
+from rlkit.runs.sweeps.trials import Trial
+from rlkit.types import ConfigError
+
+_HEARTBEAT, _GRACE = 30, 120  # seconds
+
+
+def require() -> Any:
+    """Return the module optuna. Raises ConfigError where it is not installed."""
+    try:
+        import optuna  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ConfigError(
+            "sampler=optuna needs the package optuna: pip install 'rlkit-jax[sweep]'; or choose sampler: random"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # heartbeats, since 2021
+    warnings.filterwarnings("ignore", message="Heartbeat of storage is supposed")  # Study.alive makes them
+    return optuna
+
+
+class Study:
+    """A study with the batches that this folder has asked for, each written down before it runs."""
+
+    def __init__(self, sweep: Sweep, folder: Path):
+        optuna = require()
+        self.optuna, self.sweep, self.folder = optuna, sweep, folder
+        settings = sweep.settings
+        url = settings.storage or f"sqlite:///{folder.resolve() / 'study.db'}"
+        retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
+        try:
+            self.storage = optuna.storages.RDBStorage(
+                url, heartbeat_interval=_HEARTBEAT, grace_period=_GRACE, heartbeat_stale_trial_callback=retry
+            )
+            self.study = optuna.create_study(
+                storage=self.storage,
+                study_name=settings.study,
+                direction="maximize",
+                load_if_exists=True,
+            )
+        except Exception as error:  # of a database driver: its class is not known here
+            text = str(error).splitlines()[0]
+            raise ConfigError(f"storage={settings.storage!r} must be a database that can be used: {text}") from None
+
+    def batch(self, number: int, size: int) -> list[tuple[int, dict[str, Any]]]:
+        """Return the study's number and the values of each trial of a batch, the same ones after a restart."""
+        path = self.folder / "batches" / f"{number:03d}.json"
+        if path.is_file():
+            return [(known, values) for known, values in json.loads(files.read(path, 1 << 24))]
+        path.parent.mkdir(exist_ok=True)
+        self._fail_lost(number)
+        # A sampler of its own for each batch: after a restart it draws what it would have drawn.
+        seed = self.sweep.settings.sampler_seed + number
+        self.study.sampler = self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        asked = []
+        for _ in range(size):
+            trial = self.study.ask()
+            trial.set_user_attr("folder", str(self.folder.resolve()))
+            asked.append((trial.number, self._values(trial)))
+        files.replace(path, json.dumps(asked).encode())
+        return asked
+
+    def tell(self, known: int, score: float | None) -> None:
+        """Report the score of a trial; None for one that diverged."""
+        from optuna.trial import TrialState  # pyright: ignore[reportMissingImports]
+
+        with contextlib.suppress(self.optuna.exceptions.UpdateFinishedTrialError):
+            if score is None:
+                self.study.tell(known, state=TrialState.FAIL, skip_if_finished=True)
+            else:
+                self.study.tell(known, score, skip_if_finished=True)
+
+    @contextlib.contextmanager
+    def alive(self, numbers: list[int]) -> Iterator[None]:
+        """Mark trials as alive while they run."""
+        stop = threading.Event()
+        by_number = {trial.number: trial._trial_id for trial in self.study.get_trials(deepcopy=False)}
+
+        def beat() -> None:
+            while True:
+                for number in numbers:
+                    with contextlib.suppress(Exception):  # a database that is away for a moment
+                        self.storage.record_heartbeat(by_number[number])
+                if stop.wait(_HEARTBEAT):
+                    return
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _fail_lost(self, number: int) -> None:
+        """Fail trials of workers that died, so that they are asked for again, and those of this folder in no batch."""
+        from optuna.trial import TrialState  # pyright: ignore[reportMissingImports]
+
+        self.optuna.storages.fail_stale_trials(self.study)
+        written = {
+            known
+            for path in (self.folder / "batches").glob("*.json")
+            for known, _ in json.loads(files.read(path, 1 << 24))
+        }
+        here = str(self.folder.resolve())
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if trial.user_attrs.get("folder") == here and trial.number not in written:
+                self.study.tell(trial.number, state=TrialState.FAIL)
+
+    def _values(self, trial: Any) -> dict[str, Any]:
+        """The values that a trial suggests for each swept key."""
+        values: dict[str, Any] = {}
+        for key, dimension in self.sweep.dimensions.items():
+            if dimension.kind == "values":
+                words = [strict_yaml.dump({"": value}) for value in dimension.values]  # lists are no categories
+                values[key] = dimension.values[words.index(trial.suggest_categorical(key, words))]
+            elif dimension.kind == "integers":
+                values[key] = trial.suggest_int(key, int(dimension.low), int(dimension.high))
+            else:
+                log = dimension.kind == "log_uniform"
+                values[key] = rounded(trial.suggest_float(key, dimension.low, dimension.high, log=log))
+        return values
+
+
+def batches(run: Any) -> Iterator[None]:
+    """Run the trials of a sweep in batches; yields after each.
+
+    Args:
+      run: the sweep in progress, whose trials and outcomes are filled in.
+    """
+    sweep, study = run.sweep, Study(run.sweep, run.folder)
+    number = 0
+    while len(run.trials) < sweep.settings.trials:
+        size = min(sweep.settings.batch, sweep.settings.trials - len(run.trials))
+        asked = study.batch(number, size)
+        batch = [
+            Trial(len(run.trials) + place, values, sweep.trial_config(values, run.folder / "base.yaml"))
+            for place, (_, values) in enumerate(asked)
+        ]
+        run.trials += batch
+        run.alive |= {trial.number for trial in batch}
+        with study.alive([known for known, _ in asked]):
+            run.stages.run(f"batch-{number:03d}", batch)
+        for (known, _), trial in zip(asked, batch, strict=True):
+            result: Result = run.result(trial)
+            study.tell(known, result.score)
+        number += 1
+        yield

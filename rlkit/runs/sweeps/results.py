@@ -1,0 +1,117 @@
+"""The results of a sweep: scores of trials, the table of all, and the config of the best."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlkit.runs import files, scores
+from rlkit.runs.config import strict_yaml
+from rlkit.runs.sweeps.blocks import Outcome
+from rlkit.runs.sweeps.config import Sweep
+from rlkit.runs.sweeps.trials import Trial
+
+TABLE, BEST = "trials.csv", "best.yaml"
+
+
+class Result(NamedTuple):
+    """A trial with its score."""
+
+    trial: Trial
+    status: str  # "done", "stopped" by halving, "diverged", or "waiting"
+    step: int  # reached
+    score: float | None  # interquartile mean over seeds; None where a seed diverged, or none has ended
+    interval: tuple[float | None, float | None]  # 95% bootstrap interval of the score over seeds
+    of_seed: list[float | None]
+    outcomes: list[Outcome]  # of each seed, in all rungs
+
+    @property
+    def order(self) -> tuple[float, float, int]:
+        """A key that sorts the best first: by steps reached, then score; those that diverged last."""
+        score = -np.inf if self.score is None else self.score
+        return (-self.step if self.score is not None else 1, -score, self.trial.number)
+
+
+def objective(outcome: Outcome, kind: str) -> float | None:
+    """Return the score of a run: the last, the best or the mean greedy return; None where it diverged."""
+    values = [value for _, value in outcome.evaluations]
+    if outcome.final is None or kind == "final":
+        return outcome.final
+    return max([*values, outcome.final]) if kind == "best" else float(np.mean([*values, outcome.final]))
+
+
+def score(trial: Trial, outcomes: Sequence[Outcome], sweep: Sweep, *, ended: bool) -> Result:
+    """Return the result of a trial.
+
+    Args:
+      trial: whose it is.
+      outcomes: of its seeds in all rungs that it has run in.
+      sweep: with the objective.
+      ended: False where it goes no further although its run has not ended.
+    """
+    step = max((outcome.step for outcome in outcomes), default=0)
+    last = [outcome for outcome in outcomes if outcome.step == step]
+    values = [objective(outcome, sweep.settings.objective) for outcome in last]
+    if not values:
+        return Result(trial, "waiting", 0, None, (None, None), [], [])
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return Result(trial, "diverged", step, None, (None, None), values, list(outcomes))
+    center, low, high = (float(x) for x in scores.iqm_and_interval(np.array(known, np.float32)))
+    status = "done" if ended else "stopped"
+    return Result(trial, status, step, center, (low, high), values, list(outcomes))
+
+
+def table(results: Sequence[Result], sweep: Sweep) -> list[list[str]]:
+    """Return the rows of the table of all trials, the header first."""
+    seeds = range(sweep.settings.seeds_per_trial)
+    first = sweep.base.get("seed", 0)
+    header = ["trial", "status", "step", "score", "low", "high", *(f"seed_{first + seed}" for seed in seeds)]
+    rows = [[*header, *sweep.dimensions]]
+    for result in results:
+        of_seed = [*result.of_seed, *[None] * len(seeds)][: len(seeds)]
+        numbers = [result.score, *result.interval, *of_seed]
+        values = [_cell(result.trial.values[key]) for key in sweep.dimensions]
+        rows.append([str(result.trial.number), result.status, str(result.step), *map(_cell, numbers), *values])
+    return rows
+
+
+def write(folder: Path, results: Sequence[Result], sweep: Sweep) -> None:
+    """Write trials.csv, and best.yaml where a trial has a score; each whole or not at all."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(table(results, sweep))
+    files.replace(folder / TABLE, text.getvalue().encode())
+    found = best(results)
+    if found is not None:
+        files.replace(folder / BEST, best_config(found, sweep).encode())
+
+
+def best(results: Sequence[Result]) -> Result | None:
+    """Return the trial with the greatest score of those that have come furthest; None where none has a score."""
+    scored = [result for result in results if result.score is not None]
+    return min(scored, key=lambda result: result.order) if scored else None
+
+
+def best_config(result: Result, sweep: Sweep) -> str:
+    """Return YAML text that trains a trial as it is, under all its seeds."""
+    values: dict[str, Any] = {key: value for key, value in sweep.base.items() if key not in sweep.own_code}
+    for key, value in result.trial.values.items():
+        outer, dot, inner = key.partition(".")
+        if dot and isinstance(values.get(outer, {}), Mapping):
+            values[outer] = {**values.get(outer, {}), inner: value}
+        else:
+            values[key] = value
+    values["num_seeds"] = sweep.settings.seeds_per_trial
+    low, high = result.interval
+    comment = f"# trial {result.trial.number}: {sweep.settings.objective} greedy return {result.score:.6g}"
+    return f"{comment} [{low:.6g}, {high:.6g}] over {len(result.of_seed)} seed(s)\n{strict_yaml.dump(values)}"
+
+
+def _cell(value: Any) -> str:
+    """A value as it stands in the table."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

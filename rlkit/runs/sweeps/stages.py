@@ -1,0 +1,169 @@
+"""Stages of a sweep: the trials that run side by side, as few programs on all devices."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from rlkit import hosts
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.devices import memory
+from rlkit.runs.programs.jax_program import JaxProgram, Runs
+from rlkit.runs.programs.make import make_program
+from rlkit.runs.programs.protocol import Program
+from rlkit.runs.sweeps import blocks
+from rlkit.runs.sweeps.blocks import Outcome, Run
+from rlkit.runs.sweeps.config import Sweep
+from rlkit.runs.sweeps.trials import Trial, group_key
+from rlkit.types import PyTree
+
+_SHARE_OF_MEMORY = 0.5  # the rest is for the temporaries of an update
+
+OnStep = Callable[[int, dict[str, Any], Sequence[Run]], None]
+
+
+class Group(NamedTuple):
+    """Runs that are one program, and the size of the blocks that they are divided into."""
+
+    runs: list[Run]
+    size: int
+
+
+class Stages:
+    """Runs stages in a folder, and keeps the programs that they have made.
+
+    Args:
+      sweep: a validated sweep.
+      folder: of the sweep.
+      on_step: called with the environment steps of all runs that were done since the last call, a metric line ({} for
+        steps that were done before a restart), and the runs of that line.
+      on_block: called with the outcomes of each block that has ended.
+    """
+
+    def __init__(self, sweep: Sweep, folder: Path, on_step: OnStep, on_block: Callable[[list[Outcome]], None]):
+        self.sweep, self.folder, self.on_step, self.on_block = sweep, folder, on_step, on_block
+        self._programs: dict[tuple[Any, ...], JaxProgram] = {}
+        self._of_block: dict[Path, Program] = {}
+
+    @property
+    def num_programs(self) -> int:
+        """Programs that were made so far."""
+        return len(self._programs)
+
+    def run(
+        self, name: str, trials: Sequence[Trial], share: float = 1.0, earlier: Mapping[tuple[int, int], Outcome] = {}
+    ) -> None:
+        """Run trials to a share of their steps.
+
+        Args:
+          name: of the stage, the stem of its blocks' folders.
+          trials: that run.
+          share: of each run, at whose end they stop.
+          earlier: what each trial and seed has reached, where they go on.
+
+        Raises:
+          blocks.Stopped: a signal came.
+        """
+        for number, group in enumerate(self._groups(trials)):
+            for start in range(0, len(group.runs), group.size):
+                runs = group.runs[start : start + group.size]
+                path = self.folder / "blocks" / f"{name}-{number:03d}-{start // group.size:03d}"
+                self.on_block(self._run_block(path, runs, group.size, share, earlier))
+
+    def _run_block(
+        self, path: Path, runs: list[Run], size: int, share: float, earlier: Mapping[tuple[int, int], Outcome]
+    ) -> list[Outcome]:
+        """The outcomes of a block, which is run unless it has ended before."""
+        before = [earlier.get((run.trial.number, run.seed)) for run in runs]
+        known = [outcome for outcome in before if outcome is not None]
+        start, end = (known[0].step if known else 0), rung_end(runs[0].trial, share)
+        if (done := blocks.read(path, runs, before)) is not None:
+            self.on_step((end * runs[0].trial.config.steps_per_update - start) * len(runs), {}, runs)
+            return done
+        at = start
+
+        def on_line(line: dict[str, Any]) -> None:
+            nonlocal at
+            self.on_step((line["step"] - at) * len(runs), line, runs)
+            at = line["step"]
+
+        def first() -> PyTree:
+            return blocks.gather(known, {outcome.path: self._program_of(outcome.path) for outcome in known}, size)
+
+        config, stacked = blocks.block_config(runs[0], size, end), blocks.stack(runs, size)
+        if hosts.is_host(config.run.env):
+            with closing(blocks.make(config, stacked)) as program:
+                self._of_block[path] = program
+                blocks.execute(program, path, runs, first if known else None, start, on_line)
+        else:
+            program = self._program(config, stacked)
+            self._of_block[path] = program
+            blocks.execute(program, path, runs, first if known else None, start, on_line)
+        result = blocks.read(path, runs, before)
+        assert result is not None
+        return result
+
+    def _program(self, config: RunConfig, runs: Runs) -> JaxProgram:
+        """The program of a block, the same one for all blocks of a group that end at the same step."""
+        key = (group_key(config), *jax.tree.leaves(runs)[0].shape)
+        if key not in self._programs:
+            program = blocks.make(config, runs)
+            assert isinstance(program, JaxProgram)
+            self._programs[key] = program
+        program = self._programs[key]
+        program.runs = runs
+        return program
+
+    def _program_of(self, path: Path) -> Program:
+        """The program that a block was run with, or one like it."""
+        if path not in self._of_block:
+            self._of_block[path] = blocks.make_stored(path, self.sweep.own_code)
+        return self._of_block[path]
+
+    def _groups(self, trials: Sequence[Trial]) -> list[Group]:
+        """The runs of trials, by their programs, with the size of the blocks."""
+        by_key: dict[str, list[Run]] = {}
+        for trial in trials:
+            first = trial.config.run.seed
+            seeds = range(first, first + self.sweep.settings.seeds_per_trial)
+            by_key.setdefault(group_key(trial.config), []).extend(Run(trial, seed) for seed in seeds)
+        return [Group(runs, self._block_size(runs)) for runs in by_key.values()]
+
+    def _block_size(self, runs: list[Run]) -> int:
+        """As many runs as memory holds, in blocks of equal sizes."""
+        if hosts.is_host(runs[0].trial.config.run.env):
+            return 1
+        most = self.sweep.settings.runs_at_once or len(runs)
+        program = blocks.make(
+            blocks.block_config(runs[0], min(most, len(runs))), blocks.stack(runs, min(most, len(runs)))
+        )
+        with closing(program):
+            limit = memory.available(program.num_devices)
+            if limit is not None:
+                each = program.num_bytes / min(most, len(runs))
+                most = max(1, min(most, int(_SHARE_OF_MEMORY * limit / each)))
+        number = math.ceil(len(runs) / most)
+        return math.ceil(len(runs) / number)
+
+
+def check(trials: Sequence[Trial]) -> None:
+    """Make the program of each group, without compiling it, and step the first one's environment a little.
+
+    Raises:
+      ConfigError: a program cannot be made, or the environment breaks its contract.
+    """
+    groups = {group_key(trial.config): trial for trial in trials}
+    for number, trial in enumerate(groups.values()):
+        with closing(make_program(trial.config)) as program:
+            if number == 0 and trial.config.run.env_check:
+                program.check()
+
+
+def rung_end(trial: Trial, share: float) -> int:
+    """Return the update at which a share of a trial's run ends, at the end of a metric line."""
+    config = trial.config
+    lines = math.ceil(config.num_updates / config.updates_per_line)
+    return min(config.num_updates, max(1, round(share * lines)) * config.updates_per_line)

@@ -1,0 +1,200 @@
+"""Sweeps: the loop over stages, with the table and the pictures of what was found."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlkit.runs import files, run_directory
+from rlkit.runs.config import strict_yaml
+from rlkit.runs.pictures import sweeps as pictures
+from rlkit.runs.progress import make_display
+from rlkit.runs.sweeps import results, trials
+from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
+from rlkit.runs.sweeps.config import Sweep, load_sweep
+from rlkit.runs.sweeps.optuna_study import batches, require
+from rlkit.runs.sweeps.results import Result
+from rlkit.runs.sweeps.stages import Stages, check, rung_end
+from rlkit.runs.sweeps.trials import Trial
+from rlkit.types import ConfigError
+
+CONFIG, BASE = "sweep.yaml", "base.yaml"
+
+
+class Swept(NamedTuple):
+    """Result of a sweep that reached its end or was stopped."""
+
+    folder: Path
+    results: list[Result]  # of all trials, the best first
+    signal: int | None  # number of the signal that stopped the sweep
+    num_programs: int  # programs that were compiled
+
+
+def sweep(
+    source: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    out: str | Path | None = None,
+    show: bool = True,
+) -> Swept:
+    """Run the trials of a sweep in a new folder, or go on with one.
+
+    All trials that differ in the agent's Hyper alone are one program, spread over all devices; others form groups, one
+    program each. A folder that a kill has left is gone on with, with the same results.
+
+    Args:
+      source: a file, a name such as sweeps/ppo_cartpole, or the folder of a sweep.
+      overrides: keys that replace those of the file.
+      out: the folder; None for the first free name in ./runs.
+      show: True to show progress.
+
+    Returns:
+      The folder, which holds trials.csv, best.yaml and sweep.png, and the results of all trials.
+
+    Raises:
+      ConfigError: a mistake in the config, or a folder that cannot be used; nothing was written.
+    """
+    going_on = (Path(source) / CONFIG).is_file()
+    if going_on and (out is not None or set(overrides or {}) - {"env", "eval_env", "wrappers", "devices"}):
+        raise ConfigError("a sweep that has begun goes on as it is; leave out the other flags, or start another one")
+    sweep = load_sweep(source, overrides)
+    if going_on:
+        folder = Path(source)
+        files.require_writable(folder, f"sweep={str(folder)!r}")
+    else:
+        folder = _create(sweep, out)
+    with run_directory.locked(folder):
+        return _Run(sweep, folder, show).run()
+
+
+def _create(sweep: Sweep, out: str | Path | None) -> Path:
+    """A new folder with the sweep's config and its base."""
+    import tempfile
+
+    if sweep.settings.sampler == "optuna":
+        require()
+    base = strict_yaml.dump(sweep.base)
+    with tempfile.TemporaryDirectory() as scratch:  # all mistakes are found before anything is written
+        path = Path(scratch) / BASE
+        path.write_text(base)
+        if sweep.settings.sampler == "optuna":
+            check([Trial(number, values, sweep.trial_config(values, path)) for number, values in trials.ends(sweep)])
+        else:
+            check(trials.draw(sweep, path))
+    folder = run_directory.create(out if out is not None else run_directory.next_free(sweep.name))
+    (folder / run_directory.CHECKPOINTS).rmdir()
+    files.replace(folder / BASE, base.encode())
+    files.replace(folder / CONFIG, sweep.resolved().encode())
+    return folder
+
+
+class _Run:
+    """A sweep in progress."""
+
+    def __init__(self, sweep: Sweep, folder: Path, show: bool):
+        self.sweep, self.folder = sweep, folder
+        self.stages = Stages(sweep, folder, self._on_step, self._on_block)
+        self.outcomes: dict[int, list[Outcome]] = {}  # by trial
+        self.alive: set[int] = set()  # trials that have not been stopped by halving
+        self.trials: list[Trial] = []
+        self.begin, self.resumed_at = time.monotonic(), 0
+        self.done, self.total, self.show = 0, 1, show
+        self.leader = (-np.inf, -1)  # the best mean training return so far, and its trial
+
+    def run(self) -> Swept:
+        """Run all stages."""
+        signal, steps = None, self._steps()
+        self.display = make_display(self.total, show=self.show, describe=self._describe)
+        with self.display:
+            try:
+                for _ in steps:
+                    pass
+            except Stopped as stopped:
+                signal = stopped.args[0]
+                self.display.print(f"stopped and saved; continue with: rlkit sweep {self.folder}")
+        found = self.results()
+        results.write(self.folder, found, self.sweep)
+        if signal is None:
+            pictures.draw(self.folder, found, self.sweep)
+        return Swept(self.folder, sorted(found, key=lambda result: result.order), signal, self.stages.num_programs)
+
+    def _steps(self) -> Iterator[None]:
+        """The stages of the sweep, each run when the next one is taken; sets the environment steps of all."""
+        settings = self.sweep.settings
+        if settings.sampler == "optuna":
+            config = self.sweep.trial_config(trials.ends(self.sweep)[0][1], self.folder / BASE)
+            steps = config.num_updates * config.steps_per_update
+            self.total = steps * settings.trials * settings.seeds_per_trial
+            return batches(self)
+        self.trials = trials.draw(self.sweep, self.folder / BASE)
+        shares, counts = [1.0], [len(self.trials)]
+        if settings.halving is not None:
+            shares, counts = trials.rungs(settings.halving, settings.rungs, len(self.trials))
+        self.total = self._work(shares, counts)
+        return self._rungs(shares, counts)
+
+    def _rungs(self, shares: Sequence[float], counts: Sequence[int]) -> Iterator[None]:
+        """Run every trial to its end, or the rungs of successive halving; yields after each."""
+        running = list(self.trials)
+        for rung, (share, count) in enumerate(zip(shares, counts, strict=True)):
+            running = sorted(running, key=lambda trial: self.result(trial).order)[:count]
+            self.alive = {trial.number for trial in running}
+            self.stages.run(f"rung-{rung}", sorted(running, key=lambda trial: trial.number), share, self._earlier())
+            yield
+
+    def _work(self, shares: Sequence[float], counts: Sequence[int]) -> int:
+        """Environment steps of all runs."""
+        work, before = 0, 0
+        for share, count in zip(shares, counts, strict=True):
+            trial = self.trials[0]
+            end = rung_end(trial, share) * trial.config.steps_per_update
+            work, before = work + (end - before) * count, end
+        if len(shares) == 1:
+            work = sum(rung_end(trial, 1.0) * trial.config.steps_per_update for trial in self.trials)
+        return work * self.sweep.settings.seeds_per_trial
+
+    def _on_block(self, outcomes: Sequence[Outcome]) -> None:
+        """Take note of the outcomes of a block, and write the table."""
+        for outcome in outcomes:
+            self.outcomes.setdefault(outcome.trial, []).append(outcome)
+        results.write(self.folder, self.results(), self.sweep)
+
+    def _earlier(self) -> dict[tuple[int, int], Outcome]:
+        """The last outcome of each trial and seed."""
+        return {(o.trial, o.seed): o for of_trial in self.outcomes.values() for o in of_trial}
+
+    def result(self, trial: Trial) -> Result:
+        """The result of a trial so far."""
+        return results.score(trial, self.outcomes.get(trial.number, []), self.sweep, ended=trial.number in self.alive)
+
+    def results(self) -> list[Result]:
+        """The results of all trials so far, in their order."""
+        return [self.result(trial) for trial in self.trials]
+
+    def _on_step(self, steps: int, line: dict[str, Any], runs: Sequence[Run]) -> None:
+        """Show the progress after some steps of all runs; where there is no line, they were done before a restart."""
+        self.done += steps
+        if not line:
+            self.resumed_at += steps
+            return
+        returns: dict[int, list[float]] = {}
+        for run, value in zip(runs, np.atleast_1d(np.asarray(line["return_mean"], object)), strict=False):
+            if value is not None:
+                returns.setdefault(run.trial.number, []).append(value)
+        means = [(float(np.mean(values)), number) for number, values in returns.items()]
+        self.leader = max([*means, self.leader])
+        elapsed = time.monotonic() - self.begin
+        seconds = elapsed * self.done / max(self.done - self.resumed_at, 1)  # as if all had been done now
+        self.display.update(min(self.done, self.total), {**line, "seconds": seconds})
+
+    def _describe(self, step: int, total: int, line: dict[str, Any]) -> str:
+        """Trials that have a score, and the best so far: by score, or by training return while there is none."""
+        found = [result for result in self.results() if result.score is not None]
+        best = results.best(found)
+        text = f"{step / total:.0%} of all steps, {len(found)} of {max(len(self.trials), 1)} trials scored"
+        if best is not None:
+            return f"{text}, best {best.score:.4g} (trial {best.trial.number})"
+        value, number = self.leader
+        return f"{text}, best return {value:.4g} (trial {number})" if number >= 0 else text

@@ -1,0 +1,107 @@
+"""The trials of a sweep: their values, drawn at random or from a grid, the same ones every time."""
+
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schema import schema
+from rlkit.runs.sweeps.config import MAX_TRIALS, Sweep
+from rlkit.types import ConfigError
+
+
+class Trial(NamedTuple):
+    """One choice of values."""
+
+    number: int
+    values: dict[str, Any]  # of the swept keys
+    config: RunConfig  # of one seed
+
+
+def draw(sweep: Sweep, base: Path) -> list[Trial]:
+    """Return all trials of a sweep that chooses them before it begins.
+
+    Trial k does not depend on the number of trials. Values are checked before anything runs.
+
+    Raises:
+      ConfigError: a value does not fit the base config, or a grid is too large.
+    """
+    for _, values in ends(sweep):
+        sweep.trial_config(values, base)
+    trials = [
+        Trial(number, values, sweep.trial_config(values, base))
+        for number, values in enumerate(_grid(sweep) if sweep.settings.sampler == "grid" else _random(sweep))
+    ]
+    return trials[: affordable(sweep, trials)]
+
+
+def ends(sweep: Sweep) -> list[tuple[int, dict[str, Any]]]:
+    """Return numbered values with each end of each range, and each value of each list, once at least."""
+    found: list[dict[str, Any]] = []
+    for key, dimension in sweep.dimensions.items():
+        others = {other: rest.ends()[0] for other, rest in sweep.dimensions.items() if other != key}
+        found += [{**others, key: value} for value in dimension.ends()]
+    return list(enumerate(found))
+
+
+def _random(sweep: Sweep) -> list[dict[str, Any]]:
+    """Values drawn for each trial by a generator of its own."""
+    rngs = [np.random.default_rng([sweep.settings.sampler_seed, number]) for number in range(sweep.settings.trials)]
+    return [{key: dimension.draw(rng) for key, dimension in sweep.dimensions.items()} for rng in rngs]
+
+
+def _grid(sweep: Sweep) -> list[dict[str, Any]]:
+    """All combinations of values."""
+    axes = [dimension.grid(key) for key, dimension in sweep.dimensions.items()]
+    size = int(np.prod([len(axis) for axis in axes], dtype=object))
+    if size > MAX_TRIALS:
+        raise ConfigError(
+            f"a grid of {size} trials must have at most {MAX_TRIALS}; try fewer values, or sampler: random"
+        )
+    return [dict(zip(sweep.dimensions, values, strict=True)) for values in itertools.product(*axes)]
+
+
+def affordable(sweep: Sweep, trials: list[Trial]) -> int:
+    """Return how many of the trials, from the first on, fit the budget.
+
+    Raises:
+      ConfigError: not even one does.
+    """
+    budget, seeds = sweep.settings.budget, sweep.settings.seeds_per_trial
+    if budget is None:
+        return len(trials)
+    for count in range(len(trials), 0, -1):
+        if sum(steps * seeds for steps in _steps(sweep, trials[:count])) <= budget:
+            return count
+    least = _steps(sweep, trials[:1])[0] * seeds
+    raise ConfigError(f"budget={budget} must allow one trial, which takes {least} steps; try {least * len(trials)}")
+
+
+def _steps(sweep: Sweep, trials: list[Trial]) -> list[int]:
+    """Steps of one seed, in each trial of a sweep."""
+    steps = [trial.config.num_updates * trial.config.steps_per_update for trial in trials]
+    if sweep.settings.halving is None:
+        return steps
+    shares, counts = rungs(sweep.settings.halving, sweep.settings.rungs, len(trials))
+    reached = [
+        max(share for share, count in zip(shares, counts, strict=True) if rank < count) for rank in range(len(steps))
+    ]
+    return [round(share * total) for share, total in zip(reached, steps, strict=True)]
+
+
+def rungs(halving: int, number: int, num_trials: int) -> tuple[list[float], list[int]]:
+    """Return the share of a run at the end of each rung, and the trials that run in it.
+
+    Successive halving (Jamieson and Talwalkar 2016): of the trials of a rung, the best 1 / halving go on.
+    """
+    shares = [float(halving) ** (rung + 1 - number) for rung in range(number)]
+    counts = [max(1, -(-num_trials // halving**rung)) for rung in range(number)]
+    return shares, counts
+
+
+def group_key(config: RunConfig) -> str:
+    """Return what trials must have in common to be one program: all but the agent's Hyper, whose fields are traced."""
+    hyper = schema(config.run.agent).models[2].model_fields
+    return repr({key: value for key, value in config.flat().items() if key not in hyper})

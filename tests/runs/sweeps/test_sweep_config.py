@@ -1,0 +1,168 @@
+"""Configs of sweeps: values to try, trials, groups, and every mistake in one line."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rlkit import ConfigError
+from rlkit.runs import load_config
+from rlkit.runs.config import strict_yaml
+from rlkit.runs.sweeps import trials
+from rlkit.runs.sweeps.config import load_sweep
+from rlkit.runs.sweeps.space import parse_dimension
+from rlkit.runs.sweeps.sweep import sweep
+
+
+def a_sweep(tmp_path, **keys):
+    """A sweep over the learning rate, with keys added or, where they are None, left out."""
+    values = {"config": "ppo/cartpole", "learning_rate": {"log_uniform": [1e-4, 1e-2]}, "trials": 5} | keys
+    path = tmp_path / "mine.yaml"
+    path.write_text(strict_yaml.dump({key: value for key, value in values.items() if value is not None}))
+    return path
+
+
+def drawn(tmp_path, overrides=None, **keys):
+    """The trials of a sweep."""
+    found = load_sweep(a_sweep(tmp_path, **keys), overrides)
+    base = tmp_path / "base.yaml"
+    base.write_text(strict_yaml.dump(found.base))
+    return trials.draw(found, base)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "middle"),
+    [
+        ({"uniform": [2, 4]}, 2, 4, 3),
+        ({"log_uniform": [1e-4, 1e-2]}, 1e-4, 1e-2, 1e-3),
+        ({"integers": [1, 3]}, 1, 3, 2),
+        ({"values": ["a", "b", "c"]}, "a", "c", "b"),
+    ],
+)
+def test_shares_of_a_range(value, low, high, middle):
+    dimension = parse_dimension("key", value)
+    assert (dimension.at(0.0), dimension.at(0.5)) == (low, middle)
+    assert dimension.at(1 - 1e-12) == pytest.approx(high) if not isinstance(high, str) else "c"
+    assert [dimension.ends()[0], dimension.ends()[-1]] == [low, high]
+
+
+def test_draws_are_spread_as_they_should_be():
+    rng = np.random.default_rng(0)
+    log = [math.log10(parse_dimension("x", {"log_uniform": [1e-4, 1e-2]}).draw(rng)) for _ in range(2000)]
+    assert np.mean(log) == pytest.approx(-3, abs=0.05)
+    whole = [parse_dimension("x", {"integers": [1, 4]}).draw(rng) for _ in range(2000)]
+    assert np.bincount(whole).tolist() == pytest.approx([0, 500, 500, 500, 500], abs=80)
+
+
+def test_grids():
+    assert parse_dimension("x", {"log_uniform": [1e-4, 1e-2, 3]}).grid("x") == [1e-4, 1e-3, 1e-2]
+    assert parse_dimension("x", {"uniform": [0, 1, 3]}).grid("x") == [0, 0.5, 1]
+    assert parse_dimension("x", {"integers": [1, 4]}).grid("x") == [1, 2, 3, 4]
+    assert parse_dimension("x", {"integers": [1, 9, 3]}).grid("x") == [1, 5, 9]
+    with pytest.raises(ConfigError, match=r"^x needs a number of points in a grid; write \{uniform: \[0, 1, 5\]\}"):
+        parse_dimension("x", {"uniform": [0, 1]}).grid("x")
+
+
+def test_a_grid_has_all_combinations(tmp_path):
+    found = drawn(tmp_path, sampler="grid", learning_rate={"values": [1e-3, 1e-2]}, gamma={"values": [0.9, 0.99]})
+    assert [tuple(trial.values.values()) for trial in found] == [(1e-3, 0.9), (1e-3, 0.99), (1e-2, 0.9), (1e-2, 0.99)]
+    assert [trial.config.hyper["gamma"] for trial in found] == [0.9, 0.99, 0.9, 0.99]
+
+
+def test_more_trials_begin_with_the_same(tmp_path):
+    few, many = drawn(tmp_path, trials=3), drawn(tmp_path, trials=7)
+    assert [trial.values for trial in few] == [trial.values for trial in many[:3]]
+    assert len({trial.values["learning_rate"] for trial in many}) == 7
+    other = drawn(tmp_path, sampler_seed=1)
+    assert other[0].values != few[0].values
+
+
+def test_keys_of_hyper_are_one_group_and_others_more(tmp_path):
+    hyper = drawn(tmp_path, gamma={"uniform": [0.9, 1.0]})
+    assert len({trials.group_key(trial.config) for trial in hyper}) == 1
+    shaped = drawn(tmp_path, trials=20, num_minibatches={"values": [2, 4]}, total_steps={"values": [50_000, 100_000]})
+    assert len({trials.group_key(trial.config) for trial in shaped}) == 4
+
+
+def test_flags_replace_keys(tmp_path):
+    found = load_sweep(a_sweep(tmp_path), {"trials": 2, "num_seeds": 4, "gamma": 0.9, "ent_coef": {"uniform": [0, 1]}})
+    assert (found.settings.trials, found.settings.seeds_per_trial, found.base["gamma"]) == (2, 4, 0.9)
+    assert list(found.dimensions) == ["learning_rate", "ent_coef"]
+    inner = drawn(tmp_path, {"env_kwargs.max_steps_in_episode": {"values": [100, 200]}})
+    assert {trial.config.run.env_kwargs["max_steps_in_episode"] for trial in inner} == {100, 200}
+
+
+@pytest.mark.parametrize(("number", "expected"), [(64, [64, 22, 8]), (9, [9, 3, 1]), (2, [2, 1, 1])])
+def test_rungs_of_halving(number, expected):
+    shares, counts = trials.rungs(3, 3, number)
+    assert counts == expected
+    assert shares == pytest.approx([1 / 9, 1 / 3, 1])
+
+
+def test_a_budget_bounds_the_trials(tmp_path):
+    steps = 100_352  # of a run, in whole updates
+    keys = {"total_steps": 100_000, "seeds_per_trial": 2}
+    assert len(drawn(tmp_path, budget=7 * steps, **keys)) == 3
+    assert len(drawn(tmp_path, budget=10**9, **keys)) == 5
+    # With halving 5 trials take 1 + 1/3 + 3/9 runs' steps.
+    assert len(drawn(tmp_path, budget=int(3.4 * steps), halving=3, **keys)) == 5
+    with pytest.raises(ConfigError, match=r"^budget=1000 must allow one trial, which takes 200704 steps"):
+        drawn(tmp_path, budget=1000, **keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"learning_rate": {"uniform": [1, 0]}}, "learning_rate={uniform: [1, 0]} must begin with the smaller end"),
+        ({"learning_rate": {"log_uniform": [0, 1]}}, "must have ends above 0, as it is on a logarithmic scale"),
+        ({"learning_rate": {"uniform": 3}}, "must hold a list; write e.g."),
+        ({"learning_rate": {"uniform": [1]}}, "must hold two finite numbers"),
+        ({"learning_rate": {"values": [1e-3, 1e-3]}}, "must not hold a value twice"),
+        ({"learning_rate": {"integers": [0.5, 2]}}, "must have whole numbers as its ends"),
+        ({"learning_rate": {"uniform": [0, 1, 1]}}, "must have 2 to 10000 points in a grid"),
+        ({"learning_rate": {"uniform": [-1, 1]}}, "learning_rate=-1.0 must be greater than or equal to 0"),
+        ({"learning_rate": {"unifrom": [0, 1]}}, "a sweep needs a key with values to try"),
+        ({"learning_rate": 1e-3}, "a sweep needs a key with values to try"),
+        ({"lerning_rate": {"uniform": [0, 1]}}, "did you mean 'learning_rate'"),
+        ({"trails": 3}, "did you mean 'trials'?"),
+        ({"trials": 0}, "trials=0 must be greater than or equal to 1"),
+        ({"sampler": "tpe"}, "sampler='tpe' must be 'random', 'grid' or 'optuna'"),
+        ({"config": None}, "config is missing; add the base config"),
+        ({"config": "ppo/cartpool"}, "config='ppo/cartpool' must be a file or the name of a config"),
+        ({"num_seeds": 3}, "num_seeds is not a key of a sweep; write seeds_per_trial"),
+        ({"objective": "best"}, "objective=best needs evaluations along the runs; add e.g. eval_every"),
+        ({"halving": 3, "sampler": "optuna"}, "halving does not go with sampler=optuna"),
+        ({"halving": 3, "total_steps": {"values": [50_000, 100_000]}}, "total_steps cannot be swept with halving"),
+        ({"storage": "sqlite:///x.db"}, "storage='sqlite:///x.db' needs sampler: optuna"),
+        ({"eval_episodes": 0}, "eval_episodes=0 does not go with a sweep"),
+        ({"population": 4}, "population does not go with a sweep, .*; leave it out"),
+        ({"env": "my_module:Class"}, "is code, and no file may name code to run; add --env"),
+        ({"env": {"values": ["CartPole-v1", "my_module:Class"]}}, "is code, and no file may name code to run"),
+        ({"sampler": "grid", "gamma": {"integers": [0, 1]}}, "learning_rate needs a number of points in a grid"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, keys, message):
+    with pytest.raises(ConfigError) as error:
+        drawn(tmp_path, **keys)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_programs_are_made_before_anything_is_written(tmp_path):
+    path = a_sweep(tmp_path, num_minibatches={"values": [4, 7]})
+    with pytest.raises(ConfigError, match="num_minibatches=7 must divide num_envs"):
+        sweep(path, out=tmp_path / "out", show=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_config_of_a_run_is_no_sweep():
+    with pytest.raises(ConfigError, match="must be a sweep, and it is a run's; try rlkit train"):
+        load_sweep("ppo/cartpole")
+    with pytest.raises(ConfigError, match=r"config is not a key of a .* config|agent must be the name"):
+        load_config("sweeps/ppo_cartpole")
+
+
+def test_the_sweep_that_ships_is_valid(tmp_path):
+    found = load_sweep("sweeps/ppo_cartpole")
+    assert found.settings.trials * found.settings.seeds_per_trial == 256
+    assert found.name == "sweep-ppo_cartpole"

@@ -1,0 +1,185 @@
+"""Sweeps that run: the scores of single runs, stopped and killed anywhere, with halving, groups and Optuna."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from rlkit import ConfigError
+from rlkit.cli import main
+from rlkit.ops.statistics import iqm
+from rlkit.runs import files, load_config, train
+from rlkit.runs.config import strict_yaml
+from rlkit.runs.sweeps.sweep import sweep
+
+pytestmark = pytest.mark.thorough
+
+BASE = {
+    "config": "ppo/cartpole",
+    "num_envs": 4,
+    "num_steps": 16,
+    "num_minibatches": 2,
+    "num_epochs": 1,
+    "hidden_sizes": [8],
+    "total_steps": 768,
+    "log_every": 128,
+    "eval_episodes": 4,
+    "trials": 5,
+    "seeds_per_trial": 2,
+    "learning_rate": {"log_uniform": [1e-4, 1e-1]},
+}
+
+
+def a_sweep(folder, **keys):
+    path = folder / "mine.yaml"
+    path.write_text(strict_yaml.dump(BASE | keys))
+    return path
+
+
+def rows(folder):
+    with (folder / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+class Killed(BaseException):
+    """In place of kill -9, before a change of the disk."""
+
+
+def test_trials_score_as_runs_by_themselves(tmp_path):
+    """Of a block whose runs do not fill its size, and of two groups."""
+    swept = sweep(a_sweep(tmp_path, num_epochs={"values": [1, 2]}, runs_at_once=4), out=tmp_path / "sweep", show=False)
+    found = rows(swept.folder)
+    assert [row["status"] for row in found] == ["done"] * 5
+    assert swept.num_programs == len({row["num_epochs"] for row in found}) == 2
+    for row in (found[0], found[4]):
+        config = {key: value for key, value in BASE.items() if key not in ("config", "trials", "seeds_per_trial")}
+        config |= {"learning_rate": float(row["learning_rate"]), "num_epochs": int(row["num_epochs"]), "num_seeds": 2}
+        alone = train(load_config("ppo/cartpole", config), out=tmp_path / f"run-{row['trial']}", show=False)
+        expected = alone.evaluation["mean_of_seed"]
+        np.testing.assert_allclose([float(row["seed_0"]), float(row["seed_1"])], expected, rtol=1e-3)
+        assert float(row["score"]) == pytest.approx(float(iqm(np.array(expected, np.float32))), rel=1e-3)
+    best = max(found, key=lambda row: float(row["score"]))
+    assert f"trial {best['trial']}:" in (swept.folder / "best.yaml").read_text()
+    config = load_config(swept.folder / "best.yaml")
+    assert (config.hyper["learning_rate"], config.run.num_seeds) == (float(best["learning_rate"]), 2)
+    assert (swept.folder / "sweep.png").stat().st_size > 10_000
+    assert swept.results[0].trial.number == int(best["trial"])
+
+
+@pytest.mark.parametrize("keys", [{}, {"halving": 2}, {"eval_every": 256, "objective": "area", "halving": 3}])
+def test_killed_anywhere_it_goes_on_with_the_same_table(tmp_path, monkeypatch, keys):
+    path = a_sweep(tmp_path, **keys)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    sweep(path, out=whole, show=False)
+    expected = (whole / "trials.csv").read_text()
+    operations = []
+    monkeypatch.setattr(files, "before_operation", lambda name, path: operations.append(name))
+    sweep(path, out=tmp_path / "counted", show=False)
+    total, deaths = len(operations), 0
+    begun = operations.index("append")  # the folder is there
+    for place in np.linspace(begun, total - 1, 5).astype(int).tolist():
+        left = [place]
+
+        def fault(name, path, left=left):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+        monkeypatch.setattr(files, "before_operation", fault)
+        try:
+            sweep(*([broken] if broken.exists() else [path]), out=None if broken.exists() else broken, show=False)
+        except Killed:
+            deaths += 1
+    monkeypatch.setattr(files, "before_operation", lambda name, path: None)
+    sweep(broken, show=False)
+    assert deaths >= 2
+    assert (broken / "trials.csv").read_text() == expected
+    assert (broken / "best.yaml").read_text() == (whole / "best.yaml").read_text()
+
+
+def test_halving_stops_the_worst(tmp_path):
+    swept = sweep(a_sweep(tmp_path, halving=3, trials=9, rungs=2), out=tmp_path / "sweep", show=False)
+    found = rows(swept.folder)
+    assert sorted(row["status"] for row in found) == ["done"] * 3 + ["stopped"] * 6
+    assert {row["step"] for row in found if row["status"] == "stopped"} == {"256"}
+    assert {row["step"] for row in found if row["status"] == "done"} == {"768"}
+    # Those that went on were the best at the rung, and go on as a run that was never stopped.
+    first = {row["trial"]: row for row in rung_scores(swept)}
+    on = {row["trial"] for row in found if row["status"] == "done"}
+    assert min(first[trial]["score"] for trial in on) >= max(first[t]["score"] for t in first if t not in on)
+    straight = sweep(a_sweep(tmp_path, trials=9), out=tmp_path / "straight", show=False)
+    expected = {row["trial"]: row for row in rows(straight.folder)}
+    for trial in on:
+        mine = next(row for row in found if row["trial"] == trial)
+        assert float(mine["score"]) == pytest.approx(float(expected[trial]["score"]), rel=1e-3)
+
+
+def rung_scores(swept):
+    """Scores at the first rung, from its block's result."""
+    (path,) = (swept.folder / "blocks").glob("rung-0-*")
+    runs, final = (json.loads((path / name).read_text()) for name in ("runs.json", "result.json"))
+    scores: dict[int, list[float]] = {}
+    for (trial, *_), score in zip(runs, final["final"], strict=True):
+        scores.setdefault(trial, []).append(score)
+    return [{"trial": str(trial), "score": np.mean(of_seed)} for trial, of_seed in scores.items()]
+
+
+def test_a_trial_that_diverges_harms_no_other(tmp_path):
+    """A learning rate of 1e30 is not finite at once; the others score as they do without it."""
+    good = {"learning_rate": {"values": [1e-3, 1e-2]}, "sampler": "grid"}
+    alone = sweep(a_sweep(tmp_path, **good), out=tmp_path / "alone", show=False)
+    mixed = {**good, "learning_rate": {"values": [1e-3, 1e30, 1e-2]}}
+    found = rows(sweep(a_sweep(tmp_path, **mixed), out=tmp_path / "mixed", show=False).folder)
+    assert [row["status"] for row in found] == ["done", "diverged", "done"]
+    assert found[1]["score"] == ""
+    for mine, expected in zip([found[0], found[2]], rows(alone.folder), strict=True):
+        assert float(mine["score"]) == pytest.approx(float(expected["score"]), rel=1e-3)
+
+
+def test_a_sweep_that_has_begun_stays_as_it_is(tmp_path):
+    folder = sweep(a_sweep(tmp_path, trials=2), out=tmp_path / "sweep", show=False).folder
+    with pytest.raises(ConfigError, match="goes on as it is"):
+        sweep(folder, {"trials": 9}, show=False)
+    config = folder / "sweep.yaml"
+    config.write_text(config.read_text().replace("sampler_seed: 0", "sampler_seed: 1"))
+    with pytest.raises(ConfigError, match="must hold the block of this sweep, and the sweep has changed"):
+        sweep(folder, show=False)
+
+
+def test_environments_outside_of_jax_run_one_by_one(tmp_path):
+    keys = {"env": "gymnasium:CartPole-v1", "backend": "serial", "trials": 2, "seeds_per_trial": 1, "halving": 2}
+    swept = sweep(a_sweep(tmp_path, rungs=2, **keys), out=tmp_path / "sweep", show=False)
+    assert sorted(row["status"] for row in rows(swept.folder)) == ["done", "stopped"]
+    assert all(row["score"] for row in rows(swept.folder))
+
+
+def test_the_command_stops_at_a_signal_and_goes_on(tmp_path):
+    """SIGTERM in the middle of a block; then the folder alone, to the end."""
+    path, out = a_sweep(tmp_path, total_steps=200_000, log_every=None, trials=2, eval_episodes=2), tmp_path / "sweep"
+    command = [sys.executable, "-m", "rlkit", "sweep", str(path), "--out", str(out)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "RLKIT_CACHE": str(tmp_path / "cache")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not list(out.glob("blocks/*/metrics.jsonl")) or not next(out.glob("blocks/*/metrics.jsonl")).stat().st_size:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert f"continue with: rlkit sweep {out}" in errors
+    rest = subprocess.run([*command[:4], str(out)], env=environment, capture_output=True, text=True, timeout=200)
+    assert rest.returncode == 0, rest.stderr
+    assert rest.stdout.splitlines()[0].startswith("trial\tstatus\tstep\tscore")
+    assert [row["status"] for row in rows(out)] == ["done", "done"]
+
+
+def test_mistakes_of_the_command(tmp_path, capsys):
+    assert main(["sweep", "ppo/cartpole"]) == 2
+    assert "must be a sweep, and it is a run's" in capsys.readouterr().err
+    assert main(["sweep", "x", "--help"]) == 0
+    assert "--seeds_per_trial 3" in capsys.readouterr().out
