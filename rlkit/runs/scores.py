@@ -100,7 +100,7 @@ def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
         "greedy": True,
         "seeds": program.seeds.tolist(),
         **evaluation,
-        **(_best_member(evaluation) if run.population is not None else {}),
+        **({"interval_over": "members", **_best_member(evaluation)} if run.population is not None else {}),
     }
 
 

@@ -29,7 +29,7 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
     """Return a matplotlib Figure of a population's hyper-parameters.
 
     A line is a member: level while it trains, dotted where it became a copy, with a dot at the value that it began with
-    as one. The thick line is the ancestry of the best member, the schedule that the population has found.
+    as one. The broad band is the ancestry of the best member, the schedule that the population has found.
 
     Args:
       evolutions: as `record.read` returns them.
@@ -37,8 +37,9 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
       end: environment steps at the end.
       title: text above the axes.
     """
+    from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import ListedColormap, Normalize
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
@@ -46,19 +47,20 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
     steps = np.array([evolution["step"] for evolution in evolutions] + [end])
     known = scores[np.isfinite(scores)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)
-    colors = ScalarMappable(Normalize(low, high if high > low else low + 1.0), "viridis")
+    palette = ListedColormap(colormaps["viridis"](np.linspace(0.0, 0.92, 256)))  # without yellow, too pale on white
+    colors = ScalarMappable(Normalize(low, high if high > low else low + 1.0), palette)
     best = int(np.nanargmax(scores)) if known.size else None
     drawing = Figure(figsize=(7.0, 0.8 + 2.8 * len(names)), dpi=150, layout="constrained")
     panels = drawing.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
     for axes, name in zip(panels, names, strict=True):
         values = np.array([evolution["hyper"][name] for evolution in evolutions], np.float64)  # [E, P]
         for member in np.argsort(np.nan_to_num(scores, nan=-np.inf)):  # the best one on top
-            color = colors.to_rgba(scores[member]) if np.isfinite(scores[member]) else "#bbbbbb"
+            color = colors.to_rgba(scores[member]) if np.isfinite(scores[member]) else "#999999"
             _draw_member(axes, steps, values[:, member], evolutions, int(member), color)
         if best is not None:
             path = ancestors(evolutions, best)
             schedule = values[np.arange(len(path)), path]
-            axes.stairs(schedule, steps, baseline=None, color="#222222", linewidth=2.4, alpha=0.85, zorder=4)
+            axes.stairs(schedule, steps, baseline=None, color="#c9d6ea", linewidth=6.0, zorder=1.5)
         positive = values[np.isfinite(values)]
         if positive.size and positive.min() > 0 and positive.max() > _LOG_FACTOR * positive.min():
             axes.set_yscale("log")
@@ -69,7 +71,7 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(colors="#444444", labelsize=9)
     panels[0].set_title(title, fontsize=11, loc="left")
-    caption = f"environment steps; thick: the ancestry of the best member, {best}" if best is not None else None
+    caption = f"environment steps; broad band: the ancestry of the best member, {best}" if best is not None else None
     panels[-1].set_xlabel(caption or "environment steps")
     panels[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
     bar = drawing.colorbar(colors, ax=list(panels), label="final score of the member", pad=0.02, aspect=30)

@@ -54,7 +54,7 @@ class Evolution:
 
     def _hyper(self, state: PyTree) -> dict[str, np.ndarray]:
         """The values [P] of the keys that evolve."""
-        hyper = self.program.export(state).agent.hyper
+        hyper = self.program.export(state.agent.hyper)
         return {name: np.asarray(getattr(hyper, name)) for name in self.names}
 
     def entries(self, state: PyTree) -> dict[str, list[float | None]]:
@@ -63,8 +63,8 @@ class Evolution:
 
     def finite(self, state: PyTree) -> np.ndarray:
         """Return [P] bool, True for the members whose parameters and statistics are finite."""
-        agent = self.program.export(state).agent
-        return np.asarray(self._finite((agent.params, agent.normalizer)))
+        learned = state.agent.params, state.agent.normalizer
+        return np.asarray(self._finite(self.program.export(learned)))
 
     def after(self, line: dict[str, Any], state: PyTree, update: int) -> PyTree:
         """Return the state after a metric line, evolved where it is time.
