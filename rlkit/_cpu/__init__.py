@@ -15,6 +15,7 @@ With RLKIT_CPU_TRICKS=0 in the environment, each is the plain computation. Where
 needs, that one is the plain computation, too: another version of JAX costs speed and never a crash.
 """
 
+from rlkit._cpu import primitives, random_bits
 from rlkit._cpu.affine import affine
 from rlkit._cpu.primitives import keep_layout, materialize, padded_size, sequence
 from rlkit._cpu.random_bits import straight_line_keys
@@ -24,9 +25,16 @@ __all__ = [
     "affine",
     "keep_layout",
     "materialize",
+    "missing",
     "padded_size",
     "sequence",
     "softmax_entropy",
     "softmax_log_prob",
     "straight_line_keys",
 ]
+
+
+def missing() -> tuple[str, ...]:
+    """Return the names of the modules whose computations are plain here because JAX lacks an API or a setting."""
+    exist = {"primitives": primitives.exist(), "random_bits": random_bits.exist()}
+    return tuple(name for name, here in exist.items() if not here)

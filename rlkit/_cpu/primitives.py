@@ -90,6 +90,11 @@ def once(x: Array) -> Array:
     return _once(x) if enabled() else x
 
 
+def exist() -> bool:
+    """Return True where JAX has the APIs that define primitives."""
+    return _plain not in (_materialize, _materialize_shared, _once, _after, _keep_layout)
+
+
 def _scattered(x: Array) -> Array:
     """x after a scatter that changes nothing, as no bits are an integer below the lowest.
 
@@ -125,7 +130,7 @@ def _identity(
 
     It is linear in x and constant in the others. Tangents pass it by, unless `cotangent_too` applies it to them and to
     cotangents. Under a vmap that maps only the others it becomes `if_shared(x)`. Without the APIs of JAX that define
-    primitives, a function that returns x.
+    primitives, `_plain`.
     """
     try:
         from jax.extend.core import Primitive
@@ -153,8 +158,13 @@ def _identity(
         ad.primitive_jvps[primitive] = lambda primals, tangents: (primitive.bind(*primals), apply_to(tangents[0]))
         ad.primitive_transposes[primitive] = transpose
     except (ImportError, AttributeError, TypeError):
-        return lambda x, *others: x
+        return _plain
     return primitive.bind
+
+
+def _plain(x: Array, *others: Array) -> Array:
+    """The first argument, in place of a primitive."""
+    return x
 
 
 _materialize = _identity("materialize", _scattered)

@@ -36,7 +36,7 @@ def straight_line_keys(fn: Callable[Arguments, Result]) -> Callable[Arguments, R
 
     @functools.wraps(fn)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if not _available():
+        if not (exist() and enabled()):
             return fn(*args, **kwargs)
         new = [_convert(arg, _DEFAULT, _STRAIGHT) for arg in args]
         new_kwargs = {name: _convert(arg, _DEFAULT, _STRAIGHT) for name, arg in kwargs.items()}
@@ -50,10 +50,9 @@ def straight_line_keys(fn: Callable[Arguments, Result]) -> Callable[Arguments, R
     return wrapped
 
 
-def _available() -> bool:
-    """True if this generator exists in this version of JAX, is not turned off, and draws the bits of JAX's own."""
-    partitionable = getattr(getattr(jax, "threefry_partitionable", None), "value", False)
-    return _STRAIGHT is not None and partitionable and enabled()
+def exist() -> bool:
+    """Return True where this version of JAX can define the generator, and it draws the bits of JAX's own."""
+    return _STRAIGHT is not None and getattr(getattr(jax, "threefry_partitionable", None), "value", False)
 
 
 def _convert(tree: PyTree, before, after) -> PyTree:

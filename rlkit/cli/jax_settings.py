@@ -24,20 +24,37 @@ def enable_compilation_cache() -> None:
     """
     import jax
 
+    from rlkit.types import ConfigError
+
+    try:
+        folder = cache_folder()
+    except ConfigError as error:
+        print(f"rlkit: no compilation cache: {error}", file=sys.stderr)
+        return
+    if folder is not None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def cache_folder() -> Path | None:
+    """Return the folder of compiled programs, made where there is none; None where the cache is off.
+
+    Raises:
+      ConfigError: it cannot be made, or other users can use it.
+    """
+    from rlkit.types import ConfigError
+
     setting = os.environ.get("RLKIT_CACHE", "")
     if setting.lower() in ("off", "0", "false"):
-        return
+        return None
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(setting) if setting else home / "rlkit" / "xla"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
-        print(f"rlkit: no compilation cache in {folder}: {error.strerror}", file=sys.stderr)
-        return
+        raise ConfigError(f"{folder} must be a folder that can be made: {error.strerror}; set RLKIT_CACHE") from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        print(f"rlkit: no compilation cache: {folder} must be a folder only you can use (chmod 700)", file=sys.stderr)
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        raise ConfigError(f"{folder} must be a folder only you can use (chmod 700)")
+    return folder

@@ -10,14 +10,19 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from io import FileIO
 from pathlib import Path
+
+import numpy as np
 
 from rlkit.types import ConfigError
 
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")  # letters and digits of any script
 TEMPORARY = ".tmp-"  # prefix of what is not complete yet
+_BLOCK = 1 << 20  # bytes that are read at once where they are hashed or compared
 
 
 def before_operation(operation: str, path: Path) -> None:
@@ -43,15 +48,39 @@ def require_writable(folder: Path, setting: str) -> None:
         raise ConfigError(f"{setting} must be in a writable folder: {error.strerror}; choose another") from None
 
 
-def make_directory(path: Path) -> None:
-    """Create one directory and make its name durable. Raises FileExistsError where there is one."""
+def make_directory(path: Path, *, durable: bool = True) -> None:
+    """Create one directory, and flush its name to the disk where `durable`.
+
+    Raises:
+      FileExistsError: there is one.
+    """
     with operation("mkdir", path):
         path.mkdir()
-    sync(path.parent)
+    if durable:
+        sync(path.parent)
 
 
 def write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a new file and flush it to the disk. Raises FileExistsError where there is one."""
+    write_all({path: parts})
+
+
+def write_all(contents: Mapping[Path, Iterable[bytes | memoryview]]) -> None:
+    """Write new files, then flush all of them to the disk, which is faster than one after another.
+
+    Raises:
+      FileExistsError: there is one of them.
+    """
+    with ExitStack() as stack:
+        opened = {path: stack.enter_context(_write(path, parts)) for path, parts in contents.items()}
+        for path, file in opened.items():
+            with operation("fsync", path):
+                os.fsync(file.fileno())
+
+
+@contextmanager
+def _write(path: Path, parts: Iterable[bytes | memoryview]) -> Iterator[FileIO]:
+    """A new file with these bytes, which may not be on the disk yet; it is open inside of the block."""
     with operation("open", path):
         file = path.open("xb", buffering=0)
     with file:
@@ -60,8 +89,7 @@ def write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             while len(view):
                 with operation("write", path):
                     view = view[file.write(view) :]
-        with operation("fsync", path):
-            os.fsync(file.fileno())
+        yield file
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -135,14 +163,36 @@ def digest(path: Path) -> tuple[int, str]:
         return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_into(path: Path, buffer: memoryview) -> int:
-    """Fill `buffer` from a regular file and return the file's length; one of another length is not read."""
-    with os.fdopen(open_regular(path, os.O_RDONLY), "rb", 0) as file:
+def read_into(path: Path, buffers: Sequence[memoryview]) -> tuple[int, str]:
+    """Fill `buffers`, one after another, from a regular file; one of another length is not read.
+
+    Another thread computes the digest meanwhile: it takes longer than reading.
+
+    Returns:
+      The file's length, and the SHA-256 of what has been read.
+    """
+    digest, total = hashlib.sha256(), sum(map(len, buffers))
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb", 0) as file, ThreadPoolExecutor(1) as hashing:
         length = os.fstat(file.fileno()).st_size
-        left = buffer if length == len(buffer) else buffer[:0]
-        while len(left) and (count := file.readinto(left)):
-            left = left[count:]
-    return length - len(left)
+        for left in buffers if length == total else ():
+            while len(left) and (count := file.readinto(left[:_BLOCK])):
+                hashing.submit(digest.update, left[:count])
+                left = left[count:]
+    return length, digest.hexdigest()
+
+
+def holds(path: Path, parts: Iterable[bytes | memoryview]) -> bool:
+    """Return True where a regular file holds exactly these bytes."""
+    block = np.empty(_BLOCK, np.uint8)
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb", 0) as file:
+        for part in parts:
+            left = np.frombuffer(part, np.uint8) if len(part) else block[:0]
+            while left.size:
+                count = file.readinto(block[: left.size].data)
+                if not count or not np.array_equal(block[:count], left[:count]):
+                    return False
+                left = left[count:]
+        return not file.read(1)
 
 
 def open_regular(path: Path, flags: int) -> int:

@@ -208,10 +208,19 @@ def _fresh(run):
     return run
 
 
-def test_what_reads_back_differently_is_reported_and_nothing_is_pruned(run, monkeypatch):
+@pytest.mark.parametrize("name", ["tree.json", "leaves.bin", "manifest.json"])
+def test_what_reads_back_differently_is_reported_and_nothing_is_pruned(run, monkeypatch, name):
     checkpoint.save(run, 10, tree(), {})
-    monkeypatch.setattr(checkpoint, "find_damage", lambda directory: "a flipped bit")
-    with pytest.raises(OSError, match="a flipped bit"):
+    rename = files.rename
+
+    def flip_a_bit(source, target):
+        rename(source, target)
+        data = bytearray((target / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (target / name).write_bytes(data)
+
+    monkeypatch.setattr(files, "rename", flip_a_bit)
+    with pytest.raises(OSError, match=rf"differs from what was written: \S+{name} has other bytes"):
         checkpoint.save(run, 20, tree(), {}, keep=1)
     assert checkpoint.steps(run) == [10, 20]
 

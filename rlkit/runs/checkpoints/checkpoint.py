@@ -14,37 +14,28 @@ save of a small agent (this: 0.006 s, most of it fsync), casts to the template's
 C++ store in which no test can fail one operation at a time.
 """
 
-import hashlib
-import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from rlkit.runs import files, run_directory
 from rlkit.runs.checkpoints import leaves
+from rlkit.runs.checkpoints.verification import (
+    Damaged,
+    Stored,
+    find_damage,
+    find_difference,
+    open_checked,
+    sha256_of,
+    to_json,
+    verify,
+)
 from rlkit.types import ConfigError, PyTree
-
-_JSON_LIMIT = 1 << 24
 
 
 class CheckpointError(ConfigError):
     """A checkpoint that is missing or damaged. Its text is one line that names the file."""
-
-
-class _Damaged(Exception):
-    """A file of a checkpoint differs from what was written. Its text names the file."""
-
-
-class _Stored(NamedTuple):
-    """A checkpoint on disk, of which the manifest and tree.json have been read and verified."""
-
-    directory: Path
-    step: int
-    tree: Any  # of tree.json
-    num_bytes: int  # of leaves.bin, by the manifest
-    sha256: str  # of leaves.bin, by the manifest
 
 
 def save(
@@ -73,28 +64,25 @@ def save(
             return target
         files.rename(target, folder / f".damaged-{target.name}")
     entries, total = leaves.layout(state)
-    tree = _json({"step": step, "leaves": entries, "extra": extra})
+    tree = to_json({"step": step, "leaves": entries, "extra": extra})
+    chunks = leaves.to_bytes(state)
     temporary = folder / f"{files.TEMPORARY}{target.name}"
     clean(run)
     try:
-        files.make_directory(temporary)
-        files.write(temporary / "tree.json", [tree])
-        files.write(temporary / "leaves.bin", chunks := leaves.to_bytes(state))
-        digest = hashlib.sha256()
-        for chunk in chunks:
-            digest.update(chunk)
-        manifest = {
-            "step": step,
-            "tree.json": [len(tree), hashlib.sha256(tree).hexdigest()],
-            "leaves.bin": [total, digest.hexdigest()],
-        }
-        files.write(temporary / "manifest.json", [_json(manifest)])
+        files.make_directory(temporary, durable=False)  # it is renamed
+        with ThreadPoolExecutor(1) as hashing:  # while the disk works
+            digest = hashing.submit(sha256_of, chunks)
+            files.write_all({temporary / "tree.json": [tree], temporary / "leaves.bin": chunks})
+        digests = {"tree.json": [len(tree), sha256_of([tree])], "leaves.bin": [total, digest.result()]}
+        manifest = to_json({"step": step} | digests)
+        files.write(temporary / "manifest.json", [manifest])
         files.sync(temporary)
         files.rename(temporary, target)
     except BaseException:
         clean(run, quietly=True)
         raise
-    if problem := find_damage(target):
+    written = {"tree.json": [tree], "leaves.bin": chunks, "manifest.json": [manifest]}
+    if problem := find_difference(target, written):
         raise OSError(5, f"what was read back differs from what was written: {problem}", str(target))
     for old in steps(run)[: -keep or None] if keep else []:
         if old not in (step, best):
@@ -129,7 +117,7 @@ class Reader:
 
     def __init__(self, run: Path):
         self.run = run
-        self._opened: dict[int, _Stored | str] = {}  # by step; the problem of one that is damaged
+        self._opened: dict[int, Stored | str] = {}  # by step; the problem of one that is damaged
 
     def extra(self, step: int | None = None) -> dict[str, Any]:
         """Return the `extra` values of the newest checkpoint whose description is whole, or of that of `step`.
@@ -139,7 +127,7 @@ class Reader:
         for candidate in steps(self.run)[::-1] if step is None else [step]:
             try:
                 return _checked_tree(self._open(candidate))["extra"]
-            except (_Damaged, CheckpointError):
+            except (Damaged, CheckpointError):
                 continue
         return {}
 
@@ -171,38 +159,23 @@ class Reader:
             try:
                 stored = self._open(candidate)
                 return _load(stored, template), candidate, _checked_tree(stored)["extra"]
-            except _Damaged as problem:
+            except Damaged as problem:
                 problems.append(str(problem))
             if step is None:
                 directory = _directory(run, candidate)
                 warnings.warn(f"checkpoint {directory} is damaged: {problems[-1]}; using the one before", stacklevel=2)
         raise CheckpointError(f"run={str(run)!r} must hold a whole checkpoint: {'; '.join(problems)}; train it anew")
 
-    def _open(self, step: int) -> _Stored:
-        """The manifest and tree.json of a checkpoint. Raises _Damaged where they are not what was written."""
+    def _open(self, step: int) -> Stored:
+        """The manifest and tree.json of a checkpoint. Raises Damaged where they are not what was written."""
         if step not in self._opened:
             try:
-                self._opened[step] = _open(_directory(self.run, step))
-            except _Damaged as problem:
+                self._opened[step] = open_checked(_directory(self.run, step))
+            except Damaged as problem:
                 self._opened[step] = str(problem)
         if isinstance(stored := self._opened[step], str):
-            raise _Damaged(stored)
+            raise Damaged(stored)
         return stored
-
-
-def find_damage(directory: Path) -> str | None:
-    """Return the first difference of a checkpoint's files from what was written; it names the file. None: no damage."""
-    try:
-        stored = _open(directory)
-        path = directory / "leaves.bin"
-        try:
-            length, sha256 = files.digest(path)
-        except OSError as error:
-            raise _Damaged(f"{path}: {error.strerror}") from None
-        _verify(path, length, sha256, (stored.num_bytes, stored.sha256))
-    except _Damaged as problem:
-        return str(problem)
-    return None
 
 
 def _directory(run: Path, step: int) -> Path:
@@ -210,44 +183,7 @@ def _directory(run: Path, step: int) -> Path:
     return run / run_directory.CHECKPOINTS / f"{step:012d}"
 
 
-def _open(directory: Path) -> _Stored:
-    """Read and verify the manifest and tree.json. Raises _Damaged where they are not what was written."""
-    path = directory / "manifest.json"
-    try:
-        if directory.is_symlink():
-            raise _Damaged(f"{directory} is a symlink")
-        data = files.read(path, _JSON_LIMIT)
-        manifest = json.loads(data.decode())
-        if _json(manifest) != data or set(manifest) != {"step", "tree.json", "leaves.bin"}:
-            raise _Damaged(f"{path} is not as it was written")
-        step = manifest["step"]
-        if f"{step:012d}" != directory.name:
-            raise _Damaged(f"{path} belongs to step {step}")
-        (num_bytes, sha256), tree_length_and_sha256 = manifest["leaves.bin"], manifest["tree.json"]
-        path = directory / "tree.json"
-        data = files.read(path, _JSON_LIMIT)
-        _verify(path, len(data), hashlib.sha256(data).hexdigest(), tree_length_and_sha256)
-    except OSError as error:
-        raise _Damaged(f"{path}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise _Damaged(f"{path} is not as it was written") from None
-    try:
-        tree = json.loads(data.decode())
-    except (ValueError, RecursionError):  # forged: its SHA-256 is right
-        tree = None
-    return _Stored(directory, step, tree, num_bytes, sha256)
-
-
-def _verify(path: Path, length: int, sha256: str, expected: Any) -> None:
-    """Raise _Damaged unless a file has the length and SHA-256 of the manifest."""
-    expected_length, expected_sha256 = expected
-    if length != expected_length:
-        raise _Damaged(f"{path} has {length} bytes and should have {expected_length}")
-    if sha256 != expected_sha256:
-        raise _Damaged(f"{path} does not have its SHA-256")
-
-
-def _checked_tree(stored: _Stored) -> dict[str, Any]:
+def _checked_tree(stored: Stored) -> dict[str, Any]:
     """The content of tree.json, with `leaves` and `extra`. Raises CheckpointError where it has another form."""
     tree = stored.tree
     if isinstance(tree, dict) and isinstance(tree.get("leaves"), list) and isinstance(tree.get("extra"), dict):
@@ -257,11 +193,11 @@ def _checked_tree(stored: _Stored) -> dict[str, Any]:
     )
 
 
-def _load(stored: _Stored, template: PyTree) -> PyTree:
+def _load(stored: Stored, template: PyTree) -> PyTree:
     """Read and verify the leaves, after comparing their description with the template's.
 
     Raises:
-      _Damaged: leaves.bin is not what was written.
+      Damaged: leaves.bin is not what was written.
       ConfigError: the description differs from the template.
     """
     entries, total = leaves.layout(template)
@@ -277,17 +213,12 @@ def _load(stored: _Stored, template: PyTree) -> PyTree:
         tree = stored.directory / "tree.json"
         raise CheckpointError(f"{tree} must place the leaves as this version does; train it anew")
     path = stored.directory / "leaves.bin"
-    buffer = np.empty(total, np.uint8)
+    buffers = leaves.buffers(template)
     try:
-        length = files.read_into(path, buffer.data)
+        length, sha256 = files.read_into(path, [buffer.data for buffer in buffers])
     except OSError as error:
-        raise _Damaged(f"{path}: {error.strerror}") from None
+        raise Damaged(f"{path}: {error.strerror}") from None
     if length == stored.num_bytes != total:
         raise CheckpointError(f"{path} must have {total} bytes, and it has {length}; train it anew")
-    _verify(path, length, hashlib.sha256(buffer.data).hexdigest(), (stored.num_bytes, stored.sha256))
-    return leaves.from_bytes(buffer, template)
-
-
-def _json(value: Any) -> bytes:
-    """A value as JSON."""
-    return json.dumps(value, indent=1, allow_nan=False).encode()
+    verify(path, length, sha256, (stored.num_bytes, stored.sha256))
+    return leaves.from_buffers(buffers, template)

@@ -1,6 +1,7 @@
 """The leaves of a pytree as one stretch of bytes, and back."""
 
 import sys
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -40,19 +41,42 @@ def to_bytes(tree: PyTree) -> list[bytes | memoryview]:
     return chunks
 
 
-def from_bytes(buffer: np.ndarray, template: PyTree) -> PyTree:
-    """Return the arrays of a buffer [num_bytes] uint8, in the structure and on the devices of a template."""
-
-    def leaf(like: Any, entry: dict[str, Any]) -> jax.Array:
-        data, impl = _numbers(like)
+def buffers(template: PyTree) -> list[np.ndarray]:
+    """Return empty buffers [n] uint8 for the layout of a template: for each leaf, the gap before it and its bytes."""
+    made, position = [], 0
+    for leaf, entry in zip(jax.tree.leaves(template), layout(template)[0], strict=True):
+        data, _ = _numbers(leaf)
         size = data.size * data.dtype.itemsize
-        array = buffer[entry["offset"] : entry["offset"] + size].view(data.dtype).reshape(data.shape)
-        placed = jax.device_put(array, getattr(like, "sharding", None))
+        made += [_aligned(entry["offset"] - position), _aligned(size)]
+        position = entry["offset"] + size
+    return made
+
+
+def from_buffers(filled: list[np.ndarray], template: PyTree) -> PyTree:
+    """Return the arrays of buffers, in the structure and on the devices of a template.
+
+    On a CPU they are in the memory of the buffers, so that nothing is copied. Each has a buffer of its own: one array
+    that is kept, such as the parameters without the replay buffer, does not keep the memory of all.
+
+    Args:
+      filled: as `buffers` made them, with the bytes.
+      template: as for `buffers`.
+    """
+
+    def leaf(like: Any, buffer: np.ndarray) -> jax.Array:
+        data, impl = _numbers(like)
+        placed = jax.device_put(buffer.view(data.dtype).reshape(data.shape), getattr(like, "sharding", None))
         return jax.random.wrap_key_data(placed, impl=impl) if impl else placed
 
     templates, treedef = jax.tree.flatten(template)
-    entries, _ = layout(template)
-    return jax.tree.unflatten(treedef, [leaf(like, entry) for like, entry in zip(templates, entries, strict=True)])
+    return jax.tree.unflatten(treedef, [leaf(like, one) for like, one in zip(templates, filled[1::2], strict=True)])
+
+
+def _aligned(size: int) -> np.ndarray:
+    """An empty buffer [size] uint8 that starts where JAX can use its memory: at a multiple of 64."""
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size]
 
 
 def first_difference(stored: list[Any], expected: list[dict[str, Any]]) -> str | None:
@@ -94,8 +118,12 @@ def _is_key(leaf: Any) -> bool:
 
 def _numbers(leaf: Any) -> tuple[Any, str | None]:
     """The shape and dtype of a leaf's numbers, and the implementation of its generator where it holds typed keys."""
-    if not _is_key(leaf):
-        return leaf, None
-    impls = []
-    data = jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)) or jax.random.key_data(key), leaf)
+    return _numbers_of_keys(leaf.shape, leaf.dtype) if _is_key(leaf) else (leaf, None)
+
+
+@lru_cache
+def _numbers_of_keys(shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct, str]:
+    """`_numbers` of typed keys."""
+    impls, keys = [], jax.ShapeDtypeStruct(shape, dtype)
+    data = jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)) or jax.random.key_data(key), keys)
     return data, str(impls[0])

@@ -21,6 +21,11 @@ def available(num_devices: int = 1) -> int | None:
     if device.platform != "cpu":
         limit = (device.memory_stats() or {}).get("bytes_limit")
         return None if limit is None else limit * num_devices
+    return of_host()
+
+
+def of_host() -> int | None:
+    """Return the bytes of the host's memory that this process may use; None where they are not known."""
     limits = []
     for path in _LIMITS:
         text = _read(path).strip()

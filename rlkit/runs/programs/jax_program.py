@@ -147,9 +147,10 @@ class JaxProgram:
         if self.mesh is None:
             return state
         total, place = mesh.padded(len(self.seeds), self.mesh), mesh.sharding(self.mesh)
-        if jax.tree.leaves(state)[0].shape[0] != total:
-            state = mesh.pad(state, total)
-        return jax.device_put(state, place)
+        leaf = jax.tree.leaves(state)[0]
+        if leaf.shape[0] == total and leaf.sharding == place:
+            return state
+        return jax.device_put(mesh.pad(state, total) if leaf.shape[0] != total else state, place)
 
     @property
     def num_bytes(self) -> int:

@@ -1,0 +1,1 @@
+"""Examination of the installation, the machine and its known faults, for `rlkit doctor`."""
