@@ -22,9 +22,14 @@ def evaluation_line(evaluation: dict[str, Any]) -> str:
         return f"step {evaluation['step']}: no greedy episode ended"
     numbers = (evaluation["mean"], evaluation["iqm"], *evaluation["interval"])
     mean, center, low, high = ("not finite" if number is None else f"{number:.4g}" for number in numbers)
+    runs, best = "seed(s)", ""
+    if evaluation["interval_over"] == "members":
+        runs = "members"
+    if "best_member" in evaluation:
+        best = f"; best member {evaluation['best_member']}: {evaluation['best_mean']:.4g}"
     return (
         f"step {evaluation['step']}: greedy return {mean}, IQM {center} "
-        f"[{low}, {high}] over {len(evaluation['seeds'])} seed(s) and {evaluation['episodes']} episodes"
+        f"[{low}, {high}] over {len(evaluation['seeds'])} {runs} and {evaluation['episodes']} episodes{best}"
     )
 
 

@@ -39,6 +39,11 @@ RUN_KEYS = {
     "env_check": True,
     "dataset": False,
     "seed": False,
+    "population": False,
+    "evolve_every": True,
+    "population_ranges": True,
+    "exploit": True,
+    "explore": True,
     "num_seeds": False,
     "devices": True,
     "log_every": True,
@@ -113,7 +118,8 @@ def apply(state: PyTree, config: RunConfig, changes: Changes, step: int) -> PyTr
     """Return a TrainState [...] or [S, ...] with the Hyper of the present config, if one of its keys has changed.
 
     Raises:
-      ConfigError: total_steps has changed to less than `step`, which the run has reached.
+      ConfigError: total_steps has changed to less than `step`, which the run has reached; or a key that evolves in a
+        population has changed.
     """
     if "total_steps" in changes.now and config.num_updates * config.steps_per_update < step:
         raise ConfigError(f"total_steps={config.run.total_steps} must be at least {step}, which the run has reached")
@@ -122,6 +128,13 @@ def apply(state: PyTree, config: RunConfig, changes: Changes, step: int) -> PyTr
     assert isinstance(current, agents.get(config.run.agent).Hyper)
     if not changes.now.keys() & {*hyper, "total_steps"}:
         return state
+    evolving = config.run.population_ranges or {}
+    for key in changes.now.keys() & evolving.keys():
+        raise ConfigError(
+            f"{key}={_text(changes.now[key])} must not change in a population, whose members have values of their own; "
+            f"change population_ranges.{key}"
+        )
+    hyper = {name: value for name, value in hyper.items() if name not in evolving}
     new = {name: jax.numpy.full_like(getattr(current, name), value) for name, value in hyper.items()}
     return state.replace(agent=state.agent.replace(hyper=current.replace(**new)))
 

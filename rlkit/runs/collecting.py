@@ -11,7 +11,7 @@ import numpy as np
 from rlkit.runs import files, run_directory
 from rlkit.runs.datasets import storage
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.policy import NO_EVAL_ENV, load_state
+from rlkit.runs.policy import NO_EVAL_ENV, default_index, load_state
 from rlkit.runs.programs.protocol import Program
 from rlkit.spaces import shape_of
 from rlkit.types import ConfigError
@@ -42,7 +42,8 @@ def collect(
       greedy: True to act as in evaluation; False to explore as in training.
       step: step of the checkpoint; None for the newest.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
-      seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts.
+      seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts, and
+        of a population the best member's.
       env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
 
     Returns:
@@ -63,7 +64,8 @@ def collect(
     program, state, step = load_state(path, step, env, best=best, wrappers=wrappers, overrides=NO_EVAL_ENV)
     with closing(program):
         if program.batched:
-            state = jax.tree.map(lambda x: x[0], state)
+            index = default_index(path, program.config, step)
+            state = jax.tree.map(lambda x: x[index], state)
         agent = program.agent._replace(act=program.agent.policy) if greedy else program.agent
         actor = program.agent.actor(state.agent)
         rows = -(-num_steps // num_envs)

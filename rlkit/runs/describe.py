@@ -40,7 +40,9 @@ def _describe(program: Program) -> str:
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
         **config.agent.describe_update(run.num_envs, run.num_steps, config.hyper, _episode_length(program)),
         "seeds": f"{run.num_seeds} from {run.seed}"
+        + (", members of a population" if run.population else "")
         + (f", on {program.num_devices} devices" if program.num_devices > 1 else ""),
+        **({"evolution": f"every {line * schedule.evolve_lines:,} steps"} if run.population else {}),
         "metric line": f"every {line:,} steps",
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
         "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else "at the end",

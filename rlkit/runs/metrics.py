@@ -3,8 +3,9 @@
 A line holds `step` (environment steps of one seed), `seconds` (of training, compilation apart), `steps_per_second` (of
 all seeds together), `episodes`, `return_mean`, `return_iqm`, `return_min`, `return_max` and `length_mean` over the
 episodes that finished since the line before, then the agent's own metrics, averaged over the updates. With
-environments outside of JAX, `env_restarts` is the number of workers that were restarted since the line before. With
-several seeds all but the first three are lists with one entry per seed. A number that is not finite, or that has no
+environments outside of JAX, `env_restarts` is the number of workers that were restarted since the line before. Of a
+population, `hyper_KEY` is each member's value of a key that evolves, in effect up to this line. With several seeds or
+members all but the first three are lists with one entry per seed. A number that is not finite, or that has no
 episode, is null.
 """
 

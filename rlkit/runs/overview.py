@@ -34,9 +34,14 @@ class Overview(NamedTuple):
 
     @property
     def score(self) -> tuple[float | None, str]:
-        """The mean return, and of which episodes it is: greedy ones at the end, or those of training."""
-        if self.evaluation.get("step") == self.step and self.evaluation.get("mean") is not None:
-            return self.evaluation["mean"], "greedy"
+        """The mean return, and of which episodes it is: greedy ones at the end, or those of training.
+
+        Of a population, it is the best member's at the end.
+        """
+        if self.evaluation.get("step") == self.step:
+            for name, kind in (("best_mean", "greedy, best member"), ("mean", "greedy")):
+                if self.evaluation.get(name) is not None:
+                    return self.evaluation[name], kind
         for name, kind in (("eval_return_mean", "greedy"), ("return_mean", "training")):
             values = [value for value in np.atleast_1d(np.asarray(self.line.get(name), object)) if value is not None]
             if values:
@@ -138,6 +143,8 @@ def comparison(runs: Sequence[Overview]) -> tuple[list[str], list[list[str]]]:
     """
     rows = [["state", *(run.state for run in runs)], ["steps", *(f"{run.step:,}" for run in runs)]]
     rows.append(["return, greedy mean", *(_number(run.evaluation.get("mean")) for run in runs)])
+    if any("best_mean" in run.evaluation for run in runs):
+        rows.append(["return, best member", *(_number(run.evaluation.get("best_mean")) for run in runs)])
     rows.append(["IQM [95% interval]", *(_interval(run.evaluation) for run in runs)])
     rows.append(["episodes, seeds", *(_counts(run.evaluation) for run in runs)])
     rows.append(["return, last line", *(_number(run.line.get("return_mean")) for run in runs)])

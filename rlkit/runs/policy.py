@@ -11,6 +11,7 @@ from rlkit.runs import changes, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.load import load_config, read
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.population.record import best_member
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
 from rlkit.types import ConfigError, Env, Key, PyTree
@@ -58,7 +59,7 @@ def load(
 
     Args:
       run: a run directory.
-      seed: seed of the policy, where the run has several; None for the first.
+      seed: seed of the policy, where the run has several; None for the first, or for the best member of a population.
       step: step of the checkpoint; None for the newest whole one.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
       env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
@@ -66,16 +67,15 @@ def load(
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
     """
-    program, state, step = load_state(
-        run_directory.existing(run), step, env, best=best, wrappers=wrappers, overrides=NO_EVAL_ENV
-    )
+    path = run_directory.existing(run)
+    program, state, step = load_state(path, step, env, best=best, wrappers=wrappers, overrides=NO_EVAL_ENV)
     program.close()
     settings = program.config.run
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
     if seed is not None and seed not in seeds:
         raise ConfigError(f"seed={seed!r} must be one of the run's, {first} to {seeds[-1]}; try {first}")
     if program.batched:
-        index = (seed if seed is not None else first) - first
+        index = seed - first if seed is not None else default_index(path, program.config, step)
         state = jax.tree.map(lambda x: x[index], state)
     return Policy(
         policy=jax.jit(program.agent.policy),
@@ -86,6 +86,11 @@ def load(
         config=program.config,
         step=step,
     )
+
+
+def default_index(run: Path, config: RunConfig, step: int) -> int:
+    """Return which of a run's policies is used where none is chosen: the first, or a population's best at `step`."""
+    return 0 if config.run.population is None else best_member(run, step)
 
 
 def stored_config(

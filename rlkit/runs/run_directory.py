@@ -10,6 +10,7 @@ from rlkit.runs import files
 from rlkit.types import ConfigError
 
 CONFIG, METRICS, CHECKPOINTS = "config.yaml", "metrics.jsonl", "checkpoints"
+EVALUATION = "eval.json"
 INIT_FROM, LOCK = "init_from", ".lock"
 
 

@@ -11,6 +11,10 @@ class Schedule:
         self.line, self.total = line, total
         self.eval_at_end = config.run.keep_best  # the last parameters may be the best
         self.eval_lines = max(1, round(every / (batch * line))) if (every := config.run.eval_every) else None
+        every = config.run.evolve_every or max(config.run.total_steps / 20, config.run.eval_every or 1)
+        # Not more often than evaluations, which are the scores where there are any.
+        self.evolve_lines = max(round(every / (batch * line)), self.eval_lines or 1)
+        self.population = config.run.population is not None
         self.save_lines = max(1, round((config.run.checkpoint_every or config.run.total_steps / 10) / (batch * line)))
 
     def next_line(self, update: int) -> int:
@@ -22,6 +26,10 @@ class Schedule:
         if self.eval_at_end and update == self.total:
             return True
         return self.eval_lines is not None and update % (self.line * self.eval_lines) == 0
+
+    def evolves(self, update: int) -> bool:
+        """Return True where the population evolves after `update`; at the end it is left as it was trained."""
+        return self.population and update < self.total and update % (self.line * self.evolve_lines) == 0
 
     def saves(self, update: int) -> bool:
         """Return True where a checkpoint follows `update`."""

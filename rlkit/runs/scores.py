@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from rlkit.ops.statistics import iqm, iqm_interval
-from rlkit.runs import files
+from rlkit.runs import files, run_directory
 from rlkit.runs.programs.protocol import Program
 from rlkit.training import Evaluation
 from rlkit.types import PyTree
@@ -90,6 +90,7 @@ def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
       step: environment steps learned from.
     """
     run = program.config.run
+    evaluation = report(program.evaluate(state), program.batched)
     return {
         "env": run.eval_env or run.env,
         "env_kwargs": {key: json_value(value) for key, value in run.env_kwargs.items()},
@@ -98,8 +99,18 @@ def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
         "step": step,
         "greedy": True,
         "seeds": program.seeds.tolist(),
-        **report(program.evaluate(state), program.batched),
+        **evaluation,
+        **({"interval_over": "members", **_best_member(evaluation)} if run.population is not None else {}),
     }
+
+
+def _best_member(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """The index and the mean of the member with the greatest mean; none where no episode ended."""
+    means = {member: mean for member, mean in enumerate(evaluation["mean_of_seed"]) if mean is not None}
+    if not means:
+        return {}
+    best = max(means, key=lambda member: means[member])
+    return {"best_member": best, "best_mean": means[best]}
 
 
 def json_value(value: Any) -> Any:
@@ -111,4 +122,4 @@ def json_value(value: Any) -> Any:
 
 def save(run: Path, evaluation: Mapping[str, Any]) -> None:
     """Write eval.json, whole or not at all."""
-    files.replace(run / "eval.json", json.dumps(evaluation, indent=1, allow_nan=False).encode() + b"\n")
+    files.replace(run / run_directory.EVALUATION, json.dumps(evaluation, indent=1, allow_nan=False).encode() + b"\n")

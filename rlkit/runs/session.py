@@ -15,7 +15,8 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.runs import faults, scores
 from rlkit.runs.checkpoints import checkpoint, transfer
 from rlkit.runs.metrics import MetricLines, summarize
-from rlkit.runs.pictures import curves
+from rlkit.runs.pictures import curves, lineage
+from rlkit.runs.population.evolution import Evolution
 from rlkit.runs.programs.finite import remedy
 from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
@@ -57,6 +58,7 @@ class Session:
         self.batch, self.schedule = config.steps_per_update, Schedule(config)
         self.display = make_display(config.num_updates * self.batch, show=show)
         self.background, self.signals = ThreadPoolExecutor(1), Signals()
+        self.evolution: Evolution | None = None  # of a population
         self.step = 0  # environment steps at the last metric line
         faults.drop_unfinished_line(path)
         program.on_failure = self._report_failure
@@ -98,6 +100,8 @@ class Session:
         if signals.received is None:
             self.prepared = self.background.submit(self._prepare_evaluation)
         lines = MetricLines(self.path, self.config, length=metrics_length, step=step)
+        if self.config.run.population is not None:
+            self.evolution = Evolution(self.program, self.path, state, step)
         with closing(lines):
             self.program.should_stop = lambda: signals.received is not None
             while update < self.config.num_updates and not stop and signals.received is None:
@@ -112,6 +116,8 @@ class Session:
                 elapsed = time.perf_counter() - begin
                 if not chunk.finite:
                     self._fail(state, chunk, update, lines, seconds)
+                if self.evolution is not None and not self.evolution.finite(chunk.state).any():
+                    self._fail_population(state, step, count, lines, seconds)
                 if not count:  # a signal came before the first of these updates
                     self._save(state, step, lines, seconds)
                     break
@@ -126,6 +132,8 @@ class Session:
                         self._save(state, step, lines, seconds)
                         raise
                 lines.add(line)
+                if self.evolution is not None:
+                    state = self.evolution.after(line, state, update)
                 self.display.update(step, line)
                 best = self._is_best(line)
                 stop = bool(self.on_chunk and self.on_chunk(line, self.program.export(state)))
@@ -146,6 +154,7 @@ class Session:
             "seconds": round(seconds, 3),
             "steps_per_second": round(count * self.batch * num_seeds / elapsed, 1),
             **summarize({name: np.asarray(x)[:count] for name, x in chunk.metrics.items()}, num_seeds),
+            **(self.evolution.entries(chunk.state) if self.evolution is not None else {}),
         }
 
     def _end(self, state: PyTree, step: int) -> Trained:
@@ -163,10 +172,12 @@ class Session:
         return Trained(self.path, state, evaluation, None)
 
     def _draw(self) -> None:
-        """Draw the learning curve, or give the reason where there is none."""
+        """Draw the learning curve, or give the reason where there is none, and the lineage of a population."""
         reason = curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
         if reason is not None:
             self.display.print(f"no curve.png: {reason}")
+        if self.evolution is not None:
+            lineage.draw(self.path, title=self.config.run.env)
 
     def _evaluate(self, state: PyTree) -> dict[str, Any]:
         """The entries of greedy episodes in a metric line; none where a signal ends the episodes."""
@@ -182,7 +193,8 @@ class Session:
         means = [mean for mean in np.atleast_1d(line.get("eval_return_mean", [])) if mean is not None]
         if not self.config.run.keep_best or not means:
             return False
-        mean = float(np.mean(means))
+        # Of a population, whose worst members are replaced, the best one counts.
+        mean = float(np.mean(means) if self.config.run.population is None else np.max(means))
         if self.best is not None and mean <= self.best[1]:
             return False
         self.best = line["step"], mean
@@ -199,6 +211,8 @@ class Session:
     def _save(self, state: PyTree, step: int, lines: MetricLines, seconds: float) -> None:
         """Write a checkpoint, after the metric lines up to it."""
         extra = self._extra(lines.sync(), seconds)
+        if self.evolution is not None:
+            self.evolution.sync()
         best = self.best[0] if self.best else None
         checkpoint.save(
             self.path, step, self.program.export(state), extra, keep=self.config.run.keep_checkpoints, best=best
@@ -224,4 +238,12 @@ class Session:
         raise NonFiniteError(
             f"{quantity} is not finite after step {failed_step}; the state of step {last_finite_step} was kept; "
             f"{remedy(quantity)}"
+        )
+
+    def _fail_population(self, state: PyTree, step: int, count: int, lines: MetricLines, seconds: float) -> NoReturn:
+        """Save the state of `step`, `count` updates before one in which no member is finite, and raise."""
+        self._save(state, step, lines, seconds)
+        raise NonFiniteError(
+            f"the parameters of all members are not finite after step {step + count * self.batch}; the state of step "
+            f"{step} was kept; smaller values in population_ranges may help"
         )

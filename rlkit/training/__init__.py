@@ -1,6 +1,6 @@
-"""Training loops as pure functions: rollouts, the train step, evaluation."""
+"""Training loops as pure functions: rollouts, the train step, evaluation, populations."""
 
-from rlkit.training import mesh
+from rlkit.training import mesh, population
 from rlkit.training.evaluate import Evaluation, evaluate
 from rlkit.training.mesh import over_runs
 from rlkit.training.rollout import EnvsState, Episodes, reset, rollout
@@ -17,6 +17,7 @@ __all__ = [
     "mesh",
     "offline",
     "over_runs",
+    "population",
     "reset",
     "rollout",
 ]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from rlkit import agents, envs
 from rlkit.hosts.registry import checked_name, is_host, require_known_prefix
-from rlkit.runs.config import strict_yaml
+from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.aliases import similar_key
 from rlkit.runs.config.errors import explain, show_key, show_value
 from rlkit.runs.config.run_config import RunConfig
@@ -40,13 +40,19 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     frozen = {key: _freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
     if "schedule_steps" in keys.fields and "total_steps" in frozen:
         frozen.setdefault("schedule_steps", frozen["total_steps"])  # schedules end with the run
+    frozen = population.with_num_seeds(frozen)
     run_model, agent_model, hyper_model = keys.models
     run, agent_config = _validate(run_model, frozen), _validate(agent_model, frozen)
     defaults = agents.get(agent).Hyper.defaults(agent_config, run.num_envs)  # of keys that depend on other keys
-    hyper = _validate(hyper_model, defaults | frozen)
-    config = RunConfig(run, agent_config, MappingProxyType(hyper.model_dump()), name)
-    _check(config)
-    return config
+    hyper = _validate(hyper_model, defaults | frozen).model_dump()
+    _check(RunConfig(run, agent_config, hyper))
+
+    def check_hyper(hyper: dict[str, float]) -> None:
+        _validate(hyper_model, hyper)
+        agent_config.check_hyper(hyper)
+
+    run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper)
+    return RunConfig(run, agent_config, MappingProxyType(hyper), name)
 
 
 def _check(config: RunConfig) -> None:

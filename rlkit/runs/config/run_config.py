@@ -44,11 +44,14 @@ class RunConfig:
     def resolved(self) -> str:
         """Return YAML text that trains again identically.
 
-        A schedule that ends with the run is left out, so that it also ends with a run that is made longer.
+        A schedule that ends with the run is left out, so that it also ends with a run that is made longer; and so is
+        num_seeds of a population.
         """
         values = self.flat()
         if values.get("schedule_steps") == values["total_steps"]:
             del values["schedule_steps"]
+        if values["population"] is not None:
+            del values["num_seeds"]  # the same number
         if values.get("dataset") is not None and not values["dataset"].startswith("minari:"):
             values["dataset"] = os.path.abspath(values["dataset"])
         return strict_yaml.dump(values)

@@ -15,6 +15,7 @@ from rlkit.hosts.failure import Failure
 from rlkit.runs import devices
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
+from rlkit.runs.population.hyper import initial_hyper
 from rlkit.runs.programs import eval_env, updates
 from rlkit.runs.programs.finite import floats
 from rlkit.runs.programs.protocol import Chunk, Rollouts
@@ -61,11 +62,9 @@ class JaxProgram:
         self.agent: Agent = module.make(config.agent, obs_space, action_space)
         self.training = self._make_training()
         self.batched = run.num_seeds > 1
-        self.runs = runs or Runs(
-            np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32),
-            module.Hyper(**{key: np.full(run.num_seeds, value, np.float32) for key, value in config.hyper.items()}),
-        )
-        self.stop_if_not_finite = True  # False: a run that diverges goes on, as in a sweep, and harms no other
+        self.runs = runs or _config_runs(config)
+        # False: a run that diverges goes on, as in a sweep, and harms no other; of a population it is replaced.
+        self.stop_if_not_finite = run.population is None
         self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk of compiled updates ends by itself
         self.on_failure: Callable[[Failure], None] = lambda failure: None  # not called: there are no workers
         self.note = devices.note(run.devices, run.num_seeds)
@@ -287,3 +286,13 @@ class JaxProgram:
 
         start = jax.jit(lambda key: training.reset(agent, self.env, self.params, key, num_envs))(envs_key)
         yield Rollouts(jax.eval_shape(advance, start, key)[1], generate(start))
+
+
+def _config_runs(config: RunConfig) -> Runs:
+    """The runs of a config: its seeds, each with the config's Hyper, or with a member's of a population."""
+    run = config.run
+    values = {key: np.full(run.num_seeds, value, np.float32) for key, value in config.hyper.items()}
+    hyper = agents.get(run.agent).Hyper(**values)
+    if run.population is not None:
+        hyper = initial_hyper(config, hyper)
+    return Runs(np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32), hyper)

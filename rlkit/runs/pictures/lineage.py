@@ -1,0 +1,105 @@
+"""Pictures of a population: the hyper-parameters of its members over the steps of a run, and who copied whom."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlkit.runs import metrics
+from rlkit.runs.config.load import read as read_config
+from rlkit.runs.pictures.curves import save
+from rlkit.runs.population import record
+from rlkit.runs.run_directory import CONFIG
+from rlkit.types import ConfigError
+
+FILE = "population.png"
+_LOG_FACTOR = 5.0  # greatest over least value from which on an axis is logarithmic
+
+
+def ancestors(evolutions: Sequence[dict[str, Any]], member: int) -> list[int]:
+    """Return which member the ancestor of a final member was in each interval, one that follows each evolution."""
+    path = [member]
+    for evolution in reversed(evolutions[1:]):
+        path.append(evolution["parents"][path[-1]])
+    return path[::-1]
+
+
+def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *, title: str = "") -> Any:
+    """Return a matplotlib Figure of a population's hyper-parameters.
+
+    A line is a member: level while it trains, dotted where it became a copy, with a dot at the value that it began with
+    as one. The broad band is the ancestry of the best member, the schedule that the population has found.
+
+    Args:
+      evolutions: as `record.read` returns them.
+      scores: [P] float, the final scores, by which members are coloured; NaN for none.
+      end: environment steps at the end.
+      title: text above the axes.
+    """
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    names = list(evolutions[0]["hyper"])
+    steps = np.array([evolution["step"] for evolution in evolutions] + [end])
+    known = scores[np.isfinite(scores)]
+    low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)
+    palette = ListedColormap(colormaps["viridis"](np.linspace(0.0, 0.92, 256)))  # without yellow, too pale on white
+    colors = ScalarMappable(Normalize(low, high if high > low else low + 1.0), palette)
+    best = int(np.nanargmax(scores)) if known.size else None
+    drawing = Figure(figsize=(7.0, 0.8 + 2.8 * len(names)), dpi=150, layout="constrained")
+    panels = drawing.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, name in zip(panels, names, strict=True):
+        values = np.array([evolution["hyper"][name] for evolution in evolutions], np.float64)  # [E, P]
+        for member in np.argsort(np.nan_to_num(scores, nan=-np.inf)):  # the best one on top
+            color = colors.to_rgba(scores[member]) if np.isfinite(scores[member]) else "#999999"
+            _draw_member(axes, steps, values[:, member], evolutions, int(member), color)
+        if best is not None:
+            path = ancestors(evolutions, best)
+            schedule = values[np.arange(len(path)), path]
+            axes.stairs(schedule, steps, baseline=None, color="#c9d6ea", linewidth=6.0, zorder=1.5)
+        positive = values[np.isfinite(values)]
+        if positive.size and positive.min() > 0 and positive.max() > _LOG_FACTOR * positive.min():
+            axes.set_yscale("log")
+        axes.set_ylabel(name)
+        axes.margins(x=0.01)
+        axes.grid(color="#e6e6e6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(colors="#444444", labelsize=9)
+    panels[0].set_title(title, fontsize=11, loc="left")
+    caption = f"environment steps; broad band: the ancestry of the best member, {best}" if best is not None else None
+    panels[-1].set_xlabel(caption or "environment steps")
+    panels[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
+    bar = drawing.colorbar(colors, ax=list(panels), label="final score of the member", pad=0.02, aspect=30)
+    if high == low:
+        bar.set_ticks([low])
+    return drawing
+
+
+def _draw_member(
+    axes: Any, steps: np.ndarray, values: np.ndarray, evolutions: Sequence[dict[str, Any]], member: int, color: Any
+) -> None:
+    """Draw one member's values [E]: a level line for each interval, a dotted jump to each copy."""
+    for index, value in enumerate(values):
+        axes.plot(steps[index : index + 2], [value, value], color=color, linewidth=1.3, solid_capstyle="butt")
+        if index and evolutions[index]["parents"][member] != member:
+            jump = [values[index - 1], value]
+            axes.plot([steps[index]] * 2, jump, color=color, linewidth=0.7, linestyle=(0, (1, 2)))
+            axes.plot(steps[index], value, color=color, marker="o", markersize=3)
+
+
+def draw(run: Path, *, title: str) -> None:
+    """Write population.png in a run directory.
+
+    Raises:
+      ConfigError: the run is not one of a population, or its files are damaged.
+    """
+    if read_config(run / CONFIG).get("population") is None:
+        raise ConfigError(f"run={str(run)!r} must be one of a population; train it with e.g. --population 16")
+    lines, evolutions = metrics.read(run), record.read(run)
+    end = lines[-1]["step"] if lines else 0
+    save(figure(evolutions, record.latest_scores(run, end), end, title=title), run / FILE)

@@ -1,0 +1,131 @@
+"""The record of a population: population.jsonl, one JSON object for each evolution.
+
+A line holds `step`, `scores` (of each member, null for none), `parents` (the member that each is a copy of, itself
+where it survived) and `hyper` (each member's values after it, by key). The first line, of step 0, has the values of
+the start, and no scores.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlkit.runs import files, metrics, run_directory
+from rlkit.types import ConfigError
+
+FILE = "population.jsonl"
+_MAX_BYTES = 1 << 30
+
+
+def numbers(values: Any) -> list[float | None]:
+    """Return numbers [P] with seven digits; None for those that are not finite."""
+    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in np.asarray(values, np.float64)]
+
+
+def add(run: Path, step: int, scores: Any, parents: Any, hyper: Mapping[str, Any]) -> None:
+    """Append an evolution to the record of a run."""
+    line = {
+        "step": step,
+        "scores": numbers(scores),
+        "parents": np.asarray(parents).tolist(),
+        "hyper": {name: numbers(values) for name, values in sorted(hyper.items())},
+    }
+    files.append(run / FILE, json.dumps(line, allow_nan=False).encode() + b"\n")
+
+
+def cut(run: Path, step: int) -> None:
+    """Remove the evolutions after `step`, and an unfinished last line; they will be written again."""
+    path, length = run / FILE, 0
+    try:
+        text = files.read(path, _MAX_BYTES)
+    except FileNotFoundError:
+        text = b""
+    for line in text.splitlines(keepends=True):
+        if not line.endswith(b"\n") or _parsed(path, line)["step"] > step:
+            break
+        length += len(line)
+    files.cut(path, length)
+
+
+def read(run: Path) -> list[dict[str, Any]]:
+    """Read the evolutions of a run; an unfinished last line is left out.
+
+    Raises:
+      ConfigError: there is no such file, or a line is not of this form.
+    """
+    path = run / FILE
+    try:
+        text = files.read(path, _MAX_BYTES)
+    except OSError as error:
+        raise ConfigError(f"{path} must be a file of evolutions: {error.strerror}; train the run anew") from None
+    return [_parsed(path, line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+
+
+def _parsed(path: Path, text: bytes) -> dict[str, Any]:
+    """One line of the record. Raises ConfigError where it is none."""
+    try:
+        line = json.loads(text)
+        step, parents, scores, hyper = (line[name] for name in ("step", "parents", "scores", "hyper"))
+        number = len(parents)
+        lists = [scores, *hyper.values()]
+        if type(step) is not int or any(len(values) != number for values in lists) or not hyper:
+            raise ValueError
+        if not all(type(parent) is int and 0 <= parent < number for parent in parents):
+            raise ValueError
+        if not all(value is None or type(value) in (int, float) for values in lists for value in values):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ConfigError(f"{path} must hold one evolution in each line, and it does not; train the run anew") from None
+    return line
+
+
+def scores(lines: Sequence[Mapping[str, Any]], num_members: int) -> np.ndarray:
+    """Return the scores [P] float64 of the members by the metric lines of an interval, NaN for none.
+
+    They are the means of the last evaluation, or of all training episodes where there was no evaluation.
+    """
+    evaluated = [line["eval_return_mean"] for line in lines if "eval_return_mean" in line]
+    if evaluated:
+        return np.array(evaluated[-1], np.float64)  # NaN for None
+    if not lines:
+        return np.full(num_members, np.nan)
+    means = np.array([line["return_mean"] for line in lines], np.float64)  # [L, P]
+    counts = np.where(np.isfinite(means), np.array([line["episodes"] for line in lines], np.float64), 0.0)
+    total = counts.sum(0)
+    return np.where(total > 0, np.sum(np.nan_to_num(means) * counts, 0) / np.maximum(total, 1.0), np.nan)
+
+
+def latest_scores(run: Path, step: int) -> np.ndarray:
+    """Return the scores [P] float64 of a run's members at `step`, NaN for none.
+
+    They are the means of eval.json where that is of this step, otherwise the scores since the last evolution, or in it.
+
+    Raises:
+      ConfigError: the run has no such files.
+    """
+    last = [line for line in read(run) if line["step"] <= step][-1:]
+    if not last:
+        raise ConfigError(f"{run / FILE} must begin at or before step {step}, and it does not; train the run anew")
+    number = len(last[0]["parents"])
+    try:
+        evaluation = json.loads(files.read(run / run_directory.EVALUATION, 1 << 24))
+        means = np.array(evaluation["mean_of_seed"], np.float64)  # NaN for None
+        if evaluation["step"] == step and means.shape == (number,):
+            return means
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    lines = [line for line in metrics.read(run) if last[0]["step"] < line["step"] <= step]
+    return scores(lines, number) if lines else np.array(last[0]["scores"], np.float64)
+
+
+def best_member(run: Path, step: int) -> int:
+    """Return the member of a population with the greatest of the latest scores at `step`; the first of equals, or of a
+    run without scores."""
+    try:
+        found = latest_scores(run, step)
+    except ConfigError:
+        return 0
+    return 0 if np.isnan(found).all() else int(np.nanargmax(found))
