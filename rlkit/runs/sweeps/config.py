@@ -110,6 +110,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     own_code = {key: given[key] for key in ("env", "eval_env", "wrappers") if key in given and _is_own_code(given[key])}
     base_path = path.parent / str(values["config"])
     base = read(base_path if base_path.is_file() else find(str(values["config"])))
+    base.pop("num_seeds", None)  # seeds_per_trial is in its place
     settings = {key: value for key, value in values.items() if key in SweepSettings.model_fields}
     dimensions = {
         key: parse_dimension(key, value)
@@ -150,6 +151,8 @@ def _check(settings: SweepSettings, dimensions: Mapping[str, Dimension], base: M
         raise ConfigError(
             "a sweep needs a key with values to try; add e.g. learning_rate: {log_uniform: [1.0e-4, 1.0e-2]}"
         )
+    if "population" in base:
+        raise ConfigError("population does not go with a sweep, which trains each trial by itself; leave out one")
     if base.get("eval_episodes") == 0:
         raise ConfigError("eval_episodes=0 does not go with a sweep, which compares greedy returns; leave it out")
     if base.get("population") is not None or "population" in dimensions:
