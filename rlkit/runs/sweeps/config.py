@@ -151,8 +151,6 @@ def _check(settings: SweepSettings, dimensions: Mapping[str, Dimension], base: M
         raise ConfigError(
             "a sweep needs a key with values to try; add e.g. learning_rate: {log_uniform: [1.0e-4, 1.0e-2]}"
         )
-    if "population" in base:
-        raise ConfigError("population does not go with a sweep, which trains each trial by itself; leave out one")
     if base.get("eval_episodes") == 0:
         raise ConfigError("eval_episodes=0 does not go with a sweep, which compares greedy returns; leave it out")
     if base.get("population") is not None or "population" in dimensions:

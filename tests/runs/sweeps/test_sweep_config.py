@@ -130,7 +130,6 @@ def test_a_budget_bounds_the_trials(tmp_path):
         ({"config": None}, "config is missing; add the base config"),
         ({"config": "ppo/cartpool"}, "config='ppo/cartpool' must be a file or the name of a config"),
         ({"num_seeds": 3}, "num_seeds is not a key of a sweep; write seeds_per_trial"),
-        ({"population": 8}, "population does not go with a sweep"),
         ({"objective": "best"}, "objective=best needs evaluations along the runs; add e.g. eval_every"),
         ({"halving": 3, "sampler": "optuna"}, "halving does not go with sampler=optuna"),
         ({"halving": 3, "total_steps": {"values": [50_000, 100_000]}}, "total_steps cannot be swept with halving"),
