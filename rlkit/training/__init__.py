@@ -1,5 +1,6 @@
 """Training loops as pure functions: rollouts, the train step, evaluation."""
 
+from rlkit.training.data_parallel import data_parallel
 from rlkit.training.evaluate import Evaluation, evaluate
 from rlkit.training.rollout import EnvsState, Episodes, reset, rollout
 from rlkit.training.train import Training, TrainState, make, offline
@@ -10,6 +11,7 @@ __all__ = [
     "Evaluation",
     "TrainState",
     "Training",
+    "data_parallel",
     "evaluate",
     "make",
     "offline",
