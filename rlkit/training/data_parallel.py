@@ -43,7 +43,7 @@ def data_parallel(run: Training, mesh: Mesh, axis_name: str, *, check_vma: bool 
       leaves [D, ...], one entry for each of D devices; all else is replicated. The metrics are as on one device.
 
     Raises:
-      ConfigError: the mesh has no such axis; and from `init` and `step`, a number that does not divide over the devices.
+      ConfigError: the mesh has no such axis; and from `init` and `step`, a number that cannot be divided over them.
     """
     if axis_name not in mesh.axis_names:
         raise ConfigError(f"axis_name={axis_name!r} must be an axis of the mesh, one of {', '.join(mesh.axis_names)}")
@@ -82,9 +82,8 @@ def _split(state: TrainState) -> tuple[TrainState, ...]:
 def _join(parts: tuple[TrainState, ...]) -> TrainState:
     """The state of which `parts` are the parts."""
 
-    def first(*leaves: Array | None) -> Array:
-        (leaf,) = (x for x in leaves if x is not None)
-        return leaf
+    def first(*leaves: Array | None) -> Array | None:  # None where the state itself has None
+        return next((x for x in leaves if x is not None), None)
 
     return jax.tree.map(first, *parts, is_leaf=lambda x: x is None)
 
