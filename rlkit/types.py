@@ -93,6 +93,10 @@ class Agent(NamedTuple):
     add: Callable[..., PyTree] | None = None
     learn: Callable[..., tuple[PyTree, dict[str, Array]]] | None = None
     static: Any = ()  # the arguments that `make` bound, to call the functions of the agent's module with
+    # The mesh axis over which environments and batches are divided, inside of `jax.shard_map`; None for one device.
+    # Numbers of environments are those of all its devices; rollouts, what is added, and memories are a device's own.
+    # `check` then takes the number of devices too: (num_envs, num_steps, devices).
+    axis_name: str | None = None
 
 
 class Network(NamedTuple):

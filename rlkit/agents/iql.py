@@ -26,7 +26,7 @@ from rlkit.agents.common.config import QCriticConfig
 from rlkit.agents.common.hyper import FiniteNonNegative, OffPolicyHyper, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
-from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.q_critics import Static
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import DiagNormal
@@ -119,7 +119,7 @@ def gradient_step(
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
-    gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
+    gradient, (priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
     optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
     target_params = off_policy.target_update(
@@ -164,7 +164,7 @@ def policy(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -
 def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
     """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
     state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, rollout.reward.size)
+    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
     return off_policy.update_statistics(static, state, rollout), metrics
 
 
@@ -173,12 +173,13 @@ def supports(action_space: Space) -> bool:
     return isinstance(action_space, Discrete) or q_critics.is_bounded_box(action_space)
 
 
-def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
+def make(config: Config, obs_space: Space, action_space: Space, *, axis_name: str | None = None) -> Agent:
     """IQL for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space is neither Discrete nor a Box with finite bounds, or a setting does not fit.
@@ -186,7 +187,7 @@ def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
     needed = "a Discrete action space or a Box of floats with finite bounds"
     validation.check_action_space("iql", action_space, supported=supports(action_space), needed=needed)
     networks = q_critics.make(config, obs_space, action_space, spread="constant", log_std_min=LOG_STD_MIN)
-    static = Static(config, networks, off_policy.buffer(config))
+    static = Static(config, networks, off_policy.buffer(config, axis_name), axis_name)
     return Agent(
         init=partial(init, static),
         actor=partial(actor, static),
@@ -197,6 +198,7 @@ def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
         add=partial(off_policy.add, static),
         learn=partial(off_policy.learn, static, gradient_step),
         static=static,
+        axis_name=axis_name,
     )
 
 

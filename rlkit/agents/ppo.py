@@ -21,6 +21,7 @@ from annotated_types import Interval
 from flax import struct
 from pydantic import Field
 
+from rlkit import _mesh
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import Activation, GaussianPolicyConfig, MinibatchConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays
@@ -91,6 +92,7 @@ class Static(NamedTuple):
 
     config: Config
     policy: Policy
+    axis_name: str | None = None  # of the mesh axis over which environments are divided
 
 
 class Batch(NamedTuple):
@@ -155,12 +157,10 @@ def gradient_step(
     recurrent network's minibatch is never cut into chunks.
     """
     if static.config.normalize_advantage == "minibatch":
-        batch = batch._replace(advantage=losses.normalize_advantage(batch.advantage))
+        batch = batch._replace(advantage=losses.normalize_advantage(batch.advantage, axis_name=static.axis_name))
+    chunk_size, axis_name = None if static.policy.recurrent else static.config.chunk_size, static.axis_name
     gradient, metrics = minibatches.gradient(
-        lambda params, batch: loss(static, params, state, batch, core, clip),
-        learner.params,
-        batch,
-        None if static.policy.recurrent else static.config.chunk_size,
+        lambda params, rows: loss(static, params, state, rows, core, clip), learner.params, batch, chunk_size, axis_name
     )
     stopped = learner.stopped | (metrics["approx_kl"] > 1.5 * state.hyper.target_kl)
     params, opt_state, grad_norm = optimizer.step(learner.params, learner.opt_state, gradient, skip=stopped)
@@ -169,14 +169,14 @@ def gradient_step(
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
-    (config, policy), hyper = static, as_arrays(hyper, static.config, num_envs)
+    (config, policy, axis_name), hyper = static, as_arrays(hyper, static.config, num_envs)
     params = policy.network.init(key, example.obs, *((policy.network.memory,) if policy.recurrent else ()))
     return State(
         hyper=hyper,
         params=params,
         opt_state=Optimizer.of(config, hyper, 0.0).init(params),
         normalizer=normalization.init(
-            policy.obs_space, example, num_envs, obs=config.normalize_obs, reward=config.normalize_reward
+            policy.obs_space, example, num_envs, axis_name, obs=config.normalize_obs, reward=config.normalize_reward
         ),
         kl_coef=jnp.array(hyper.kl_coef),
         num_updates=jnp.zeros((), jnp.int32),
@@ -207,7 +207,7 @@ def learn(
     static: Static, state: State, learning_rate: Array, clip: Array, rollout: Transition, batch: Batch, key: Key
 ) -> tuple[Learner, dict[str, Array]]:
     """All epochs of an update; the metrics are means over the minibatches, up to the one that stopped it."""
-    config, policy = static
+    config, policy, axis_name = static
     optimizer = Optimizer.of(config, state.hyper, learning_rate)
     first_core = jax.tree.map(lambda x: x[0], rollout.extras.core)
 
@@ -223,11 +223,11 @@ def learn(
             core = minibatches.take(first_core, rows)
             return gradient_step(static, state, optimizer, clip, learner, part, core)
 
-        return minibatches.descend(step, learner, orders)
+        return minibatches.descend(step, learner, orders, axis_name)
 
     learner = Learner(state.params, state.opt_state, jnp.zeros((), bool))
     rows = rollout.reward.shape[1] if policy.recurrent else rollout.reward.size
-    orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rows)
+    orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rows, axis_name)
     if config.recompute_advantage:
         learner, metrics = jax.lax.scan(epoch, learner, orders)
     else:  # the same in one loop instead of one within another
@@ -242,7 +242,7 @@ def adapt_kl_coef(
     if not static.config.kl_penalty:
         return state.kl_coef, {}
     now = advantages.estimate_anew(static, state, learner.params, rollout)[0]
-    update_kl = action_distributions.kl(batch.old_dist, now.dist).mean()
+    update_kl = _mesh.mean(action_distributions.kl(batch.old_dist, now.dist).mean(), static.axis_name)
     adapted = losses.adaptive_kl_coef(state.kl_coef, update_kl, target_kl=state.hyper.kl_target)
     kl_coef = jnp.where(jnp.isinf(state.hyper.kl_target), state.kl_coef, adapted)
     return kl_coef, {"update_kl": update_kl, "kl_coef": kl_coef}
@@ -250,20 +250,22 @@ def adapt_kl_coef(
 
 def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
     """Learn from one rollout [T, N, ...]; the metrics are means over the minibatches, see `learn`."""
-    config, (num_steps, num_envs) = static.config, rollout.reward.shape
-    config.check_rollout(num_envs, num_steps)
+    (config, policy, axis_name), devices = static, _mesh.size(static.axis_name)
+    num_steps, num_envs = rollout.reward.shape[0], rollout.reward.shape[1] * devices
+    config.check_rollout(num_envs, num_steps, devices)
     before = state.num_updates.astype(jnp.float32) * (num_steps * num_envs)
     learning_rate = Optimizer.scheduled_rate(config, state.hyper, before, before + num_steps * num_envs)
     clip = schedule(config.clip_schedule, before / state.hyper.schedule_steps)
     batch = prepare(static, state, rollout)
     learner, metrics = learn(static, state, learning_rate, clip, rollout, batch, key)
     metrics["learning_rate"] = learning_rate
-    metrics["explained_variance"] = explained_variance(batch.old_value.reshape(-1), batch.target.reshape(-1))
+    value, target = batch.old_value.reshape(-1), batch.target.reshape(-1)
+    metrics["explained_variance"] = explained_variance(value, target, axis_name=axis_name)
     kl_coef, kl_metrics = adapt_kl_coef(static, state, learner, rollout, batch)
     state = state.replace(
         params=learner.params,
         opt_state=learner.opt_state,
-        normalizer=normalization.update(state.normalizer, static.policy.obs_space, rollout, state.hyper.gamma),
+        normalizer=normalization.update(state.normalizer, policy.obs_space, rollout, state.hyper.gamma, axis_name),
         kl_coef=kl_coef,
         num_updates=state.num_updates + 1,
     )
@@ -273,7 +275,9 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
 supports = action_distributions.supports  # every action space with a distribution
 
 
-def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
+def make(
+    config: Config, obs_space: Space, action_space: Space, network: Any = None, *, axis_name: str | None = None
+) -> Agent:
     """PPO for these spaces.
 
     Args:
@@ -283,11 +287,12 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         a pair; None for the network that `config` describes. `policy` is the logits [..., A] (for MultiDiscrete all of
         them joined), or `(loc, log_std)`, both [..., D], for a Box; `value` is [...]. A `Network` with a memory is
         recurrent.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: PPO cannot act in this action space, or a setting does not fit it.
     """
-    static = Static(config, policy_evaluation.make("ppo", config, obs_space, action_space, network))
+    static = Static(config, policy_evaluation.make("ppo", config, obs_space, action_space, network), axis_name)
     return Agent(
         init=partial(init, static),
         actor=actor,
@@ -297,6 +302,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         memory=policy_evaluation.start_memory(static.policy),
         check=config.check_rollout,
         static=static,
+        axis_name=axis_name,
     )
 
 

@@ -17,6 +17,7 @@ from annotated_types import Interval
 from flax import struct
 from pydantic import Field
 
+from rlkit import _mesh
 from rlkit.agents.common import exploration, minibatches, normalization, q_learning, validation
 from rlkit.agents.common.config import Count, MinibatchConfig, TorsoConfig
 from rlkit.agents.common.hyper import (
@@ -74,6 +75,7 @@ class Static(NamedTuple):
     obs_space: Space
     action_space: Discrete
     network: Network
+    axis_name: str | None = None  # of the mesh axis over which environments are divided
 
 
 class Batch(NamedTuple):
@@ -97,7 +99,11 @@ def gradient_step(
     """One step of descent on a minibatch: the parameters and the optimizer's state after it, and the metrics."""
     params, opt_state = learner
     gradient, metrics = minibatches.gradient(
-        lambda params, batch: loss(static, params, state, batch), params, batch, static.config.chunk_size
+        lambda params, batch: loss(static, params, state, batch),
+        params,
+        batch,
+        static.config.chunk_size,
+        static.axis_name,
     )
     params, opt_state, grad_norm = optimizer.step(params, opt_state, gradient)
     return (params, opt_state), metrics | {"grad_norm": grad_norm}
@@ -150,9 +156,10 @@ def targets(static: Static, state: State, rollout: Transition) -> Array:
 
 def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
     """Learn from one rollout [T, N, ...]; the metrics are means over the minibatches."""
-    config, hyper = static.config, state.hyper
-    num_steps, num_envs = rollout.reward.shape
-    config.check_rollout(num_envs, num_steps)
+    config, hyper, axis_name = static.config, state.hyper, static.axis_name
+    devices = _mesh.size(axis_name)
+    num_steps, num_envs = rollout.reward.shape[0], rollout.reward.shape[1] * devices
+    config.check_rollout(num_envs, num_steps, devices)
     before = state.num_steps.astype(jnp.float32)
     rate = Optimizer.scheduled_rate(config, hyper, before, before + num_steps * num_envs)
     optimizer = Optimizer.of(config, hyper, rate)
@@ -162,13 +169,13 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
         learner, metrics = gradient_step(static, state, optimizer, learner, minibatches.take(data, rows))
         return learner, (metrics, jnp.ones((), bool))
 
-    orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, num_steps * num_envs)
+    orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rollout.reward.size, axis_name)
     orders = orders.reshape(-1, orders.shape[-1])
-    (params, opt_state), metrics = minibatches.descend(step, (state.params, state.opt_state), orders)
+    (params, opt_state), metrics = minibatches.descend(step, (state.params, state.opt_state), orders, axis_name)
     state = state.replace(
         params=params,
         opt_state=opt_state,
-        normalizer=normalization.update(state.normalizer, static.obs_space, rollout, hyper.gamma),
+        normalizer=normalization.update(state.normalizer, static.obs_space, rollout, hyper.gamma, axis_name),
         num_steps=exploration.add_steps(state.num_steps, num_steps * num_envs),
     )
     return state, metrics.means() | {"learning_rate": rate}
@@ -179,13 +186,16 @@ def supports(action_space: Space) -> bool:
     return isinstance(action_space, Discrete)
 
 
-def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
+def make(
+    config: Config, obs_space: Space, action_space: Space, network: Any = None, *, axis_name: str | None = None
+) -> Agent:
     """PQN for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
       network: as for `dqn.make`; None for the one that `config` describes.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
@@ -199,7 +209,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         network = q_network.q_network(
             obs_space=obs_space, num_actions=action_space.n, outputs=None, noisy=False, **described
         )
-    static = Static(config, obs_space, action_space, validation.as_network(network))
+    static = Static(config, obs_space, action_space, validation.as_network(network), axis_name)
     return Agent(
         init=partial(init, static),
         actor=actor,
@@ -208,6 +218,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         update=partial(update, static),
         check=config.check_rollout,
         static=static,
+        axis_name=axis_name,
     )
 
 

@@ -17,7 +17,7 @@ from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
-from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.q_learning import Actor, Static
 from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
@@ -85,7 +85,7 @@ def gradient_step(
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
-    gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
+    gradient, (priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
     optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
     target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
@@ -123,7 +123,7 @@ def policy(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -
 def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
     """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
     state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, rollout.reward.size)
+    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
     return off_policy.update_statistics(static, state, rollout), metrics
 
 
@@ -132,18 +132,22 @@ def supports(action_space: Space) -> bool:
     return isinstance(action_space, Discrete)
 
 
-def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
+def make(
+    config: Config, obs_space: Space, action_space: Space, network: Any = None, *, axis_name: str | None = None
+) -> Agent:
     """QR-DQN for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
       network: as for `dqn.make`, with quantiles [..., A, num_quantiles]; None for the one that `config` describes.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
-    static = q_learning.static("qrdqn", config, obs_space, action_space, network, outputs=config.num_quantiles)
+    outputs = config.num_quantiles
+    static = q_learning.static("qrdqn", config, obs_space, action_space, network, outputs, axis_name)
     return Agent(
         init=partial(init, static),
         actor=partial(q_learning.actor, static),
@@ -154,6 +158,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         add=partial(off_policy.add, static),
         learn=partial(off_policy.learn, static, gradient_step),
         static=static,
+        axis_name=axis_name,
     )
 
 

@@ -23,13 +23,13 @@ from annotated_types import Interval
 from flax import struct
 from pydantic import Field
 
-from rlkit import replay
+from rlkit import _mesh, replay
 from rlkit.agents.common import exploration, normalization, off_policy, validation
 from rlkit.agents.common.config import Count, OffPolicyConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import ReplayState, Schedules
-from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.policy_evaluation import episode_starts
 from rlkit.agents.common.q_learning import Static
 from rlkit.networks import q_network
@@ -145,7 +145,8 @@ def loss(static: Static, params: PyTree, state: State, sample: Sample, key: Key)
     size = jax.lax.stop_gradient(jnp.abs(td_error))
     priority = hyper.priority_max * size.max(0) + (1.0 - hyper.priority_max) * size.sum(0) / num_rows
     total = jnp.mean(sample.weight * per_sequence)
-    mean_q = jnp.sum(weight * q) / jnp.maximum(weight.sum(), 1.0)
+    sum_q, sum_weight = _mesh.total((jnp.sum(weight * q), weight.sum()), static.axis_name)
+    mean_q = sum_q / jnp.maximum(sum_weight, 1.0)
     return total, (priority, {"loss": total, "q": mean_q, "priority": priority.mean()})
 
 
@@ -153,7 +154,7 @@ def gradient_step(
     static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of sequences. Returns the state, the priorities [B] and the metrics."""
-    gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, sample, key)
+    gradient, (priority, metrics) = mean_gradient(loss, static, state.params, state, sample, key)
     optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
     target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
@@ -240,7 +241,7 @@ def memories(network: Network, num_envs: int) -> Memory:
 def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
     """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
     state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, rollout.reward.size)
+    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
     return off_policy.update_statistics(static, state, rollout), metrics
 
 
@@ -249,7 +250,9 @@ def supports(action_space: Space) -> bool:
     return isinstance(action_space, Discrete)
 
 
-def make(config: Config, obs_space: Space, action_space: Space, network: Any = None) -> Agent:
+def make(
+    config: Config, obs_space: Space, action_space: Space, network: Any = None, *, axis_name: str | None = None
+) -> Agent:
     """R2D2 for these spaces.
 
     Args:
@@ -257,6 +260,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
       obs_space, action_space: an environment's spaces.
       network: a `Network` with a memory whose apply returns Q [..., A] and the next memory; None for the one that
         `config` describes.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
@@ -266,20 +270,12 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
     assert isinstance(action_space, Discrete)
     validation.check_torso(config, obs_space)
     if network is None:
-        described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"})
-        network = q_network.q_network(
-            obs_space=obs_space, num_actions=action_space.n, outputs=None, noisy=False, **described
-        )
-    buffer = replay.slices(
-        config.capacity,
-        config.batch_size,
-        config.item_length,
-        cross_episodes=True,
-        prioritized=config.replay == "prioritized",
-        alpha=config.alpha,
-        store_obs_once=config.store_obs_once,
-    )
-    static = Static(config, obs_space, action_space, validation.as_network(network), buffer)
+        described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"}) | {"noisy": False}
+        network = q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=None, **described)
+    sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
+    settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
+    buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)
+    static = Static(config, obs_space, action_space, validation.as_network(network), buffer, axis_name)
     return Agent(
         init=partial(init, static),
         actor=partial(actor, static),
@@ -292,6 +288,7 @@ def make(config: Config, obs_space: Space, action_space: Space, network: Any = N
         add=partial(off_policy.add, static),
         learn=partial(off_policy.learn, static, gradient_step),
         static=static,
+        axis_name=axis_name,
     )
 
 

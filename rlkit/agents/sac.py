@@ -27,7 +27,7 @@ from rlkit.agents.common.config import GaussianPolicyConfig, QCriticConfig
 from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
-from rlkit.agents.common.optimizer import Optimizer, clip_norm
+from rlkit.agents.common.optimizer import Optimizer, clip_norm, mean_gradient
 from rlkit.agents.common.q_critics import Static
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import Categorical, TanhNormal
@@ -144,7 +144,7 @@ def gradient_step(
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
-    gradient, (priority, metrics) = jax.grad(loss, argnums=1, has_aux=True)(static, state.params, state, batch, key)
+    gradient, (priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
     hyper, rates = state.hyper, schedules.group_rates
     gradient |= {
         "policy": clip_norm(gradient["policy"], hyper.actor_max_grad_norm),
@@ -211,7 +211,7 @@ def policy(static: Static, actor: Actor, memory: PyTree, obs: PyTree, key: Key) 
 def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
     """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
     state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, rollout.reward.size)
+    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
     return off_policy.update_statistics(static, state, rollout), metrics
 
 
@@ -220,12 +220,13 @@ def supports(action_space: Space) -> bool:
     return isinstance(action_space, Discrete) or q_critics.is_bounded_box(action_space)
 
 
-def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
+def make(config: Config, obs_space: Space, action_space: Space, *, axis_name: str | None = None) -> Agent:
     """SAC for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space is neither Discrete nor a Box with finite bounds, or a setting does not fit.
@@ -237,7 +238,7 @@ def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
         validation.check_gsde(config)
     spread = "features" if config.gsde else "observation"
     networks = q_critics.make(config, obs_space, action_space, spread=spread)
-    static = Static(config, networks, off_policy.buffer(config))
+    static = Static(config, networks, off_policy.buffer(config, axis_name), axis_name)
     return Agent(
         init=partial(init, static),
         actor=partial(actor, static),
@@ -249,6 +250,7 @@ def make(config: Config, obs_space: Space, action_space: Space) -> Agent:
         add=partial(off_policy.add, static),
         learn=partial(off_policy.learn, static, gradient_step),
         static=static,
+        axis_name=axis_name,
     )
 
 

@@ -21,12 +21,13 @@ from annotated_types import Interval
 from flax import struct
 from pydantic import Field
 
+from rlkit import _mesh
 from rlkit.agents.common import exploration, normalization, off_policy, q_critics, validation
 from rlkit.agents.common.config import Count, QCriticConfig
 from rlkit.agents.common.hyper import ActorCriticHyper, FiniteNonNegative, FinitePositive, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
-from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.q_critics import Static
 from rlkit.spaces import Space
 from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
@@ -104,7 +105,8 @@ def policy_loss(
     q = q_critics.q_values(static.networks, critic_params, obs_stats, batch.obs, action)[0]
     loss = -jnp.mean(q)
     if static.config.behavior_cloning:
-        scale = state.hyper.bc_alpha / jnp.maximum(jax.lax.stop_gradient(jnp.mean(jnp.abs(q))), 1e-6)
+        size = _mesh.mean(jax.lax.stop_gradient(jnp.mean(jnp.abs(q))), static.axis_name)
+        scale = state.hyper.bc_alpha / jnp.maximum(size, 1e-6)
         data_action = q_critics.normalize_action(static.networks, batch.action)
         loss = scale * loss + jnp.mean(jnp.square(action - data_action))
     return loss, {"policy_loss": loss, "q": jnp.mean(q)}
@@ -120,14 +122,13 @@ def gradient_step(
     batch = off_policy.n_step_batch(sample, state.hyper.gamma)
     policy_optimizer, critic_optimizer = q_critics.optimizers(static.config, state.hyper, schedules)
 
-    critic_gradient = jax.grad(critic_loss, argnums=1, has_aux=True)
-    gradient, (priority, metrics) = critic_gradient(static, state.params["critics"], state, batch, key)
+    gradient, (priority, metrics) = mean_gradient(critic_loss, static, state.params["critics"], state, batch, key)
     critics, critics_opt, grad_norm = critic_optimizer.step(
         state.params["critics"], state.opt_state["critics"], gradient
     )
 
     def policy_step(params: PyTree, opt_state: PyTree, _) -> tuple[PyTree, PyTree, dict[str, Array]]:
-        gradient, metrics = jax.grad(policy_loss, argnums=1, has_aux=True)(static, params, critics, state, batch)
+        gradient, metrics = mean_gradient(policy_loss, static, params, critics, state, batch)
         params, opt_state, _ = policy_optimizer.step(params, opt_state, gradient)
         return params, opt_state, metrics
 
@@ -198,7 +199,7 @@ def policy(static: Static, actor: Actor, memory: Array, obs: PyTree, key: Key) -
 def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
     """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
     state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, rollout.reward.size)
+    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
     return off_policy.update_statistics(static, state, rollout), metrics
 
 
@@ -207,13 +208,16 @@ def supports(action_space: Space) -> bool:
     return q_critics.is_bounded_box(action_space)
 
 
-def make(config: Config, obs_space: Space, action_space: Space, *, name: str = "td3") -> Agent:
+def make(
+    config: Config, obs_space: Space, action_space: Space, *, name: str = "td3", axis_name: str | None = None
+) -> Agent:
     """TD3 for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
       name: for errors.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space is not a Box with finite bounds, or a setting does not fit.
@@ -221,7 +225,7 @@ def make(config: Config, obs_space: Space, action_space: Space, *, name: str = "
     needed = "a Box action space of floats with finite bounds"
     validation.check_action_space(name, action_space, supported=supports(action_space), needed=needed)
     networks = q_critics.make(config, obs_space, action_space, spread="none")
-    static = Static(config, networks, off_policy.buffer(config))
+    static = Static(config, networks, off_policy.buffer(config, axis_name), axis_name)
     return Agent(
         init=partial(init, static),
         actor=partial(actor, static),
@@ -233,6 +237,7 @@ def make(config: Config, obs_space: Space, action_space: Space, *, name: str = "
         add=partial(off_policy.add, static),
         learn=partial(off_policy.learn, static, gradient_step),
         static=static,
+        axis_name=axis_name,
     )
 
 

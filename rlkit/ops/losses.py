@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from rlkit import _mesh
 from rlkit.ops._arrays import as_floats, check_shape, check_shapes, pick, scalars
 from rlkit.types import Array
 
@@ -94,7 +95,9 @@ def adaptive_kl_coef(coef: ArrayLike, kl: ArrayLike, *, target_kl: ArrayLike) ->
     return jnp.clip(adapted, 1e-6, 1e6)
 
 
-def normalize_advantage(advantage: ArrayLike, mask: ArrayLike | None = None, *, epsilon: float = 1e-8) -> Array:
+def normalize_advantage(
+    advantage: ArrayLike, mask: ArrayLike | None = None, *, epsilon: float = 1e-8, axis_name: str | None = None
+) -> Array:
     """Advantages with mean 0 and standard deviation 1 over all axes: (A - mean) / (std + epsilon).
 
     A single advantage, or equal ones, give exactly 0 and a finite gradient. The deviation is that of the population.
@@ -103,6 +106,7 @@ def normalize_advantage(advantage: ArrayLike, mask: ArrayLike | None = None, *, 
       advantage: [...] float.
       mask: [...] bool, True for the entries that count; None means all. The others are 0 in the result and may be NaN.
       epsilon: added to the standard deviation.
+      axis_name: of the mesh axis whose devices have equal parts of the advantages; None for one device.
 
     Returns:
       [...] float.
@@ -114,19 +118,18 @@ def normalize_advantage(advantage: ArrayLike, mask: ArrayLike | None = None, *, 
     # One entry is subtracted first, so that equal entries become exactly 0: subtracting only the mean would leave a
     # rounding error, which the division by an equally small deviation would scale up to 1.
     if mask is None:
-        origin, count = advantage[(0,) * advantage.ndim], advantage.size
+        origin, count = advantage[(0,) * advantage.ndim], advantage.size * _mesh.size(axis_name)
     else:
         check_shapes(advantage=advantage, mask=mask)
-        mask = jnp.asarray(mask)
         origin = jnp.max(advantage, where=mask, initial=jnp.finfo(advantage.dtype).min)
-        count = jnp.maximum(jnp.sum(mask, dtype=advantage.dtype), 1.0)
+        count = jnp.maximum(_mesh.total(jnp.sum(mask, dtype=advantage.dtype), axis_name), 1.0)
 
     def masked(x: Array) -> Array:
         return x if mask is None else jnp.where(mask, x, 0.0)
 
-    shifted = masked(advantage - jax.lax.stop_gradient(origin))
-    centered = masked(shifted - jnp.sum(shifted) / count)
-    variance = jnp.sum(centered**2) / count
+    shifted = masked(advantage - _mesh.largest(jax.lax.stop_gradient(origin), axis_name))
+    centered = masked(shifted - _mesh.total(jnp.sum(shifted), axis_name) / count)
+    variance = _mesh.total(jnp.sum(centered**2), axis_name) / count
     # The derivative of the square root is infinite at 0, so a variance of 0 is replaced before the root.
     std = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
     return centered / (std + epsilon)

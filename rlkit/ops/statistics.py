@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from rlkit import _mesh
 from rlkit.ops._arrays import as_floats, as_int, check_key, check_shapes
 from rlkit.types import Array, Key, PyTree
 
@@ -34,7 +35,7 @@ def running_init(example: PyTree) -> RunningStatistics:
     return RunningStatistics(count, mean, jax.tree.map(jnp.zeros_like, mean))
 
 
-def running_update(statistics: RunningStatistics, batch: PyTree) -> RunningStatistics:
+def running_update(statistics: RunningStatistics, batch: PyTree, *, axis_name: str | None = None) -> RunningStatistics:
     """Update statistics with a batch (Chan et al. 1983, eq. 2.1).
 
     Sums are over differences from the first item, so that a mean far from 0 costs no precision.
@@ -42,14 +43,15 @@ def running_update(statistics: RunningStatistics, batch: PyTree) -> RunningStati
     Args:
       statistics: of leaves [...].
       batch: leaves [B, ...], with any number of batch axes before those of the example, the same in each leaf.
+      axis_name: of the mesh axis whose devices have equal parts of the batch; None for one device.
 
     Returns:
-      RunningStatistics.
+      RunningStatistics, with the parts of all devices.
 
     Raises:
       ValueError: a leaf does not end in the example's shape, or the leaves differ in their batch axes.
     """
-    return running_merge(statistics, _batch_statistics(statistics, batch))
+    return running_merge(statistics, _batch_statistics(statistics, batch, axis_name))
 
 
 def running_merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
@@ -105,12 +107,13 @@ def normalize(statistics: RunningStatistics, x: PyTree, clip: ArrayLike = 10.0, 
     return jax.tree.map(leaf, x, statistics.mean, _variance(statistics))
 
 
-def explained_variance(value: ArrayLike, target: ArrayLike) -> Array:
+def explained_variance(value: ArrayLike, target: ArrayLike, *, axis_name: str | None = None) -> Array:
     """Explained variance, 1 - Var(target - value) / Var(target): 1 is perfect, 0 is as good as a constant.
 
     Args:
       value: [...] float, the predictions.
       target: [...] float.
+      axis_name: of the mesh axis whose devices have equal parts of both; None for one device.
 
     Returns:
       [] float, over all axes; NaN where the target's variance is 0, as in Stable-Baselines3.
@@ -120,8 +123,8 @@ def explained_variance(value: ArrayLike, target: ArrayLike) -> Array:
     """
     check_shapes(value=value, target=target)
     value, target = as_floats(value, target)
-    variance = _variance_over_all(target)
-    return jnp.where(variance > 0, 1.0 - _variance_over_all(target - value) / variance, jnp.nan)
+    variance, of_errors = _variance_over_all(target, axis_name), _variance_over_all(target - value, axis_name)
+    return jnp.where(variance > 0, 1.0 - of_errors / variance, jnp.nan)
 
 
 def iqm(scores: ArrayLike) -> Array:
@@ -198,8 +201,8 @@ def _batch_axes(x: ArrayLike, like: Array) -> tuple[int, ...]:
     return tuple(range(lead))
 
 
-def _batch_statistics(like: RunningStatistics, batch: PyTree) -> RunningStatistics:
-    """Statistics of one batch, for items like those of `like`."""
+def _batch_statistics(like: RunningStatistics, batch: PyTree, axis_name: str | None) -> RunningStatistics:
+    """Statistics of one batch, the parts of all devices of the axis, for items like those of `like`."""
     shapes = {
         jnp.shape(x)[: jnp.ndim(x) - m.ndim] for x, m in zip(*map(jax.tree.leaves, (batch, like.mean)), strict=True)
     }
@@ -210,14 +213,15 @@ def _batch_statistics(like: RunningStatistics, batch: PyTree) -> RunningStatisti
     def moments(x: ArrayLike, mean: Array) -> tuple[Array, Array]:
         axes = _batch_axes(x, mean)
         x = jnp.asarray(x).astype(mean.dtype)
-        origin = x[(0,) * len(axes)]
+        origin = _mesh.largest(x[(0,) * len(axes)], axis_name)  # an item, the same for all devices
         shifted = x - jnp.broadcast_to(origin, x.shape)
-        shift = jnp.mean(shifted, axis=axes)
-        return origin + shift, jnp.sum((shifted - jnp.broadcast_to(shift, x.shape)) ** 2, axis=axes)
+        shift = _mesh.mean(jnp.mean(shifted, axis=axes), axis_name)
+        m2 = jnp.sum((shifted - jnp.broadcast_to(shift, x.shape)) ** 2, axis=axes)
+        return origin + shift, _mesh.total(m2, axis_name)
 
     pairs = jax.tree.map(moments, batch, like.mean)
     mean, m2 = jax.tree.transpose(jax.tree.structure(like.mean), jax.tree.structure((0, 0)), pairs)
-    return RunningStatistics(jnp.full((), math.prod(shape), like.count.dtype), mean, m2)
+    return RunningStatistics(jnp.full((), math.prod(shape) * _mesh.size(axis_name), like.count.dtype), mean, m2)
 
 
 def _variance(statistics: RunningStatistics) -> PyTree:
@@ -230,6 +234,10 @@ def _variance(statistics: RunningStatistics) -> PyTree:
     return jax.tree.map(leaf, statistics.m2)
 
 
-def _variance_over_all(x: Array) -> Array:
-    """Variance over all axes, of differences from the first entry, so that equal entries give exactly 0."""
-    return jnp.var(x - x[(0,) * x.ndim])
+def _variance_over_all(x: Array, axis_name: str | None) -> Array:
+    """Variance over all axes, of differences from one entry, so that equal entries give exactly 0."""
+    shifted = x - _mesh.largest(x[(0,) * x.ndim], axis_name)
+    if axis_name is None:
+        return jnp.var(shifted)
+    mean = jnp.mean(shifted)
+    return _mesh.mean(jnp.var(shifted) + jnp.square(mean - _mesh.mean(mean, axis_name)), axis_name)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit import _mesh
 from rlkit.replay import segment_tree, storage
 from rlkit.replay.segment_tree import SegmentTree
 from rlkit.replay.short_repr import short_repr
@@ -74,21 +75,21 @@ def remove_rows(priorities: Priorities, slots: Array, num_envs: int) -> Prioriti
     return priorities.replace(mass=_write_rows(priorities.mass, slots, zeros))
 
 
-def insert_rows(priorities: Priorities, slots: Array, num_envs: int) -> Priorities:
+def insert_rows(priorities: Priorities, slots: Array, num_envs: int, axis_name: str | None = None) -> Priorities:
     """Insert new items that start at all steps of the rows in slots [T] int32; a slot R is skipped."""
-    new = jnp.broadcast_to(_new_mass(priorities), (slots.shape[0] * num_envs,))
+    new = jnp.broadcast_to(_new_mass(priorities, axis_name), (slots.shape[0] * num_envs,))
     return priorities.replace(mass=_write_rows(priorities.mass, slots, new, in_maximum=False))
 
 
-def insert(priorities: Priorities, index: Array) -> Priorities:
+def insert(priorities: Priorities, index: Array, axis_name: str | None = None) -> Priorities:
     """Insert new items at the flat indices [B] int32; those of the capacity and above are skipped."""
-    new = jnp.broadcast_to(_new_mass(priorities), index.shape)
+    new = jnp.broadcast_to(_new_mass(priorities, axis_name), index.shape)
     return priorities.replace(mass=segment_tree.write(priorities.mass, index, new, in_maximum=False))
 
 
-def _new_mass(priorities: Priorities) -> Array:
-    """Mass of a new item, [] float32."""
-    largest = segment_tree.maximum(priorities.mass)
+def _new_mass(priorities: Priorities, axis_name: str | None) -> Array:
+    """Mass of a new item, [] float32: the largest measured one on all devices of the axis."""
+    largest = _mesh.largest(segment_tree.maximum(priorities.mass), axis_name)
     return jnp.where(largest > 0, largest, priorities.start)
 
 
@@ -107,16 +108,20 @@ def draw(priorities: Priorities, key: Key, batch_size: int, num_envs: int, *, st
     return Place(index // num_envs, index % num_envs, mass)
 
 
-def weights(priorities: Priorities, place: Place, beta: Array) -> Array:
+def weights(priorities: Priorities, place: Place, beta: Array, axis_name: str | None = None) -> Array:
     """Importance weights (size * P)^-beta, divided by the largest of all items (Schaul et al. 2016, section 3.4).
 
-    They are (mass / least mass)^-beta, as size and total cancel.
+    They are (mass / least mass)^-beta, as size and total cancel. With the items and the batch divided over D devices,
+    P = mass / (D * total) with the total of the item's device, and masses are compared as shares of it.
 
     Returns:
       [B] float32 in [0, 1]; 0 where the mass is 0.
     """
-    least = segment_tree.minimum(priorities.mass)
-    return jnp.where(place.mass > 0, (jnp.maximum(place.mass, least) / least) ** -beta, 0.0)
+    mass, least = place.mass, segment_tree.minimum(priorities.mass)
+    if axis_name is not None:
+        total = segment_tree.total(priorities.mass)
+        mass, least = mass / total, _mesh.least(least / total, axis_name)
+    return jnp.where(place.mass > 0, (jnp.maximum(mass, least) / least) ** -beta, 0.0)
 
 
 def num_items(priorities: Priorities, num_places: Array, settings: Settings) -> Array:

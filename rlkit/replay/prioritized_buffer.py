@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit import _mesh
 from rlkit._mesh import vary_like
 from rlkit.ops._arrays import check_key
 from rlkit.replay import priorities, segment_tree, storage, validation, windows
@@ -38,6 +39,7 @@ def prioritized(
     start_priority: float = 1.0,
     store_obs_once: bool = False,
     max_final_obs: int | None = None,
+    axis_name: str | None = None,
 ) -> Buffer:
     """Return a buffer of the last `capacity` steps, drawn in proportion to (|p| + eps)^alpha of their priorities p.
 
@@ -56,6 +58,8 @@ def prioritized(
         `size`, which leaves them out, takes time proportional to the capacity.
       start_priority: priority of new items while none has been measured.
       store_obs_once, max_final_obs: see `uniform`.
+      axis_name: see `uniform`. Each of D devices draws its B / D items from its own: P is 1 / D of the item's share of
+        the total on its device. The largest priority and the largest weight are those of all devices.
 
     Returns:
       `Buffer`. `sample` of an empty buffer raises ValueError outside of jit; inside, all of its mask is False.
@@ -69,12 +73,19 @@ def prioritized(
     )
     settings = priorities.Settings(alpha, beta, eps, start_priority)
     return Buffer(
-        init=partial(init, capacity=capacity, length=length, final_obs_capacity=final_obs_capacity, settings=settings),
-        add=partial(add, length=length),
-        sample=partial(sample, batch_size=batch_size, length=length, settings=settings),
+        init=partial(
+            init,
+            capacity=capacity,
+            length=length,
+            final_obs_capacity=final_obs_capacity,
+            settings=settings,
+            axis_name=axis_name,
+        ),
+        add=partial(add, length=length, axis_name=axis_name),
+        sample=partial(sample, batch_size=batch_size, length=length, settings=settings, axis_name=axis_name),
         update=partial(update, settings=settings),
         size=partial(size, length=length, settings=settings),
-        batch_of_pass=partial(batch_of_pass, batch_size=batch_size, length=length),
+        batch_of_pass=partial(batch_of_pass, batch_size=batch_size, length=length, axis_name=axis_name),
     )
 
 
@@ -86,42 +97,56 @@ def init(
     length: int,
     final_obs_capacity: int | None,
     settings: priorities.Settings,
+    axis_name: str | None,
 ) -> PrioritizedState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     if length > 1:
         check_flags(example, "windows")
+    capacity, num_envs, final_obs_capacity = validation.shard(capacity, num_envs, final_obs_capacity, axis_name)
     state = PrioritizedState(
         ring=storage.init(example, num_envs, capacity, length, final_obs_capacity),
         priorities=priorities.init(capacity, settings),
         beta=jnp.float32(settings.beta),
     )
-    return vary_like(state, example)
+    return _mesh.vary(vary_like(state, example), axis_name)
 
 
-def add(state: PrioritizedState, rollout: PyTree, *, length: int) -> PrioritizedState:
+def add(state: PrioritizedState, rollout: PyTree, *, length: int, axis_name: str | None) -> PrioritizedState:
     """Add a rollout [T, N, ...]: remove the items that it overwrites, then insert those that it completes."""
     ring = storage.add(state.ring, rollout)
     num_rows, num_envs = jax.tree.leaves(rollout)[0].shape[:2]
     overwritten = storage.next_slots(state.ring.cursor, num_rows).astype(jnp.int32)
     completed = windows.completed_windows(state.ring, num_rows, length)
     remaining = priorities.remove_rows(state.priorities, overwritten, num_envs)
-    return state.replace(ring=ring, priorities=priorities.insert_rows(remaining, completed, num_envs))
+    inserted = priorities.insert_rows(remaining, completed, num_envs, axis_name)
+    return state.replace(ring=ring, priorities=inserted)
 
 
-def sample(state: PrioritizedState, key: Key, *, batch_size: int, length: int, settings: priorities.Settings) -> Sample:
+def sample(
+    state: PrioritizedState,
+    key: Key,
+    *,
+    batch_size: int,
+    length: int,
+    settings: priorities.Settings,
+    axis_name: str | None,
+) -> Sample:
     """Draw B items in proportion to their masses: leaves [B, ...], or [B, L, ...] of windows, and weights [B]."""
     check_key(key)
     validation.check_not_empty(size(state, length=length, settings=settings))
-    num_envs = state.ring.num_envs
+    batch_size, num_envs = _mesh.share("batch_size", batch_size, _mesh.size(axis_name)), state.ring.num_envs
     draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=num_envs)
     place, valid = windows.draw_with_next_obs(state.ring, draw, key, 1, partial(draw, stratified=False))
     valid &= segment_tree.total(state.priorities.mass) > 0
-    weight = priorities.weights(state.priorities, place, state.beta)
+    weight = priorities.weights(state.priorities, place, state.beta, axis_name)
     return windows.take(state.ring, place, weight, valid, length if length > 1 else None)
 
 
-def batch_of_pass(state: PrioritizedState, key: Key, k: Array | int, *, batch_size: int, length: int) -> Sample:
+def batch_of_pass(
+    state: PrioritizedState, key: Key, k: Array | int, *, batch_size: int, length: int, axis_name: str | None
+) -> Sample:
     """Return batch k of a pass over all items, whatever their priorities; see `Buffer.batch_of_pass`."""
+    batch_size = _mesh.share("batch_size", batch_size, _mesh.size(axis_name))
     return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=length)
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit import _mesh
 from rlkit._mesh import vary_like
 from rlkit.ops._arrays import check_key
 from rlkit.replay import priorities, segment_tree, slice_index, storage, validation, windows
@@ -58,6 +59,7 @@ def slices(
     start_priority: float = 1.0,
     store_obs_once: bool = False,
     max_final_obs: int | None = None,
+    axis_name: str | None = None,
 ) -> Buffer:
     """Return a buffer of the last `capacity` steps, which draws slices of `slice_len` steps, with replacement.
 
@@ -78,6 +80,8 @@ def slices(
       prioritized: draw in proportion to the priorities given to `update`, one for each slice, instead of by `sampling`.
       alpha, beta, eps, start_priority: of the priorities; see `prioritized`.
       store_obs_once, max_final_obs: see `uniform`.
+      axis_name: see `uniform` and `prioritized`. Each device draws from its own slices, of which it may have more or
+        less than others.
 
     Returns:
       `Buffer`. `sample` of a buffer without a slice raises ValueError outside of jit; inside, its mask is False.
@@ -102,12 +106,13 @@ def slices(
             strict=strict,
             cross_episodes=cross_episodes,
             sampling=sampling,
+            axis_name=axis_name,
         ),
-        add=add,
-        sample=partial(sample, num_slices=num_slices, rows_needed=rows_needed, settings=settings),
+        add=partial(add, axis_name=axis_name),
+        sample=partial(sample, num_slices=num_slices, rows_needed=rows_needed, settings=settings, axis_name=axis_name),
         update=partial(update, settings=settings),
         size=partial(size, settings=settings),
-        batch_of_pass=partial(batch_of_pass, num_slices=num_slices, rows_needed=rows_needed),
+        batch_of_pass=partial(batch_of_pass, num_slices=num_slices, rows_needed=rows_needed, axis_name=axis_name),
     )
 
 
@@ -134,19 +139,23 @@ def init(
     final_obs_capacity: int | None,
     settings: priorities.Settings | None,
     slice_len: int,
+    axis_name: str | None,
     **kind: bool | str,
 ) -> SlicesState | PrioritizedSlicesState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     check_flags(example, "slices")
+    capacity, num_envs, final_obs_capacity = validation.shard(capacity, num_envs, final_obs_capacity, axis_name)
     ring = storage.init(example, num_envs, capacity, slice_len, final_obs_capacity)
     index = slice_index.init(ring.num_rows, num_envs, slice_len, **kind)  # type: ignore[arg-type]
     if settings is None:
-        return vary_like(SlicesState(ring, index), example)
+        return _mesh.vary(vary_like(SlicesState(ring, index), example), axis_name)
     state = PrioritizedSlicesState(ring, index, priorities.init(capacity, settings), jnp.float32(settings.beta))
-    return vary_like(state, example)
+    return _mesh.vary(vary_like(state, example), axis_name)
 
 
-def add(state: SlicesState | PrioritizedSlicesState, rollout: PyTree) -> SlicesState | PrioritizedSlicesState:
+def add(
+    state: SlicesState | PrioritizedSlicesState, rollout: PyTree, *, axis_name: str | None
+) -> SlicesState | PrioritizedSlicesState:
     """Add a rollout [T, N, ...] to the ring, to the index and, where there are some, to the priorities."""
     ring = storage.add(state.ring, rollout)
     terminated, truncated = flags(rollout)
@@ -158,7 +167,7 @@ def add(state: SlicesState | PrioritizedSlicesState, rollout: PyTree) -> SlicesS
     completed = jnp.where(is_completed, storage.flat_indices(start_slot, ring.num_envs), ring.capacity)
     overwritten = storage.next_slots(state.ring.cursor, done.shape[0]).astype(jnp.int32)
     remaining = priorities.remove_rows(state.priorities, overwritten, ring.num_envs)
-    return added.replace(priorities=priorities.insert(remaining, completed.reshape(-1)))
+    return added.replace(priorities=priorities.insert(remaining, completed.reshape(-1), axis_name))
 
 
 def sample(
@@ -168,11 +177,13 @@ def sample(
     num_slices: int,
     rows_needed: int,
     settings: priorities.Settings | None,
+    axis_name: str | None,
 ) -> Sample:
     """Draw B slices: leaves [B, L, ...], mask [B, L], and weights [B]."""
     check_key(key)
     validation.check_not_empty(size(state, settings=settings))
     index, num_envs = state.index, state.ring.num_envs
+    num_slices = _mesh.share("num_slices", num_slices, _mesh.size(axis_name))
 
     def draw(key: Key, stratified: bool = True) -> Place:
         if isinstance(state, PrioritizedSlicesState):
@@ -183,7 +194,7 @@ def sample(
     place, valid = windows.draw_with_next_obs(state.ring, draw, key, rows_needed, partial(draw, stratified=False))
     if isinstance(state, PrioritizedSlicesState):
         valid &= segment_tree.total(state.priorities.mass) > 0
-        weight = priorities.weights(state.priorities, place, state.beta)
+        weight = priorities.weights(state.priorities, place, state.beta, axis_name)
     else:
         valid &= slice_index.size(index) > 0
         weight = jnp.ones((num_slices,), jnp.float32)
@@ -191,7 +202,13 @@ def sample(
 
 
 def batch_of_pass(
-    state: SlicesState | PrioritizedSlicesState, key: Key, k: Array | int, *, num_slices: int, rows_needed: int
+    state: SlicesState | PrioritizedSlicesState,
+    key: Key,
+    k: Array | int,
+    *,
+    num_slices: int,
+    rows_needed: int,
+    axis_name: str | None,
 ) -> Sample:
     """Return batch k of a pass over all slices, whatever their priorities; see `Buffer.batch_of_pass`.
 
@@ -199,6 +216,7 @@ def batch_of_pass(
       ValueError: the slices are drawn by episode.
     """
     index = state.index
+    num_slices = _mesh.share("num_slices", num_slices, _mesh.size(axis_name))
     chosen = slice_index.batch_of_pass(index, key, k, num_slices)
     place, across = Place(chosen.slot, chosen.env), index.cross_episodes
     return windows.take_all(state.ring, place, chosen.mask[:, 0], rows_needed, index.slice_len, across_ends=across)

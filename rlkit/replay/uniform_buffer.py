@@ -5,6 +5,7 @@ from functools import partial
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit import _mesh
 from rlkit._mesh import vary_like
 from rlkit.ops._arrays import check_key
 from rlkit.replay import storage, validation, windows
@@ -24,7 +25,13 @@ class UniformState(struct.PyTreeNode):
 
 
 def uniform(
-    capacity: int, batch_size: int, *, length: int = 1, store_obs_once: bool = False, max_final_obs: int | None = None
+    capacity: int,
+    batch_size: int,
+    *,
+    length: int = 1,
+    store_obs_once: bool = False,
+    max_final_obs: int | None = None,
+    axis_name: str | None = None,
 ) -> Buffer:
     """Return a buffer of the last `capacity` steps, which draws `batch_size` items uniformly, with replacement.
 
@@ -39,6 +46,8 @@ def uniform(
         a terminated step, which no return needs, is undefined.
       max_final_obs: number of final observations to store, by default a sixteenth of the capacity and at least 1024. A
         step whose final observation has been overwritten is not drawn.
+      axis_name: of the mesh axis over whose devices environments, capacity and batch are divided, inside of
+        `jax.shard_map`: all three are counted on all devices together, and `size` on one. None for one device.
 
     Returns:
       `Buffer`. `sample` of an empty buffer raises ValueError outside of jit; inside, all of its mask is False.
@@ -51,21 +60,32 @@ def uniform(
         store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
     )
     return Buffer(
-        init=partial(init, capacity=capacity, length=length, final_obs_capacity=final_obs_capacity),
+        init=partial(
+            init, capacity=capacity, length=length, final_obs_capacity=final_obs_capacity, axis_name=axis_name
+        ),
         add=add,
-        sample=partial(sample, batch_size=batch_size, length=length),
+        sample=partial(sample, batch_size=batch_size, length=length, axis_name=axis_name),
         update=update,
         size=partial(size, length=length),
-        batch_of_pass=partial(batch_of_pass, batch_size=batch_size, length=length),
+        batch_of_pass=partial(batch_of_pass, batch_size=batch_size, length=length, axis_name=axis_name),
     )
 
 
-def init(example: PyTree, num_envs: int, *, capacity: int, length: int, final_obs_capacity: int | None) -> UniformState:
+def init(
+    example: PyTree,
+    num_envs: int,
+    *,
+    capacity: int,
+    length: int,
+    final_obs_capacity: int | None,
+    axis_name: str | None,
+) -> UniformState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     if length > 1:
         check_flags(example, "windows")
+    capacity, num_envs, final_obs_capacity = validation.shard(capacity, num_envs, final_obs_capacity, axis_name)
     ring = storage.init(example, num_envs, capacity, length, final_obs_capacity)
-    return vary_like(UniformState(ring), example)
+    return _mesh.vary(vary_like(UniformState(ring), example), axis_name)
 
 
 def add(state: UniformState, rollout: PyTree) -> UniformState:
@@ -73,10 +93,11 @@ def add(state: UniformState, rollout: PyTree) -> UniformState:
     return state.replace(ring=storage.add(state.ring, rollout))
 
 
-def sample(state: UniformState, key: Key, *, batch_size: int, length: int) -> Sample:
+def sample(state: UniformState, key: Key, *, batch_size: int, length: int, axis_name: str | None) -> Sample:
     """Draw B items, each equally likely: leaves [B, ...], or [B, L, ...] of windows."""
     check_key(key)
     validation.check_not_empty(size(state, length=length))
+    batch_size = _mesh.share("batch_size", batch_size, _mesh.size(axis_name))
     place, valid = windows.draw_with_next_obs(
         state.ring, lambda key: windows.draw_uniformly(state.ring, key, batch_size, length), key, 1
     )
@@ -84,8 +105,11 @@ def sample(state: UniformState, key: Key, *, batch_size: int, length: int) -> Sa
     return windows.take(state.ring, place, jnp.ones((batch_size,), jnp.float32), valid, length if length > 1 else None)
 
 
-def batch_of_pass(state: UniformState, key: Key, k: Array | int, *, batch_size: int, length: int) -> Sample:
+def batch_of_pass(
+    state: UniformState, key: Key, k: Array | int, *, batch_size: int, length: int, axis_name: str | None
+) -> Sample:
     """Return batch k of a pass over all items; see `Buffer.batch_of_pass`."""
+    batch_size = _mesh.share("batch_size", batch_size, _mesh.size(axis_name))
     return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=length)
 
 

@@ -4,6 +4,7 @@ from numbers import Integral
 
 from jax.core import Tracer
 
+from rlkit import _mesh
 from rlkit.types import Array, ConfigError
 
 _MAX_CAPACITY = 2**31 - 1
@@ -68,6 +69,19 @@ def final_obs_capacity(*, store_obs_once: bool, max_final_obs: int | None, capac
     if not 1 <= number <= capacity:
         raise ConfigError(f"max_final_obs={max_final_obs} must lie in [1, capacity = {capacity}]")
     return number
+
+
+def shard(
+    capacity: int, num_envs: int, final_obs_capacity: int | None, axis_name: str | None
+) -> tuple[int, int, int | None]:
+    """Return each device's part of the capacity, of the environments and of the final observations to keep.
+
+    Raises:
+      ConfigError: one of the first two cannot be divided over the devices of the axis.
+    """
+    devices = _mesh.size(axis_name)
+    capacity, num_envs = _mesh.share("capacity", capacity, devices), _mesh.share("num_envs", num_envs, devices)
+    return capacity, num_envs, None if final_obs_capacity is None else -(-final_obs_capacity // devices)
 
 
 def check_not_empty(size: Array) -> None:

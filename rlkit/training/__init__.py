@@ -1,6 +1,7 @@
 """Training loops as pure functions: rollouts, the train step, evaluation, populations."""
 
 from rlkit.training import mesh, population
+from rlkit.training.data_parallel import data_parallel
 from rlkit.training.evaluate import Evaluation, evaluate
 from rlkit.training.mesh import over_runs
 from rlkit.training.rollout import EnvsState, Episodes, reset, rollout
@@ -12,6 +13,7 @@ __all__ = [
     "Evaluation",
     "TrainState",
     "Training",
+    "data_parallel",
     "evaluate",
     "make",
     "mesh",

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit import _cpu
+from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
 from rlkit.networks.recurrent import where_rows
 from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
@@ -29,17 +29,21 @@ class Episodes(struct.PyTreeNode):
     lengths: Array  # [T, N] int32, its length in steps; 0 elsewhere
 
 
-def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int) -> EnvsState:
-    """Start the first episodes of N environments; `key` is one key, or [N], one for each environment."""
-    keys = key if key.ndim else jax.random.split(key, num_envs)
+def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int, *, axis_name: str | None = None) -> EnvsState:
+    """Start the first episodes of N environments; `key` is one key, or [N], one for each environment.
+
+    Each device of the mesh axis `axis_name` starts its own of them, as one device alone would.
+    """
+    keys = _mesh.own(key if key.ndim else jax.random.split(key, num_envs), axis_name)
     obs, env_state = jax.vmap(env.reset, (0, None))(keys, params)
-    return EnvsState(
+    state = EnvsState(
         env_state=env_state,
         obs=obs,
-        memory=memories(agent, num_envs),
-        episode_return=jnp.zeros((num_envs,), jnp.float32),
-        episode_length=jnp.zeros((num_envs,), jnp.int32),
+        memory=_mesh.own(memories(agent, num_envs), axis_name),
+        episode_return=jnp.zeros(keys.shape, jnp.float32),
+        episode_length=jnp.zeros(keys.shape, jnp.int32),
     )
+    return _mesh.vary(state, axis_name)
 
 
 def memories(agent: Agent, num_envs: int) -> PyTree:
@@ -50,7 +54,15 @@ def memories(agent: Agent, num_envs: int) -> PyTree:
 
 
 def rollout(
-    agent: Agent, env: Env, params: Any, actor: PyTree, state: EnvsState, key: Key, num_steps: int
+    agent: Agent,
+    env: Env,
+    params: Any,
+    actor: PyTree,
+    state: EnvsState,
+    key: Key,
+    num_steps: int,
+    *,
+    axis_name: str | None = None,
 ) -> tuple[EnvsState, Transition, Episodes]:
     """Let a fixed actor explore for `num_steps` in each of N environments.
 
@@ -60,12 +72,13 @@ def rollout(
       state: from `reset`, or from the rollout before.
       key: one key, or [T, 2, N], those of the actions and of the environments.
       num_steps: T.
+      axis_name: of the mesh axis over whose devices the N environments are divided; None for one device.
 
     Returns:
       The environments after the last step, the transitions [T, N, ...], and the episodes that ended.
     """
-    num_envs = state.episode_length.shape[0]
-    fresh = memories(agent, num_envs)
+    num_envs = state.episode_length.shape[0] * _mesh.size(axis_name)
+    fresh = _mesh.own(memories(agent, num_envs), axis_name)
 
     def step(state: EnvsState, keys: Key):
         act_keys, env_keys = keys
@@ -88,5 +101,6 @@ def rollout(
 
     # All keys at once, split along one axis: a smaller and faster program than a split in each step.
     keys = key if key.ndim else jax.random.split(key, num_steps * 2 * num_envs).reshape(num_steps, 2, num_envs)
+    keys = _mesh.own(keys, axis_name, dim=2)
     state, (transitions, episodes) = jax.lax.scan(step, vary_like(state, actor, keys), keys)
     return state, transitions, episodes

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rlkit import _cpu
+from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
 from rlkit.spaces import zeros
 from rlkit.training.rollout import EnvsState, reset, rollout
@@ -53,32 +53,45 @@ def make(
         episode_return, episode_length: [] float32, means; NaN where none ended.
         num_episodes: [] int32.
         returns, lengths: [T, N] of each episode at the step where it ended; elsewhere NaN and 0.
+      Of an agent with an `axis_name`, both are functions for the inside of `jax.shard_map`, see `data_parallel`.
 
     Raises:
       ConfigError: the agent cannot divide a rollout of this size; and from `init`, where the values of `hyper` are not
-        traced, one that does not go with the agent's Config, such as a schedule without an end.
+        traced, one that does not go with the agent's Config, such as a schedule without an end, and with an `axis_name`
+        a number that cannot be divided over the devices.
     """
     agent.check(num_envs, num_steps)
+    axis_name = agent.axis_name
+
+    def init(hyper: PyTree, key: Key) -> TrainState:
+        if axis_name is not None:
+            agent.check(num_envs, num_steps, _mesh.size(axis_name))
+        return _init(agent, env, params, num_envs, total_steps, hyper, key)
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         next_key, update_key, rollout_keys = step_keys(state.key, num_steps, num_envs)
         envs, transitions, episodes = rollout(
-            agent, env, params, agent.actor(state.agent), state.envs, rollout_keys, num_steps
+            agent, env, params, agent.actor(state.agent), state.envs, rollout_keys, num_steps, axis_name=axis_name
         )
         agent_state, metrics = agent.update(state.agent, transitions, update_key)
         ended = episodes.lengths > 0
-        num_episodes = ended.sum()
+        num_episodes, sum_returns, sum_lengths, reward_mean = (
+            _mesh.total(ended.sum(), axis_name),
+            _mesh.total(jnp.sum(episodes.returns, where=ended), axis_name),
+            _mesh.total(episodes.lengths.sum(), axis_name),
+            _mesh.mean(transitions.reward.mean(), axis_name),
+        )
         metrics |= {
-            "reward_mean": transitions.reward.mean(),
-            "episode_return": jnp.sum(episodes.returns, where=ended) / num_episodes.astype(jnp.float32),
-            "episode_length": episodes.lengths.sum() / num_episodes,
+            "reward_mean": reward_mean,
+            "episode_return": sum_returns / num_episodes.astype(jnp.float32),
+            "episode_length": sum_lengths / num_episodes,
             "num_episodes": num_episodes,
             "returns": episodes.returns,
             "lengths": episodes.lengths,
         }
-        return vary_like(TrainState(agent_state, envs, next_key, state.step + 1), state), metrics
+        return _next(agent, state, agent_state, envs, next_key), metrics
 
-    return _training(partial(_init, agent, env, params, num_envs, total_steps), step)
+    return _training(init, step)
 
 
 def step_keys(key: Key, num_steps: int, num_envs: int) -> tuple[Key, Key, Key]:
@@ -117,15 +130,16 @@ def offline(
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         update_key, next_key = jax.random.split(state.key)
+        own_envs = _mesh.share("num_envs", num_envs, _mesh.size(agent.axis_name))
         agent_state, metrics = learn(state.agent, update_key, num_steps)
         metrics |= {
             "episode_return": jnp.array(jnp.nan),
             "episode_length": jnp.array(jnp.nan),
             "num_episodes": jnp.array(0),
-            "returns": jnp.full((1, num_envs), jnp.nan),
-            "lengths": jnp.zeros((1, num_envs), jnp.int32),
+            "returns": jnp.full((1, own_envs), jnp.nan),
+            "lengths": jnp.zeros((1, own_envs), jnp.int32),
         }
-        return vary_like(TrainState(agent_state, state.envs, next_key, state.step + 1), state), metrics
+        return _next(agent, state, agent_state, state.envs, next_key), metrics
 
     return _training(partial(_init, agent, env, params, num_envs, total_steps), step)
 
@@ -143,9 +157,15 @@ def _init(
         hyper = hyper.replace(schedule_steps=jnp.where(jnp.isinf(steps), jnp.float32(total_steps), steps))
     keys = jax.random.split(key, 2 + num_envs)
     agent_key, run_key = keys[0], keys[1]
-    envs = reset(agent, env, params, keys[2:], num_envs)
+    _mesh.share("num_envs", num_envs, _mesh.size(agent.axis_name))
+    envs = reset(agent, env, params, keys[2:], num_envs, axis_name=agent.axis_name)
     agent_state = agent.init(hyper, agent_key, _example(env, params, envs), num_envs)
-    return vary_like(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)))
+    return vary_like(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)), without=agent.axis_name)
+
+
+def _next(agent: Agent, before: TrainState, agent_state: PyTree, envs: EnvsState, key: Key) -> TrainState:
+    """The state after a step, for the next one in a loop."""
+    return vary_like(TrainState(agent_state, envs, key, before.step + 1), before, without=agent.axis_name)
 
 
 def _example(env: Env, params: Any, envs: EnvsState) -> Transition:

@@ -15,7 +15,7 @@ def estimate(
     """The network's outputs for a rollout under `params`, the advantages and the value targets, all [T, N].
 
     Args:
-      static: with a `config` (chunk_size, kl_penalty, normalize_advantage) and a `policy`.
+      static: with a `config` (chunk_size, kl_penalty, normalize_advantage), a `policy` and an `axis_name`.
       state: with `hyper` (gamma, gae_lambda) and a `normalizer`.
       params: of the policy's network.
       rollout: [T, N, ...].
@@ -36,7 +36,7 @@ def estimate(
     )
     target = advantage + evaluated.value
     if config.normalize_advantage == "batch":
-        advantage = losses.normalize_advantage(advantage)
+        advantage = losses.normalize_advantage(advantage, axis_name=static.axis_name)
     return evaluated, advantage, target
 
 

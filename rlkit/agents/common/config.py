@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from annotated_types import Interval
 from pydantic import BaseModel, ConfigDict, Field
 
+from rlkit import _mesh
 from rlkit.ops.schedules import Schedule
 from rlkit.types import ConfigError
 
@@ -121,9 +122,11 @@ class MinibatchConfig(AgentConfig):
         """True where a minibatch holds environments with all their steps, as recurrent networks need."""
         return False
 
-    def check_rollout(self, num_envs: int, num_steps: int) -> None:
-        """Raise a ConfigError where a rollout of this size cannot be divided into minibatches."""
-        rows, of = (num_envs, "num_envs") if self.whole_sequences else (num_envs * num_steps, "num_envs * num_steps")
+    def check_rollout(self, num_envs: int, num_steps: int, devices: int = 1) -> None:
+        """Raise a ConfigError where a rollout of this size cannot be divided over devices, and into minibatches."""
+        own_envs = _mesh.share("num_envs", num_envs, devices)
+        rows, of = (own_envs, "num_envs") if self.whole_sequences else (own_envs * num_steps, "num_envs * num_steps")
+        of += f" / {devices} devices" if devices > 1 else ""
         if rows % self.num_minibatches:
             small = [d for d in range(1, math.isqrt(rows) + 1) if rows % d == 0]
             divisors = sorted({*small, *(rows // d for d in small)})

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
+from rlkit import _mesh
 from rlkit._mesh import vary_like
+from rlkit.agents.common.optimizer import over_devices
 from rlkit.ops.chunked import num_chunks
 from rlkit.ops.permutation import permutations
 from rlkit.types import Array, Key, PyTree
@@ -35,9 +37,9 @@ def flat(rollout: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rollout)
 
 
-def shuffled(key: Key, num_epochs: int, num_minibatches: int, rows: int) -> Array:
-    """The rows of each minibatch, [E, M, rows / M] int32; every epoch has an order of its own."""
-    return permutations(key, num_epochs, rows).reshape(num_epochs, num_minibatches, -1)
+def shuffled(key: Key, num_epochs: int, num_minibatches: int, rows: int, axis_name: str | None = None) -> Array:
+    """The rows of each minibatch, [E, M, rows / M] int32; every epoch has an order of its own, and every device."""
+    return permutations(_mesh.own_key(key, axis_name), num_epochs, rows).reshape(num_epochs, num_minibatches, -1)
 
 
 def take(tree: PyTree, rows: Array) -> PyTree:
@@ -46,7 +48,11 @@ def take(tree: PyTree, rows: Array) -> PyTree:
 
 
 def gradient(
-    loss: Callable[[PyTree, Any], tuple[Array, Metrics]], params: PyTree, batch: PyTree, chunk_size: int | None
+    loss: Callable[[PyTree, Any], tuple[Array, Metrics]],
+    params: PyTree,
+    batch: PyTree,
+    chunk_size: int | None,
+    axis_name: str | None = None,
 ) -> tuple[PyTree, Metrics]:
     """The gradient of a minibatch's loss and its metrics, as means over equal chunks of rows, in the memory of one.
 
@@ -55,7 +61,13 @@ def gradient(
       params: by which the gradient is taken.
       batch: leaves [B, ...].
       chunk_size: the most rows of a chunk; None for all at once, as where no divisor of B comes near it.
+      axis_name: of the mesh axis whose devices have equal parts of the minibatch; None for one device.
     """
+    return over_devices(lambda params: _gradient(loss, params, batch, chunk_size), params, axis_name)
+
+
+def _gradient(loss: Callable, params: PyTree, batch: PyTree, chunk_size: int | None) -> tuple[PyTree, Metrics]:
+    """`gradient` of this device's part of a minibatch."""
     chunks = num_chunks(jax.tree.leaves(batch)[0].shape[0], chunk_size)
     if chunks == 1:
         return jax.grad(loss, has_aux=True)(params, batch)
@@ -75,7 +87,10 @@ def gradient(
 
 
 def descend(
-    step: Callable[[Any, Array], tuple[Any, tuple[Metrics, Array]]], learner: Any, orders: Array
+    step: Callable[[Any, Array], tuple[Any, tuple[Metrics, Array]]],
+    learner: Any,
+    orders: Array,
+    axis_name: str | None = None,
 ) -> tuple[Any, MetricRows]:
     """Take a step for each row of `orders` [K, B] int32.
 
@@ -83,6 +98,7 @@ def descend(
       step: (learner, rows [B]) -> learner, (metrics [] by name, whether they count []).
       learner: what the steps change.
       orders: [K, B] int32.
+      axis_name: of the mesh axis over which rows differ and the learner does not; None for one device.
 
     Returns:
       The learner after the last step, and the metrics of all steps.
@@ -92,4 +108,4 @@ def descend(
         learner, (metrics, counts) = step(learner, rows)
         return learner, MetricRows(jnp.stack(list(metrics.values())), counts, tuple(metrics))
 
-    return jax.lax.scan(one, vary_like(learner, orders), orders)
+    return jax.lax.scan(one, vary_like(learner, orders, without=axis_name), orders)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from rlkit import _mesh
 from rlkit._mesh import vary_like
 from rlkit.networks.features import real_valued, replace_real_valued
 from rlkit.ops.statistics import RunningStatistics, normalize, running_init, running_std, running_update
@@ -22,12 +23,24 @@ class Normalizer(struct.PyTreeNode):
     running_return: Array | tuple  # [N] the discounted return of each environment's episode so far
 
 
-def init(obs_space: Space, example: Transition, num_envs: int, *, obs: bool, reward: bool = False) -> Normalizer:
-    """Empty statistics, with which normalization changes nothing; `obs` and `reward` switch the two on."""
+def init(
+    obs_space: Space,
+    example: Transition,
+    num_envs: int,
+    axis_name: str | None = None,
+    *,
+    obs: bool,
+    reward: bool = False,
+) -> Normalizer:
+    """Empty statistics, with which normalization changes nothing; `obs` and `reward` switch the two on.
+
+    `num_envs` is the number of environments on all devices of the axis.
+    """
+    running_return = jnp.zeros((_mesh.share("num_envs", num_envs, _mesh.size(axis_name)),), jnp.float32)
     return Normalizer(
         obs=running_init(real_valued(obs_space, example.obs)) if obs else (),
         returns=running_init(jnp.zeros((), jnp.float32)) if reward else (),
-        running_return=jnp.zeros((num_envs,), jnp.float32) if reward else (),
+        running_return=_mesh.vary(running_return, axis_name) if reward else (),
     )
 
 
@@ -45,10 +58,16 @@ def scale_reward(normalizer: Normalizer, reward: Array) -> Array:
     return jnp.clip(reward / jnp.maximum(running_std(normalizer.returns), 1e-4), -10.0, 10.0)
 
 
-def update(normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma: Scalar) -> Normalizer:
-    """The statistics with a rollout [T, N] added: every observation acted on, and the return after every reward."""
+def update(
+    normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma: Scalar, axis_name: str | None = None
+) -> Normalizer:
+    """The statistics with a rollout [T, N] added: every observation acted on, and the return after every reward.
+
+    The statistics are of the rollouts of all devices of the axis.
+    """
     if not isinstance(normalizer.obs, tuple):
-        normalizer = normalizer.replace(obs=running_update(normalizer.obs, real_valued(obs_space, rollout.obs)))
+        seen = real_valued(obs_space, rollout.obs)
+        normalizer = normalizer.replace(obs=running_update(normalizer.obs, seen, axis_name=axis_name))
     if isinstance(normalizer.returns, tuple):
         return normalizer
 
@@ -60,4 +79,5 @@ def update(normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma:
     done = rollout.terminated | rollout.truncated
     start = vary_like(normalizer.running_return, rollout.reward, done, gamma)
     running, returns = jax.lax.scan(accumulate, start, (rollout.reward, done))
-    return normalizer.replace(returns=running_update(normalizer.returns, returns), running_return=running)
+    statistics = running_update(normalizer.returns, returns, axis_name=axis_name)
+    return normalizer.replace(returns=statistics, running_return=running)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rlkit import replay
+from rlkit import _mesh, replay
 from rlkit._mesh import vary_like
 from rlkit.agents.common import exploration, normalization
 from rlkit.agents.common.config import OffPolicyConfig
@@ -66,14 +66,17 @@ class Static(Protocol):
     @property
     def obs_space(self) -> Space: ...
 
+    @property
+    def axis_name(self) -> str | None: ...  # of the mesh axis over which environments and batches are divided
+
 
 # (static, state, sample, schedules, key) -> state, priority [B], metrics. The state comes without its `replay`.
 GradientStep = Callable[[Any, Any, Sample, Schedules, Key], tuple[Any, Array, dict[str, Array]]]
 
 
-def buffer(config: OffPolicyConfig) -> Buffer:
+def buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:
     """The buffer of transitions, or of windows for n-step returns, that a config describes."""
-    settings = {"length": config.n_step, "store_obs_once": config.store_obs_once}
+    settings: Any = {"length": config.n_step, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     if config.replay == "prioritized":
         return replay.prioritized(config.capacity, config.batch_size, alpha=config.alpha, **settings)
     return replay.uniform(config.capacity, config.batch_size, **settings)
@@ -84,12 +87,19 @@ def init(buffer: Buffer, example: Transition, num_envs: int) -> ReplayState:
     return ReplayState(buffer.init(example, num_envs), jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.int32))
 
 
-def check(config: OffPolicyConfig, num_envs: int, num_steps: int) -> None:
-    """Raise a ConfigError where a rollout or a batch does not fit the buffer or the number of gradient steps."""
+def check(config: OffPolicyConfig, num_envs: int, num_steps: int, devices: int = 1) -> None:
+    """Raise a ConfigError where a rollout or a batch does not fit the buffer, the gradient steps or the devices."""
     config.num_gradient_steps(num_envs * num_steps)
     purpose = f"rollouts of {num_steps} steps, and items of {config.item_length}, of {num_envs} environments"
     check_capacity(config.capacity, num_envs, min_rows=max(num_steps, config.item_length), purpose=purpose)
     config.check_batch_size()
+    _mesh.share("num_envs", num_envs, devices)
+    _mesh.share("batch_size", config.batch_size, devices)
+
+
+def num_steps(static: Static, rollout: Transition) -> int:
+    """The environment steps of a rollout, on all devices together."""
+    return rollout.reward.size * _mesh.size(static.axis_name)
 
 
 def store(static: Static, state: Any, rollout: Transition) -> Any:
@@ -99,7 +109,7 @@ def store(static: Static, state: Any, rollout: Transition) -> Any:
 
 def update_statistics(static: Static, state: Any, rollout: Transition) -> Any:
     """The state with a rollout [T, N, ...] in its observation statistics."""
-    normalizer = normalization.update(state.normalizer, static.obs_space, rollout, state.hyper.gamma)
+    normalizer = normalization.update(state.normalizer, static.obs_space, rollout, state.hyper.gamma, static.axis_name)
     return state.replace(normalizer=normalizer)
 
 
@@ -126,11 +136,15 @@ def learn(
     Returns:
       The state, and the means of the metrics over the gradient steps; zeros before learning starts.
     """
-    config, buffer = static.config, static.buffer
+    config, buffer, axis_name = static.config, static.buffer, static.axis_name
+    key = _mesh.own_key(key, axis_name)
     count = config.num_gradient_steps(num_steps)
     rates = _learning_rates(config, state, num_steps)
     state = state.replace(replay=_advance(state, num_steps))
-    started = (state.replay.num_steps >= np.uint32(config.learning_starts)) & (buffer.size(state.replay.buffer) > 0)
+    has_items = (
+        _mesh.least(buffer.size(state.replay.buffer), axis_name) > 0
+    )  # on each device, so that all learn or none
+    started = (state.replay.num_steps >= np.uint32(config.learning_starts)) & has_items
     elapsed = np.diff(np.arange(count + 1) * num_steps // count).astype(np.int32)  # steps before each gradient step
     bound_gradient_step = jax.jit(partial(gradient_step, static))  # traced once, for its shapes and for its branch
 
@@ -146,7 +160,7 @@ def learn(
 
         def unchanged(state: Any, *_: Any) -> tuple[Any, Array, dict[str, Array]]:
             _, priority, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-            return vary_like((state, priority, metrics), shapes)
+            return vary_like((state, _mesh.vary(priority, axis_name), metrics), shapes, without=axis_name)
 
         state, priority, metrics = jax.lax.cond(started, bound_gradient_step, unchanged, *arguments)
         # A weight is never negative. The condition orders the write of priorities after the read of weights, so that
@@ -158,9 +172,11 @@ def learn(
         )
         return state.replace(replay=replay), metrics
 
-    state, metrics = jax.lax.scan(step, vary_like(state, key), (jax.random.split(key, count), jnp.asarray(elapsed)))
+    start, inputs = vary_like(state, key, without=axis_name), (jax.random.split(key, count), jnp.asarray(elapsed))
+    state, metrics = jax.lax.scan(step, start, inputs)
     metrics = jax.tree.map(jnp.mean, metrics)
-    return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": buffer.size(state.replay.buffer)}
+    size = _mesh.total(buffer.size(state.replay.buffer), axis_name)
+    return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": size}
 
 
 def n_step_batch(sample: Sample, gamma: Scalar) -> Batch:
@@ -207,4 +223,4 @@ def _advance(state: Any, num_steps: int) -> ReplayState:
     hyper = state.hyper
     progress = jnp.clip(replay.num_steps.astype(jnp.float32) / hyper.schedule_steps, 0.0, 1.0)
     beta = hyper.beta + progress * (hyper.beta_end - hyper.beta)
-    return replay.replace(buffer=replay.buffer.replace(beta=beta))
+    return replay.replace(buffer=replay.buffer.replace(beta=vary_like(beta, replay.buffer.beta)))

@@ -2,9 +2,11 @@
 
 `adam` is Kingma and Ba (2015), `adamw` the same with decoupled weight decay (Loshchilov and Hutter 2019), `rmsprop`
 divides by a running root mean square with decay 0.99, `sgd` is plain descent without momentum.
+
+Where a batch is divided over devices, all gradients are averaged in `over_devices`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from rlkit import _cpu
+from rlkit import _cpu, _mesh
 from rlkit.ops.schedules import schedule
 from rlkit.types import Array, PyTree, Scalar
 
@@ -98,6 +100,41 @@ class Optimizer(NamedTuple):
         if self.kind != "adamw":
             return None
         return ravel_pytree(jax.tree.map(lambda x: x if x.ndim > 1 else jnp.zeros_like(x), params))[0]
+
+
+def mean_gradient(loss: Callable[..., tuple[Array, Any]], static: Any, params: PyTree, *arguments: Any) -> Any:
+    """The gradient by `params` of the mean over all devices of loss(static, params, *arguments), and what it returns.
+
+    `loss` returns a mean over its batch, and auxiliary results; see `over_devices`. The axis is `static.axis_name`.
+    """
+
+    def gradient(params: PyTree) -> tuple[PyTree, Any]:
+        return jax.grad(loss, argnums=1, has_aux=True)(static, params, *arguments)
+
+    return over_devices(gradient, params, static.axis_name)
+
+
+def over_devices(gradient: Callable[[PyTree], Any], params: PyTree, axis_name: str | None) -> Any:
+    """A gradient and its auxiliary results, averaged over the devices of the axis, each with an equal part of a batch.
+
+    Args:
+      gradient: params -> gradient, auxiliary results: of this device's part.
+      params: the same on each device.
+      axis_name: of a mesh axis; None for one device.
+
+    Returns:
+      The mean gradient; and the auxiliary results, with the means of those that are scalars. The others are of the
+      items of the batch, and stay the device's own.
+    """
+    if axis_name is None:
+        return gradient(params)
+    # With parameters that vary, the gradient is this device's own. Otherwise JAX would sum it over the devices, but
+    # only where shard_map checks what varies.
+    grads, aux = gradient(_mesh.vary(params, axis_name))
+    leaves, structure = jax.tree.flatten(aux)
+    grads, scalars = _mesh.mean((grads, [x for x in leaves if jnp.ndim(x) == 0]), axis_name)  # one exchange for all
+    means = iter(scalars)
+    return grads, jax.tree.unflatten(structure, [x if jnp.ndim(x) else next(means) for x in leaves])
 
 
 def clip_norm(grads: PyTree, max_norm: Scalar) -> PyTree:

@@ -46,6 +46,7 @@ class Static(NamedTuple):
     config: Any
     networks: Networks
     buffer: Buffer
+    axis_name: str | None = None  # of the mesh axis over which environments and batches are divided
 
     @property
     def obs_space(self) -> Space:

@@ -22,6 +22,7 @@ class Static(NamedTuple):
     action_space: Discrete
     network: Network
     buffer: Buffer
+    axis_name: str | None = None  # of the mesh axis over which environments and batches are divided
 
 
 class Actor(NamedTuple):
@@ -32,7 +33,15 @@ class Actor(NamedTuple):
     epsilon: Array  # [], the probability of a random action
 
 
-def static(name: str, config: Any, obs_space: Space, action_space: Space, network: Any, outputs: int | None) -> Static:
+def static(
+    name: str,
+    config: Any,
+    obs_space: Space,
+    action_space: Space,
+    network: Any,
+    outputs: int | None,
+    axis_name: str | None,
+) -> Static:
     """The static arguments of a value-based agent.
 
     Args:
@@ -41,6 +50,7 @@ def static(name: str, config: Any, obs_space: Space, action_space: Space, networ
       obs_space, action_space: an environment's spaces.
       network: a user's network, see `dqn.make`; None for the one that `config` describes.
       outputs: numbers for each action; None for one, without an axis of its own.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
@@ -56,7 +66,7 @@ def static(name: str, config: Any, obs_space: Space, action_space: Space, networ
         )
     else:
         network = validation.as_network(network, noisy=getattr(config, "noisy", False))
-    return Static(config, obs_space, action_space, network, off_policy.buffer(config))
+    return Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
 
 
 def apply(static: Any, params: PyTree, obs_stats: PyTree, obs: PyTree, key: Key | None = None) -> Array:

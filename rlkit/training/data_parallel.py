@@ -1,0 +1,104 @@
+"""One training run on several devices: environments and batches divided over them, the same parameters on each.
+
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    agent = ppo.make(ppo.Config(), obs_space, action_space, axis_name="data")
+    run = training.make(agent, env, params, num_envs=2048, num_steps=32)  # 2048 on all devices together
+    init, step = training.data_parallel(run, mesh, "data")
+    state = jax.jit(init)(ppo.Hyper(), jax.random.key(0))
+    state, metrics = jax.jit(step, donate_argnums=0)(state)
+
+Rollouts have the same keys as on one device, and gradients, statistics and priorities are those of all devices. The
+rows of a batch may differ: each device draws its part of a minibatch from its own environments, and its part of a
+sample from its own part of the replay buffer, by keys of its own.
+"""
+
+from functools import partial
+
+import jax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from rlkit.training.train import Training, TrainState
+from rlkit.types import Array, ConfigError, Key, PyTree
+
+# Fields of a TrainState that differ between devices; all others are replicated.
+BY_ENVIRONMENT = ((".envs",), (".agent", ".normalizer", ".running_return"))  # leaves [N, ...]
+BY_DEVICE = (".agent", ".replay", ".buffer")  # leaves [...] on one device, and together [D, ...]
+
+
+def data_parallel(run: Training, mesh: Mesh, axis_name: str, *, check_vma: bool = True) -> Training:
+    """Return the two functions of a training run on the devices of one axis of a mesh together.
+
+    Both are pure functions of whole arrays, to be jitted; `step` may donate its state.
+
+    Args:
+      run: of `training.make` or `training.offline`, with an agent made with the same `axis_name`. All settings count
+        environments, rows of a batch and steps in the replay buffer on all devices together.
+      mesh: of devices. Over its other axes everything is replicated.
+      axis_name: of the axis over which environments and batches are divided.
+      check_vma: of `jax.shard_map`: False for an environment whose loops do not pass its check.
+
+    Returns:
+      `Training`. In its state the environments, leaves [N, ...], are divided over the devices; the replay buffer has
+      leaves [D, ...], one entry for each of D devices; all else is replicated. The metrics are as on one device.
+
+    Raises:
+      ConfigError: the mesh has no such axis; and from `init` and `step`, a number that cannot be divided over them.
+    """
+    if axis_name not in mesh.axis_names:
+        raise ConfigError(f"axis_name={axis_name!r} must be an axis of the mesh, one of {', '.join(mesh.axis_names)}")
+    on_devices = partial(jax.shard_map, mesh=mesh, check_vma=check_vma)
+    specs = P(axis_name), P(axis_name), P()  # of `_split`
+
+    def init(hyper: PyTree, key: Key) -> TrainState:
+        def on_one(key: Key) -> tuple[TrainState, ...]:
+            return _split(_with_buffer_axis(run.init(hyper, key)))
+
+        return _join(on_devices(on_one, in_specs=P(), out_specs=specs)(key))
+
+    def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
+        def on_one(parts: tuple[TrainState, ...]) -> tuple[tuple[TrainState, ...], dict[str, Array], dict[str, Array]]:
+            state, metrics = run.step(_without_buffer_axis(_join(parts)))
+            episodes = {name: metrics.pop(name) for name in ("returns", "lengths")}  # [T, N]
+            return _split(_with_buffer_axis(state)), metrics, episodes
+
+        run_step = on_devices(on_one, in_specs=(specs,), out_specs=(specs, P(), P(None, axis_name)))
+        parts, metrics, episodes = run_step(_split(state))
+        return _join(parts), metrics | episodes
+
+    return Training(init, step)
+
+
+def _split(state: TrainState) -> tuple[TrainState, ...]:
+    """The leaves by environment, those by device, and the replicated ones, each as a state that is None elsewhere."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(state)
+    kinds = [_kind(path) for path, _ in paths]
+    return tuple(
+        structure.unflatten([x if k == kind else None for k, (_, x) in zip(kinds, paths, strict=True)])
+        for kind in range(3)
+    )
+
+
+def _join(parts: tuple[TrainState, ...]) -> TrainState:
+    """The state of which `parts` are the parts."""
+
+    def first(*leaves: Array | None) -> Array | None:  # None where the state itself has None
+        return next((x for x in leaves if x is not None), None)
+
+    return jax.tree.map(first, *parts, is_leaf=lambda x: x is None)
+
+
+def _kind(path: tuple) -> int:
+    """The place in `_split` of the leaf at a path."""
+    names = tuple(map(str, path))
+    if any(names[: len(field)] == field for field in BY_ENVIRONMENT):
+        return 0
+    return 1 if names[: len(BY_DEVICE)] == BY_DEVICE else 2
+
+
+def _with_buffer_axis(state: TrainState) -> TrainState:
+    return jax.tree_util.tree_map_with_path(lambda path, x: x[None] if _kind(path) == 1 else x, state)
+
+
+def _without_buffer_axis(state: TrainState) -> TrainState:
+    return jax.tree_util.tree_map_with_path(lambda path, x: x[0] if _kind(path) == 1 else x, state)

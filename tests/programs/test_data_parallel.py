@@ -1,0 +1,76 @@
+"""One run over simulated devices: its numbers are those of one device; and settings that do not divide over them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+
+from rlkit import envs, training
+from rlkit.agents import dqn, ppo
+from rlkit.types import ConfigError
+
+PROGRAMS = Path(__file__).parents[1] / "support" / "data_parallel.py"
+NAMES = (
+    "statistics",
+    "priorities",
+    "whole_ppo",
+    "whole_recurrent_ppo",
+    "whole_pqn",
+    "gradient_steps",
+    "gradient_steps_with_noise",
+    "warm_up",
+    "learning",
+    "more_learning",
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("program", NAMES)
+def test_devices_together_compute_what_one_does(program):
+    command = [sys.executable, str(PROGRAMS), program]
+    done = subprocess.run(
+        command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "agrees" in done.stdout
+
+
+def make(module, **settings):
+    env, params = envs.make("CartPole-v1")
+    spaces = env.observation_space(params), env.action_space(params)
+    agent = module.make(module.Config(**settings), *spaces, axis_name="data")
+    return agent, training.make(agent, env, params, num_envs=12, num_steps=8)
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "devices", "message"),
+    [
+        (ppo, {}, 8, r"num_envs=12 must be a multiple of the devices .* 8; try 8 or 16"),
+        (
+            ppo,
+            {"num_minibatches": 16},
+            4,
+            r"num_minibatches=16 must divide num_envs \* num_steps / 4 devices = 24; try",
+        ),
+        (ppo, {"num_minibatches": 6, "recurrent": "gru"}, 4, r"must divide num_envs / 4 devices = 3; try 3"),
+        (dqn, {"capacity": 1200}, 8, r"num_envs=12 must be a multiple of the devices"),
+        (dqn, {"capacity": 1200, "batch_size": 30}, 4, r"batch_size=30 must be a multiple of the devices .* 28 or 32"),
+    ],
+)
+def test_a_number_that_does_not_divide_over_the_devices(module, settings, devices, message):
+    agent, _ = make(module, **settings)
+    agent.check(12, 8)
+    agent.check(12, 8, 2)
+    with pytest.raises(ConfigError, match=message):
+        agent.check(12, 8, devices)
+
+
+def test_an_axis_that_the_mesh_lacks():
+    mesh = Mesh(np.array(jax.devices()[:1]), ("run",), axis_types=(AxisType.Auto,))
+    with pytest.raises(ConfigError, match="axis_name='data' must be an axis of the mesh, one of run"):
+        training.data_parallel(make(ppo)[1], mesh, "data")
