@@ -174,7 +174,7 @@ def operations(run, step):
 def test_a_fault_before_any_operation_of_a_save_loses_nothing(tmp_path, monkeypatch, fault):
     """A full disk, a failing one and a kill, before each operation of one save."""
     count = len(operations(_fresh(tmp_path / "count"), 20))
-    assert count > 15
+    assert count > 12
     for number in range(count):
         run = _fresh(tmp_path / str(number))
         left = iter(range(number, -2, -1))

@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import jax.numpy as jnp
+import numpy as np
 
 from rlkit.runs import files
 from rlkit.runs.checkpoints import leaves
@@ -18,6 +19,17 @@ def test_files_are_compared_to_their_last_byte(tmp_path):
     assert files.holds(path, [b"ab"]) is False
     path.write_bytes(b"")
     assert files.holds(path, []) is files.holds(path, [b""]) is True
+
+
+def test_small_arrays_are_joined_and_large_ones_are_not_copied():
+    large = jnp.arange(1 << 15)
+    state = [jnp.ones(3), jnp.zeros((0, 2)), large, jnp.ones(5), jnp.ones((), bool)]
+    chunks = leaves.to_bytes(state)
+    assert [len(chunk) for chunk in chunks] == [64, large.nbytes, 65]
+    assert np.shares_memory(np.frombuffer(chunks[1], np.uint8), np.asarray(large))
+    joined = b"".join(chunks)
+    for leaf, entry in zip(state, leaves.layout(state)[0], strict=True):
+        assert joined[entry["offset"] : entry["offset"] + leaf.nbytes] == np.asarray(leaf).tobytes()
 
 
 def test_a_restored_array_does_not_keep_the_memory_of_the_others():

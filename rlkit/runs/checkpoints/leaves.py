@@ -11,6 +11,7 @@ import numpy as np
 from rlkit.types import PyTree
 
 _ALIGNMENT = 64
+_SMALL = 1 << 16  # bytes of an array below which it is copied
 
 
 def layout(tree: PyTree) -> tuple[list[dict[str, Any]], int]:
@@ -30,15 +31,23 @@ def layout(tree: PyTree) -> tuple[list[dict[str, Any]], int]:
 
 
 def to_bytes(tree: PyTree) -> list[bytes | memoryview]:
-    """Return the bytes of all leaves in their layout: views of the arrays, and zeros between them."""
+    """Return the bytes of all leaves in their layout, with zeros between them: views of large arrays, others joined.
+
+    Each chunk is a system call or more, and after it Python waits for other threads that run.
+    """
     assert sys.byteorder == "little"
-    chunks, position = [], 0
+    chunks, joined, position = [], bytearray(), 0
     for leaf, entry in zip(jax.tree.leaves(tree), layout(tree)[0], strict=True):
         array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-        chunks.append(bytes(entry["offset"] - position))
-        chunks.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        joined += bytes(entry["offset"] - position)
         position = entry["offset"] + array.nbytes
-    return chunks
+        if array.nbytes < _SMALL:
+            joined += data
+        else:
+            chunks += [bytes(joined), data]
+            joined = bytearray()
+    return [*chunks, bytes(joined)]
 
 
 def buffers(template: PyTree) -> list[np.ndarray]:
