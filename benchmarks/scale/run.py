@@ -11,6 +11,7 @@ import argparse
 import csv
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -27,7 +28,7 @@ from common import peers, report
 from common.workers import Worker
 
 HERE = Path(__file__).resolve().parent
-ZOO = {"rl_zoo3": "2.9.2", "stable_baselines3": "2.9.2", "torch": "2.13.0"}
+ZOO = {"rl_zoo3": "2.9.2", "stable_baselines3": "2.9.2", "torch": "2.13.0", "pandas": "3.1.1"}
 CURVES = {"ppo": (1, 2, 4, 10, 32, 100, 256), "dqn": (1, 2, 4, 10, 32, 100), "sac": (1, 2, 4, 10)}
 UPDATES = {"ppo": 40_000, "dqn": 20_000, "sac": 4_000}  # environment steps of all seeds in a round, about
 TARGETS = {"command": 1.7, "rejax": 2.3, "zoo": 10.0, "halving": 0.45}
@@ -115,8 +116,11 @@ def curve(rounds: int) -> dict[str, Any]:
     return result
 
 
-def sweep(zoo: Path, zoo_trials: int) -> dict[str, Any]:
-    """A sweep as a whole process, from an empty cache: straight, killed twice, with halving; then rl_zoo3's."""
+def sweep(zoo: Path, zoo_trials: int, results: Path) -> dict[str, Any]:
+    """A sweep as a whole process, from an empty cache: straight, killed twice, with halving; then rl_zoo3's.
+
+    The picture of the sweep goes to the folder of the results.
+    """
     result: dict[str, Any] = {"made": report.provenance()}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -130,6 +134,7 @@ def sweep(zoo: Path, zoo_trials: int) -> dict[str, Any]:
 
         result["seconds"] = timed("whole")
         table = (folder / "whole" / "trials.csv").read_text()
+        shutil.copy(folder / "whole" / "sweep.png", results / "sweep.png")
         result["programs"] = len(list((folder / "whole" / "blocks").iterdir()))
         words = ["sweep", "sweeps/ppo_cartpole", "--out", folder / "killed"]
         for share in (0.35, 0.4):
@@ -289,7 +294,7 @@ def main() -> None:
             results[part] = curve(min(options.rounds, 3))
         else:
             zoo = options.zoo_python or peers.python(options.peer_env / "zoo", ZOO)
-            results[part] = sweep(zoo, options.zoo_trials)
+            results[part] = sweep(zoo, options.zoo_trials, options.results)
         report.write(options.results, "scale", results, render)
     if "curve" in results:
         draw(results, options.results / "scale.png")

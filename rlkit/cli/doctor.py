@@ -32,7 +32,10 @@ def _findings() -> Iterator[Any]:
     except (ImportError, RuntimeError, AttributeError) as error:  # a broken or an unfitting jaxlib
         yield Finding("fault", "jax", f"it cannot be imported: {error}", "pip install --upgrade jax jaxlib")
         return
+    from rlkit.cli.jax_settings import use_cores
     from rlkit.runs.doctor import machine, platforms
+
+    use_cores()
 
     yield _cache()
     found = list(machine.examine())

@@ -19,6 +19,7 @@ _NAMES = {
     "restore": "checkpoints.states",
     "resume": "loop",
     "save": "checkpoints.states",
+    "sweep": "sweeps.sweep",
     "train": "loop",
     "use_cpu_cores": "devices",
 }

@@ -110,6 +110,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     own_code = {key: given[key] for key in ("env", "eval_env", "wrappers") if key in given and _is_own_code(given[key])}
     base_path = path.parent / str(values["config"])
     base = read(base_path if base_path.is_file() else find(str(values["config"])))
+    base.pop("num_seeds", None)  # seeds_per_trial is in its place
     settings = {key: value for key, value in values.items() if key in SweepSettings.model_fields}
     dimensions = {
         key: parse_dimension(key, value)
