@@ -92,7 +92,7 @@ def test_returns_that_are_no_numbers(batched):
 
 def test_infinite_parameters_of_an_environment_leave_eval_json_json(tmp_path):
     kwargs = {"gravity": math.inf, "levels": (1.0, -math.inf), "name": "x"}
-    run = SimpleNamespace(env="E", eval_env=None, env_kwargs=kwargs, wrappers=(), agent="ppo")
+    run = SimpleNamespace(env="E", eval_env=None, env_kwargs=kwargs, wrappers=(), agent="ppo", population=None)
     result = Evaluation(np.ones((2, 2), np.float32), np.ones((2, 2), np.int32), np.ones((2, 2), bool))
     program = SimpleNamespace(config=SimpleNamespace(run=run), seeds=np.arange(1), batched=False)
     program.evaluate = lambda state: result

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_runs import SMALL, digest, shared_compilations, without_clock
+from tiny_runs import FOUR, digest, shared_compilations, without_clock
 
 import rlkit
 from rlkit.runs import files, loop
@@ -18,13 +18,6 @@ from rlkit.runs.population import evolution, record
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.schedule import Schedule
 from rlkit.types import ConfigError
-
-FOUR = SMALL | {
-    "population": 4,
-    "evolve_every": 64,
-    "population_ranges": {"learning_rate": [1e-4, 1e-1], "gamma": [0.9, 0.999, "uniform"]},
-    "exploit": "tournament",
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,16 +53,10 @@ def test_the_record_and_the_metric_lines_agree(trained):
     assert (trained.run / "population.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.thorough
-def test_a_resolved_config_trains_again_to_the_byte(trained, tmp_path):
-    again = loop.train(trained.run / "config.yaml", out=tmp_path / "again", show=False)
-    assert digest(again.state) == digest(trained.state)
-    assert (again.run / record.FILE).read_bytes() == (trained.run / record.FILE).read_bytes()
-    assert without_clock(again.run) == without_clock(trained.run)
+def test_stopping_and_resuming_changes_nothing(trained, tmp_path):
+    """Stopped between two evolutions; tests/runs/test_population_resume.py has the others."""
+    stop = 96
 
-
-@pytest.mark.parametrize("stop", [96, pytest.param(128, marks=pytest.mark.thorough)])  # between two, and at one
-def test_stopping_and_resuming_changes_nothing(trained, tmp_path, stop):
     def interrupt(line, state):
         if line["step"] == stop:
             signal.raise_signal(signal.SIGTERM)
@@ -101,23 +88,6 @@ def test_the_best_member_is_the_one_that_is_loaded(trained):
     scores = next(line["scores"] for line in record.read(trained.run) if line["step"] == 256)
     assert record.best_member(trained.run, 256) == int(np.argmax([score or 0.0 for score in scores]))
     assert record.best_member(trained.run.parent, 320) == 0  # no such files
-
-
-@pytest.mark.thorough
-def test_keys_of_a_population_that_may_change(trained, tmp_path):
-    stopped = loop.train(FOUR, lambda line, state: line["step"] == 160, out=tmp_path / "run", show=False)
-    with pytest.raises(ConfigError, match=r"^population=5 must stay 4 "):
-        loop.resume(stopped.run, overrides={"population": 5}, show=False)
-    with pytest.raises(ConfigError, match=r"^gamma=0.5 must not change in a population, .*; change population_ranges"):
-        loop.resume(stopped.run, overrides={"gamma": 0.5}, show=False)
-    rates = np.asarray(stopped.state.agent.hyper.learning_rate)
-    changed = {"total_steps": 384, "evolve_every": 320, "vf_coef": 0.25}
-    resumed = loop.resume(stopped.run, overrides=changed, show=False)
-    assert record.read(resumed.run)[-1]["step"] == 320
-    np.testing.assert_array_equal(resumed.state.agent.hyper.vf_coef, np.full(4, 0.25, np.float32))
-    parents = record.read(resumed.run)[-1]["parents"]
-    kept = [member for member in range(4) if parents[member] == member]
-    np.testing.assert_array_equal(np.asarray(resumed.state.agent.hyper.learning_rate)[kept], rates[kept])
 
 
 def test_a_member_that_is_not_finite_is_replaced(trained, tmp_path):
