@@ -4,7 +4,8 @@ Parts, each with results of its own (`--parts`):
   command  `rlkit train ppo/cartpole --seeds 10` on one device and on all
   rejax    ten seeds of PPO at 4 and 64 environments, against rejax's ten vmapped seeds
   curve    steps per second of all seeds together, for 1 to 256 seeds on one device and on all; draws scale.png
-  sweep    64 trials x 4 seeds of PPO on CartPole, 100k steps each, killed twice; with halving; against rl_zoo3
+  sweep    64 trials x 4 seeds of PPO on CartPole, 100k steps each, killed twice; with halving
+  zoo      random trials of PPO on CartPole, 100k steps each, by rl_zoo3
 """
 
 import argparse
@@ -116,8 +117,8 @@ def curve(rounds: int) -> dict[str, Any]:
     return result
 
 
-def sweep(zoo: Path, zoo_trials: int, results: Path) -> dict[str, Any]:
-    """A sweep as a whole process, from an empty cache: straight, killed twice, with halving; then rl_zoo3's.
+def sweep(results: Path) -> dict[str, Any]:
+    """A sweep as a whole process, from an empty cache: straight, killed twice, with halving.
 
     The picture of the sweep goes to the folder of the results.
     """
@@ -154,21 +155,30 @@ def sweep(zoo: Path, zoo_trials: int, results: Path) -> dict[str, Any]:
         result["best"] = {key: best[key] for key in ("trial", "score", "low", "high")}
         result["halving_best"] = {key: twin[key] for key in ("trial", "score", "low", "high")}
         result["halving_within"] = float(twin["score"]) >= float(best["low"])
+    trials = len(rows)
+    result |= {"trials": trials, "trials_per_hour": 3600 * trials / result["seconds"]}
+    return result | {"halving_share": result["halving_seconds"] / result["seconds"]}
+
+
+def zoo(python: Path, trials: int) -> dict[str, Any]:
+    """Seconds of a study of rl_zoo3, random trials of PPO on CartPole of 100k steps, one job for each core."""
+    with tempfile.TemporaryDirectory() as scratch:
         begin = time.perf_counter()
-        words = ["--algo", "ppo", "--env", "CartPole-v1", "-n", 100_000, "-optimize", "--n-trials", zoo_trials]
+        words = ["--algo", "ppo", "--env", "CartPole-v1", "-n", 100_000, "-optimize", "--n-trials", trials]
         words += ["--sampler", "random", "--pruner", "none", "--n-jobs", report.machine()["cores"], "--n-eval-envs", 1]
-        words += ["-f", folder / "zoo", "--no-optim-plots"]
-        command = [zoo, "-m", "rl_zoo3.train", *map(str, words)]
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
+        words += ["-f", Path(scratch) / "zoo", "--no-optim-plots"]
+        command = [python, "-m", "rl_zoo3.train", *map(str, words)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, env=environment)
         if done.returncode:
             raise SystemExit(done.stderr[-3000:])
-        result["zoo"] = {"trials": zoo_trials, "seconds": time.perf_counter() - begin}
-    trials = len(rows)
-    ours, theirs = trials / result["seconds"], zoo_trials / result["zoo"]["seconds"]
-    result |= {"trials": trials, "trials_per_hour": 3600 * ours, "zoo_trials_per_hour": 3600 * theirs}
-    return result | {"ratio": ours / theirs, "halving_share": result["halving_seconds"] / result["seconds"]}
+        seconds = time.perf_counter() - begin
+    return {
+        "made": report.provenance(),
+        "trials": trials,
+        "seconds": seconds,
+        "trials_per_hour": 3600 * trials / seconds,
+    }
 
 
 def render(results: Mapping[str, Any]) -> str:
@@ -215,14 +225,15 @@ def render(results: Mapping[str, Any]) -> str:
         text += report.table(["agent", "seeds", "one device", f"{cores} devices", "ratio"], rows)
         text += f"\n{report.provenance_line(curves['made'])}\n\n"
     if swept := results.get("sweep"):
-        rows = [
-            ["trials an hour, rlkit (4 seeds each)", f"{swept['trials_per_hour']:,.0f}", ""],
-            ["trials an hour, rl_zoo3 (1 seed each)", f"{swept['zoo_trials_per_hour']:,.0f}", ""],
-            [
-                "ratio",
-                f"{swept['ratio']:.1f}",
-                f">= {TARGETS['zoo']:g} {report.verdict(swept['ratio'] >= TARGETS['zoo'])}",
-            ],
+        peer = results.get("zoo")
+        rows = [["trials an hour, rlkit (4 seeds each)", f"{swept['trials_per_hour']:,.0f}", ""]]
+        if peer is not None:
+            ratio = swept["trials_per_hour"] / peer["trials_per_hour"]
+            rows += [
+                ["trials an hour, rl_zoo3 (1 seed each)", f"{peer['trials_per_hour']:,.0f}", ""],
+                ["ratio", f"{ratio:.1f}", f">= {TARGETS['zoo']:g} {report.verdict(ratio >= TARGETS['zoo'])}"],
+            ]
+        rows += [
             ["programs compiled", swept["programs"], f"1 {report.verdict(swept['programs'] == 1)}"],
             [
                 "same table after two kills",
@@ -242,7 +253,8 @@ def render(results: Mapping[str, Any]) -> str:
             ],
         ]
         text += "`rlkit sweep sweeps/ppo_cartpole`: 64 trials of 4 seeds, 100k steps each, as a whole process with an\n"
-        text += f"empty cache, {swept['seconds']:.0f} s; and {swept['zoo']['trials']} trials of rl_zoo3.\n\n"
+        text += f"empty cache, {swept['seconds']:.0f} s"
+        text += f"; and {peer['trials']} trials of rl_zoo3.\n\n" if peer is not None else ".\n\n"
         text += report.table(["", "measured", "target"], rows)
         text += f"\n{report.provenance_line(swept['made'])}\n"
     return text
@@ -274,7 +286,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("command", "rejax", "curve", "sweep")
+    parts = ("command", "rejax", "curve", "sweep", "zoo")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds (%(default)s)")
     parser.add_argument("--zoo-trials", type=int, default=8, help="trials of rl_zoo3 (%(default)s)")
@@ -292,9 +304,11 @@ def main() -> None:
             results[part] = against_rejax(python, options.rounds)
         elif part == "curve":
             results[part] = curve(min(options.rounds, 3))
+        elif part == "sweep":
+            results[part] = sweep(options.results)
         else:
-            zoo = options.zoo_python or peers.python(options.peer_env / "zoo", ZOO)
-            results[part] = sweep(zoo, options.zoo_trials, options.results)
+            python = options.zoo_python or peers.python(options.peer_env / "zoo", ZOO)
+            results[part] = zoo(python, options.zoo_trials)
         report.write(options.results, "scale", results, render)
     if "curve" in results:
         draw(results, options.results / "scale.png")

@@ -170,14 +170,13 @@ def gradient_step(
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
     (config, policy, axis_name), hyper = static, as_arrays(hyper, static.config, num_envs)
+    statistics = {"obs": config.normalize_obs, "reward": config.normalize_reward}
     params = policy.network.init(key, example.obs, *((policy.network.memory,) if policy.recurrent else ()))
     return State(
         hyper=hyper,
         params=params,
         opt_state=Optimizer.of(config, hyper, 0.0).init(params),
-        normalizer=normalization.init(
-            policy.obs_space, example, num_envs, axis_name, obs=config.normalize_obs, reward=config.normalize_reward
-        ),
+        normalizer=normalization.init(policy.obs_space, example, num_envs, axis_name, **statistics),
         kl_coef=jnp.array(hyper.kl_coef),
         num_updates=jnp.zeros((), jnp.int32),
     )
@@ -259,8 +258,7 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     batch = prepare(static, state, rollout)
     learner, metrics = learn(static, state, learning_rate, clip, rollout, batch, key)
     metrics["learning_rate"] = learning_rate
-    value, target = batch.old_value.reshape(-1), batch.target.reshape(-1)
-    metrics["explained_variance"] = explained_variance(value, target, axis_name=axis_name)
+    metrics["explained_variance"] = explained_variance(batch.old_value, batch.target, axis_name=axis_name)
     kl_coef, kl_metrics = adapt_kl_coef(static, state, learner, rollout, batch)
     state = state.replace(
         params=learner.params,
@@ -283,10 +281,9 @@ def make(
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
-      network: anything with `init(key, obs) -> params` and `apply(params, obs) -> (policy, value)`, as attributes or as
-        a pair; None for the network that `config` describes. `policy` is the logits [..., A] (for MultiDiscrete all of
-        them joined), or `(loc, log_std)`, both [..., D], for a Box; `value` is [...]. A `Network` with a memory is
-        recurrent.
+      network: `init(key, obs) -> params` and `apply(params, obs) -> (policy, value)`, as attributes or as a pair; None
+        for that of `config`. `policy` is the logits [..., A] (for MultiDiscrete all of them joined), or
+        `(loc, log_std)`, both [..., D], for a Box; `value` is [...]. A `Network` with a memory is recurrent.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:

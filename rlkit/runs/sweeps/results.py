@@ -29,10 +29,11 @@ class Result(NamedTuple):
     outcomes: list[Outcome]  # of each seed, in all rungs
 
     @property
-    def order(self) -> tuple[float, float, int]:
-        """A key that sorts the best first: by steps reached, then score; those that diverged last."""
-        score = -np.inf if self.score is None else self.score
-        return (-self.step if self.score is not None else 1, -score, self.trial.number)
+    def order(self) -> tuple[float, float, float, int]:
+        """A key that sorts the best first: by steps reached, score, then mean over seeds; those that diverged last."""
+        if self.score is None:
+            return (1, 0.0, 0.0, self.trial.number)
+        return (-self.step, -self.score, -float(np.mean(np.array(self.of_seed, np.float64))), self.trial.number)
 
 
 def objective(outcome: Outcome, kind: str) -> float | None:

@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import jax
 
 from rlkit import hosts
 from rlkit.runs.config.run_config import RunConfig
@@ -47,6 +46,8 @@ class Stages:
         self.sweep, self.folder, self.on_step, self.on_block = sweep, folder, on_step, on_block
         self._programs: dict[tuple[Any, ...], JaxProgram] = {}
         self._of_block: dict[Path, Program] = {}
+        self._background = ThreadPoolExecutor(1, "rlkit-compile")
+        self._prepared: Future | None = None  # the compilation of the next rung's program
 
     @property
     def num_programs(self) -> int:
@@ -72,6 +73,27 @@ class Stages:
                 runs = group.runs[start : start + group.size]
                 path = self.folder / "blocks" / f"{name}-{number:03d}-{start // group.size:03d}"
                 self.on_block(self._run_block(path, runs, group.size, share, earlier))
+
+    def prepare(self, trials: Sequence[Trial], count: int, share: float) -> None:
+        """Compile the program of the next rung while this one runs, where it is known before it is known who goes on.
+
+        Args:
+          trials: that run now.
+          count: number of them that will go on.
+          share: of each run, at whose end they will stop.
+        """
+        groups = self._groups(trials[:count])
+        if len({group_key(trial.config) for trial in trials}) > 1 or hosts.is_host(trials[0].config.run.env):
+            return
+        ((runs, size),) = groups
+        config, stacked = blocks.block_config(runs[0], size, rung_end(trials[0], share)), blocks.stack(runs, size)
+        if _key(config, stacked) not in self._programs:
+            program = self._program(config, stacked)
+            self._prepared = self._background.submit(lambda: (program.compile(), program.compile_evaluation()))
+
+    def close(self) -> None:
+        """Wait for a compilation in the background."""
+        self._background.shutdown(cancel_futures=True)
 
     def _run_block(
         self, path: Path, runs: list[Run], size: int, share: float, earlier: Mapping[tuple[int, int], Outcome]
@@ -99,6 +121,8 @@ class Stages:
                 self._of_block[path] = program
                 blocks.execute(program, path, runs, first if known else None, start, on_line)
         else:
+            if self._prepared is not None:
+                self._prepared.result()
             program = self._program(config, stacked)
             self._of_block[path] = program
             blocks.execute(program, path, runs, first if known else None, start, on_line)
@@ -108,7 +132,7 @@ class Stages:
 
     def _program(self, config: RunConfig, runs: Runs) -> JaxProgram:
         """The program of a block, the same one for all blocks of a group that end at the same step."""
-        key = (group_key(config), *jax.tree.leaves(runs)[0].shape)
+        key = _key(config, runs)
         if key not in self._programs:
             program = blocks.make(config, runs)
             assert isinstance(program, JaxProgram)
@@ -147,6 +171,11 @@ class Stages:
                 most = max(1, min(most, int(_SHARE_OF_MEMORY * limit / each)))
         number = math.ceil(len(runs) / most)
         return math.ceil(len(runs) / number)
+
+
+def _key(config: RunConfig, runs: Runs) -> tuple[Any, ...]:
+    """What blocks with the same program have in common: all but the seeds and the Hyper of their runs."""
+    return (group_key(config), *runs.seeds.shape)
 
 
 def check(trials: Sequence[Trial]) -> None:

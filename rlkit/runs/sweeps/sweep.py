@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,7 +108,7 @@ class _Run:
         """Run all stages."""
         signal, steps = None, self._steps()
         self.display = make_display(self.total, show=self.show, describe=self._describe)
-        with self.display:
+        with self.display, closing(self.stages):
             try:
                 for _ in steps:
                     pass
@@ -141,6 +142,8 @@ class _Run:
         for rung, (share, count) in enumerate(zip(shares, counts, strict=True)):
             running = sorted(running, key=lambda trial: self.result(trial).order)[:count]
             self.alive = {trial.number for trial in running}
+            if rung + 1 < len(shares):
+                self.stages.prepare(running, counts[rung + 1], shares[rung + 1])
             self.stages.run(f"rung-{rung}", sorted(running, key=lambda trial: trial.number), share, self._earlier())
             yield
 

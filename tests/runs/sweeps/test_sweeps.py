@@ -16,7 +16,9 @@ from rlkit.cli import main
 from rlkit.ops.statistics import iqm
 from rlkit.runs import files, load_config, train
 from rlkit.runs.config import strict_yaml
+from rlkit.runs.sweeps.results import Result, best
 from rlkit.runs.sweeps.sweep import sweep
+from rlkit.runs.sweeps.trials import Trial
 
 pytestmark = pytest.mark.thorough
 
@@ -64,12 +66,12 @@ def test_trials_score_as_runs_by_themselves(tmp_path):
         expected = alone.evaluation["mean_of_seed"]
         np.testing.assert_allclose([float(row["seed_0"]), float(row["seed_1"])], expected, rtol=1e-3)
         assert float(row["score"]) == pytest.approx(float(iqm(np.array(expected, np.float32))), rel=1e-3)
-    best = max(found, key=lambda row: float(row["score"]))
-    assert f"trial {best['trial']}:" in (swept.folder / "best.yaml").read_text()
+    top = max(found, key=lambda row: float(row["score"]))
+    assert f"trial {top['trial']}:" in (swept.folder / "best.yaml").read_text()
     config = load_config(swept.folder / "best.yaml")
-    assert (config.hyper["learning_rate"], config.run.num_seeds) == (float(best["learning_rate"]), 2)
+    assert (config.hyper["learning_rate"], config.run.num_seeds) == (float(top["learning_rate"]), 2)
     assert (swept.folder / "sweep.png").stat().st_size > 10_000
-    assert swept.results[0].trial.number == int(best["trial"])
+    assert swept.results[0].trial.number == int(top["trial"])
 
 
 @pytest.mark.parametrize("keys", [{}, {"halving": 2}, {"eval_every": 256, "objective": "area", "halving": 3}])
@@ -101,6 +103,18 @@ def test_killed_anywhere_it_goes_on_with_the_same_table(tmp_path, monkeypatch, k
     assert deaths >= 2
     assert (broken / "trials.csv").read_text() == expected
     assert (broken / "best.yaml").read_text() == (whole / "best.yaml").read_text()
+
+
+def test_equal_scores_are_ordered_by_their_means():
+    """The IQM of four seeds leaves out the worst of them."""
+
+    def result(number, step, score, of_seed):
+        return Result(Trial(number, {}, None), "done", step, score, (0.0, 0.0), of_seed, [])
+
+    uneven, even = result(0, 8, 500.0, [500, 180, 500, 500]), result(1, 8, 500.0, [500, 500, 490, 500])
+    short, lost = result(2, 4, 600.0, [600] * 4), result(3, 8, None, [None, 1, 1, 1])
+    assert sorted([lost, short, uneven, even], key=lambda one: one.order) == [even, uneven, short, lost]
+    assert best([lost, uneven, even]) is even
 
 
 def test_halving_stops_the_worst(tmp_path):
