@@ -14,25 +14,34 @@ from rlkit import envs, training
 from rlkit.agents import dqn, ppo
 from rlkit.types import ConfigError
 
-PROGRAMS = Path(__file__).parents[1] / "support" / "data_parallel.py"
-NAMES = (
-    "statistics",
-    "priorities",
-    "whole_ppo",
-    "whole_recurrent_ppo",
-    "whole_pqn",
-    "gradient_steps",
-    "gradient_steps_with_noise",
-    "warm_up",
-    "learning",
-    "more_learning",
-)
+SUPPORT = Path(__file__).parents[1] / "support" / "programs"
+PROGRAMS = {
+    "data_parallel_runs.py": (
+        "whole_ppo",
+        "whole_recurrent_ppo",
+        "whole_pqn",
+        "seeds",
+        "warm_up",
+        "learning",
+        "more_learning",
+    ),
+    "data_parallel_steps.py": (
+        "gradient_step_of_dqn",
+        "gradient_step_of_sac",
+        "gradient_step_of_td3_bc",
+        "gradient_step_of_r2d2",
+        "gradient_steps_with_noise",
+        "keys",
+        "priorities",
+        "statistics",
+    ),
+}
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("program", NAMES)
-def test_devices_together_compute_what_one_does(program):
-    command = [sys.executable, str(PROGRAMS), program]
+@pytest.mark.parametrize(("file", "program"), [(file, name) for file, names in PROGRAMS.items() for name in names])
+def test_devices_together_compute_what_one_does(file, program):
+    command = [sys.executable, str(SUPPORT / file), program]
     done = subprocess.run(
         command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True, timeout=280, check=False
     )
