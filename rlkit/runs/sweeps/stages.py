@@ -174,7 +174,7 @@ class Stages:
 
 
 def _key(config: RunConfig, runs: Runs) -> tuple[Any, ...]:
-    """What blocks with the same program have in common: all but the seeds and the Hyper of their runs."""
+    """A key that blocks with the same program share: all but the seeds and the Hyper of their runs."""
     return (group_key(config), *runs.seeds.shape)
 
 
