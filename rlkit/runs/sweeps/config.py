@@ -54,7 +54,7 @@ class Sweep(NamedTuple):
     settings: SweepSettings
     base: dict[str, Any]  # keys and values of the base config, as YAML has them
     dimensions: dict[str, Dimension]  # by key
-    own_code: dict[str, Any]  # the user's own env and wrappers, which no file may name
+    own_code: dict[str, Any]  # keys in no file: the user's own env and wrappers; devices when going on
     name: str  # stem of the folder's name
 
     def resolved(self) -> str:
@@ -108,6 +108,8 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     if "num_seeds" in values:
         raise ConfigError("num_seeds is not a key of a sweep; write seeds_per_trial")
     own_code = {key: given[key] for key in ("env", "eval_env", "wrappers") if key in given and _is_own_code(given[key])}
+    if path.name == "sweep.yaml" and "devices" in given:  # it goes on, perhaps on another machine
+        own_code["devices"] = given["devices"]
     base_path = path.parent / str(values["config"])
     base = read(base_path if base_path.is_file() else find(str(values["config"])))
     base.pop("num_seeds", None)  # seeds_per_trial is in its place
