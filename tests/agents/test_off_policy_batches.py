@@ -88,7 +88,7 @@ BY_HAND = {
 @pytest.mark.parametrize("replay", ["uniform", "prioritized"])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_batches_by_hand(replay, n_step):
-    buffer = off_policy.buffer(dqn.Config(capacity=8, batch_size=64, n_step=n_step, replay=replay), None)
+    buffer = off_policy.buffer(dqn.Config(capacity=8, batch_size=64, n_step=n_step, replay=replay))
 
     @jax.jit
     def draw(key):

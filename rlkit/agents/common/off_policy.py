@@ -74,7 +74,7 @@ class Static(Protocol):
 GradientStep = Callable[[Any, Any, Sample, Schedules, Key], tuple[Any, Array, dict[str, Array]]]
 
 
-def buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:
+def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
     """The buffer of transitions, or of windows for n-step returns, that a config describes."""
     settings: Any = {"length": config.n_step, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     if config.replay == "prioritized":

@@ -29,7 +29,7 @@ def rollout(num_steps=1, num_envs=8, first=0.0):
 def stand_in(look, settings=None, hyper=None, num_envs=8):
     """-> state, update. `look(state, sample, due)` gives what is added to the parameters at every gradient step."""
     config = dqn.Config(**(SMALL | (settings or {})))
-    static = SimpleNamespace(config=config, obs_space=OBS, axis_name=None, buffer=off_policy.buffer(config, None))
+    static = SimpleNamespace(config=config, obs_space=OBS, buffer=off_policy.buffer(config), axis_name=None)
 
     def step(static, state, sample, schedules, key):
         addend = look(state, sample, schedules.update_target)
