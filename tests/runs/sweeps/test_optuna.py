@@ -1,12 +1,12 @@
 """Sweeps whose trials Optuna chooses: batches, restarts, workers that share a study and die."""
 
-import csv
 import json
+import time
 
 import pytest
+from small_sweeps import Killed, a_sweep, rows
 
 from rlkit.runs import files
-from rlkit.runs.config import strict_yaml
 from rlkit.runs.sweeps import optuna_study
 from rlkit.runs.sweeps.config import load_sweep
 from rlkit.runs.sweeps.sweep import sweep
@@ -14,54 +14,24 @@ from rlkit.runs.sweeps.sweep import sweep
 optuna = pytest.importorskip("optuna")
 pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("default::ResourceWarning")]
 
-KEYS = {
-    "config": "ppo/cartpole",
-    "num_envs": 4,
-    "num_steps": 16,
-    "num_minibatches": 2,
-    "num_epochs": 1,
-    "hidden_sizes": [8],
-    "total_steps": 256,
-    "eval_episodes": 4,
-    "trials": 5,
-    "seeds_per_trial": 2,
-    "sampler": "optuna",
-    "batch": 2,
-    "learning_rate": {"log_uniform": [1e-4, 1e-1]},
-    "gae_lambda": {"values": [0.8, 0.95]},
-}
-
-
-def a_sweep(folder, **keys):
-    path = folder / "mine.yaml"
-    path.write_text(strict_yaml.dump(KEYS | keys))
-    return path
-
-
-def table(folder):
-    with (folder / "trials.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-class Killed(BaseException):
-    """In place of kill -9."""
+KEYS = {"total_steps": 256, "log_every": None, "sampler": "optuna", "batch": 2, "gae_lambda": {"values": [0.8, 0.95]}}
 
 
 def test_a_study_knows_all_trials_and_their_scores(tmp_path):
-    swept = sweep(a_sweep(tmp_path), out=tmp_path / "sweep", show=False)
+    swept = sweep(a_sweep(tmp_path, **KEYS), out=tmp_path / "sweep", show=False)
     study = optuna.load_study(study_name="sweep-mine", storage=f"sqlite:///{swept.folder}/study.db")
     told = {trial.number: trial for trial in study.trials}
-    rows = table(swept.folder)
-    assert len(rows) == len(told) == 5
-    for row in rows:
+    found = rows(swept.folder)
+    assert len(found) == len(told) == 5
+    for row in found:
         trial = told[int(row["trial"])]
         assert trial.value == pytest.approx(float(row["score"]), rel=1e-4)
         assert trial.params["learning_rate"] == pytest.approx(float(row["learning_rate"]), rel=1e-5)
 
 
 def test_killed_twice_it_asks_for_the_same_trials(tmp_path, monkeypatch):
-    expected = table(sweep(a_sweep(tmp_path), out=tmp_path / "whole", show=False).folder)
-    broken, source = tmp_path / "broken", a_sweep(tmp_path)
+    expected = rows(sweep(a_sweep(tmp_path, **KEYS), out=tmp_path / "whole", show=False).folder)
+    broken, source = tmp_path / "broken", a_sweep(tmp_path, **KEYS)
     for target, count in (("batches", 2), ("result.json", 2)):
         left = [count]
 
@@ -76,7 +46,7 @@ def test_killed_twice_it_asks_for_the_same_trials(tmp_path, monkeypatch):
             sweep(broken if broken.exists() else source, out=None if broken.exists() else broken, show=False)
     monkeypatch.setattr(files, "before_operation", lambda name, path: None)
     sweep(broken, show=False)
-    assert table(broken) == expected
+    assert rows(broken) == expected
 
 
 def test_trials_of_a_dead_worker_are_asked_for_again(tmp_path, monkeypatch):
@@ -84,14 +54,12 @@ def test_trials_of_a_dead_worker_are_asked_for_again(tmp_path, monkeypatch):
     monkeypatch.setattr(optuna_study, "_HEARTBEAT", 1)
     monkeypatch.setattr(optuna_study, "_GRACE", 1)
     storage = f"sqlite:///{tmp_path}/shared.db"
-    source = a_sweep(tmp_path, storage=storage, study="ours")
+    source = a_sweep(tmp_path, **KEYS, storage=storage, study="ours")
     (tmp_path / "dead").mkdir()
     dead = optuna_study.Study(load_sweep(source), tmp_path / "dead")
     asked = dead.batch(0, 2)
     with dead.alive([number for number, _ in asked]):
         pass  # one heartbeat
-    import time
-
     time.sleep(2.5)
     swept = sweep(source, out=tmp_path / "alive", show=False)
     values = [json.dumps(row.trial.values) for row in swept.results]

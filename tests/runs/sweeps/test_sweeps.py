@@ -1,6 +1,5 @@
 """Sweeps that run: the scores of single runs, stopped and killed anywhere, with halving, groups and Optuna."""
 
-import csv
 import json
 import os
 import signal
@@ -10,47 +9,17 @@ import time
 
 import numpy as np
 import pytest
+from small_sweeps import SMALL, Killed, a_sweep, rows
 
 from rlkit import ConfigError
 from rlkit.cli import main
 from rlkit.ops.statistics import iqm
 from rlkit.runs import files, load_config, train
-from rlkit.runs.config import strict_yaml
 from rlkit.runs.sweeps.results import Result, best
 from rlkit.runs.sweeps.sweep import sweep
 from rlkit.runs.sweeps.trials import Trial
 
 pytestmark = pytest.mark.thorough
-
-BASE = {
-    "config": "ppo/cartpole",
-    "num_envs": 4,
-    "num_steps": 16,
-    "num_minibatches": 2,
-    "num_epochs": 1,
-    "hidden_sizes": [8],
-    "total_steps": 768,
-    "log_every": 128,
-    "eval_episodes": 4,
-    "trials": 5,
-    "seeds_per_trial": 2,
-    "learning_rate": {"log_uniform": [1e-4, 1e-1]},
-}
-
-
-def a_sweep(folder, **keys):
-    path = folder / "mine.yaml"
-    path.write_text(strict_yaml.dump(BASE | keys))
-    return path
-
-
-def rows(folder):
-    with (folder / "trials.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-class Killed(BaseException):
-    """In place of kill -9, before a change of the disk."""
 
 
 def test_trials_score_as_runs_by_themselves(tmp_path):
@@ -60,7 +29,7 @@ def test_trials_score_as_runs_by_themselves(tmp_path):
     assert [row["status"] for row in found] == ["done"] * 5
     assert swept.num_programs == len({row["num_epochs"] for row in found}) == 2
     for row in (found[0], found[4]):
-        config = {key: value for key, value in BASE.items() if key not in ("config", "trials", "seeds_per_trial")}
+        config = {key: value for key, value in SMALL.items() if key not in ("config", "trials", "seeds_per_trial")}
         config |= {"learning_rate": float(row["learning_rate"]), "num_epochs": int(row["num_epochs"]), "num_seeds": 2}
         alone = train(load_config("ppo/cartpole", config), out=tmp_path / f"run-{row['trial']}", show=False)
         expected = alone.evaluation["mean_of_seed"]

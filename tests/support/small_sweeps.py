@@ -1,0 +1,37 @@
+"""Shared by the tests of sweeps: a small sweep's file, the rows of a table, and a kill."""
+
+import csv
+
+from rlkit.runs.config import strict_yaml
+
+SMALL = {
+    "config": "ppo/cartpole",
+    "num_envs": 4,
+    "num_steps": 16,
+    "num_minibatches": 2,
+    "num_epochs": 1,
+    "hidden_sizes": [8],
+    "total_steps": 768,
+    "log_every": 128,
+    "eval_episodes": 4,
+    "trials": 5,
+    "seeds_per_trial": 2,
+    "learning_rate": {"log_uniform": [1e-4, 1e-1]},
+}
+
+
+def a_sweep(folder, **keys):
+    """The file of a small sweep, with other keys."""
+    path = folder / "mine.yaml"
+    path.write_text(strict_yaml.dump(SMALL | keys))
+    return path
+
+
+def rows(folder):
+    """The table of a sweep."""
+    with (folder / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+class Killed(BaseException):
+    """In place of kill -9, before a change of the disk."""
