@@ -263,7 +263,7 @@ def test_importing_gymnax_does_not_break_the_plotting_libraries():
         for order in (visualize_first, plotting_first)
     ]
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=280)
         assert process.returncode == 0, errors
 
 
