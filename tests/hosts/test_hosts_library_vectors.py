@@ -119,7 +119,7 @@ def test_the_vector_environment_of_ale_py():
             np.testing.assert_array_equal(x, y)
     assert any(np.any(a.next_obs != b.next_obs) for a, b in zip(one[1:], other[1:], strict=True))
     assert max(step.reward.max() for step in one[1:]) > 1, "rewards are clipped"
-    with pytest.raises(ConfigError, match="cannot be made: nonsense is not a ROM name"):
+    with pytest.raises(ConfigError, match="cannot be made"):
         hosts.make("ale:Nonsense", num_envs=2)
     with pytest.raises(ConfigError, match="autoreset_mode"):
         hosts.make("ale:Breakout", num_envs=2, autoreset_mode="SameStep")
