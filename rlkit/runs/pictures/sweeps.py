@@ -62,9 +62,9 @@ def _effect(axes: Any, key: str, scored: Sequence[Result], diverged: Sequence[Re
         value = result.trial.values[key]
         return names.index(str(value)) if words else value
 
-    furthest = max(result.step for result in scored)
+    last = max(result.rung for result in scored)
     for reached, color in ((False, _GRAY), (True, _BLUE)):
-        some = [result for result in scored if (result.step == furthest) == reached]
+        some = [result for result in scored if (result.rung == last) == reached]
         axes.plot([place(r) for r in some], [r.score for r in some], "o", color=color, markersize=4, alpha=0.8)
     bottom = min(result.score for result in scored if result.score is not None)
     axes.plot([place(r) for r in diverged], [bottom] * len(diverged), "x", color="#b5484f", markersize=5)

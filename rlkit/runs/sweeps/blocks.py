@@ -47,6 +47,7 @@ class Outcome(NamedTuple):
     seed: int
     path: Path  # of the block
     row: int  # of the run in the block's states and metric lines
+    rung: int  # number of earlier blocks of this run, 0 without halving
     step: int
     final: float | None  # mean greedy return at the end; None where the run diverged
     evaluations: list[list[float]]  # step and mean greedy return along the run, those of earlier rungs included
@@ -129,6 +130,7 @@ def read(path: Path, runs: Sequence[Run], earlier: Sequence[Outcome | None]) -> 
             run.seed,
             path,
             row,
+            before.rung + 1 if before else 0,
             stored["step"],
             final,
             [*(before.evaluations if before else []), *along],

@@ -22,7 +22,8 @@ class Result(NamedTuple):
 
     trial: Trial
     status: str  # "done", "stopped" by halving, "diverged", or "waiting"
-    step: int  # reached
+    rung: int  # of halving that it has reached; rungs end at equal shares of the steps in the config
+    step: int  # reached; of whole updates, so that trials of one rung may differ in it
     score: float | None  # interquartile mean over seeds; None where a seed diverged, or none has ended
     interval: tuple[float | None, float | None]  # 95% bootstrap interval of the score over seeds
     of_seed: list[float | None]
@@ -30,10 +31,10 @@ class Result(NamedTuple):
 
     @property
     def order(self) -> tuple[float, float, float, int]:
-        """A key that sorts the best first: by steps reached, score, then mean over seeds; those that diverged last."""
+        """A key that sorts the best first: by rung, score, then mean over seeds; those that diverged last."""
         if self.score is None:
             return (1, 0.0, 0.0, self.trial.number)
-        return (-self.step, -self.score, -float(np.mean(np.array(self.of_seed, np.float64))), self.trial.number)
+        return (-self.rung, -self.score, -float(np.mean(np.array(self.of_seed, np.float64))), self.trial.number)
 
 
 def objective(outcome: Outcome, kind: str) -> float | None:
@@ -53,17 +54,18 @@ def score(trial: Trial, outcomes: Sequence[Outcome], sweep: Sweep, *, ended: boo
       sweep: with the objective.
       ended: False where it goes no further although its run has not ended.
     """
-    step = max((outcome.step for outcome in outcomes), default=0)
-    last = [outcome for outcome in outcomes if outcome.step == step]
+    rung = max((outcome.rung for outcome in outcomes), default=0)
+    last = [outcome for outcome in outcomes if outcome.rung == rung]
+    step = max((outcome.step for outcome in last), default=0)
     values = [objective(outcome, sweep.settings.objective) for outcome in last]
     if not values:
-        return Result(trial, "waiting", 0, None, (None, None), [], [])
+        return Result(trial, "waiting", 0, 0, None, (None, None), [], [])
     known = [value for value in values if value is not None]
     if len(known) < len(values):
-        return Result(trial, "diverged", step, None, (None, None), values, list(outcomes))
+        return Result(trial, "diverged", rung, step, None, (None, None), values, list(outcomes))
     center, low, high = (float(x) for x in scores.iqm_and_interval(np.array(known, np.float32)))
     status = "done" if ended else "stopped"
-    return Result(trial, status, step, center, (low, high), values, list(outcomes))
+    return Result(trial, status, rung, step, center, (low, high), values, list(outcomes))
 
 
 def table(results: Sequence[Result], sweep: Sweep) -> list[list[str]]:
@@ -91,7 +93,7 @@ def write(folder: Path, results: Sequence[Result], sweep: Sweep) -> None:
 
 
 def best(results: Sequence[Result]) -> Result | None:
-    """Return the trial with the greatest score of those that have come furthest; None where none has a score."""
+    """Return the trial with the greatest score of those in the last rung; None where none has a score."""
     scored = [result for result in results if result.score is not None]
     return min(scored, key=lambda result: result.order) if scored else None
 

@@ -77,11 +77,11 @@ def test_killed_anywhere_it_goes_on_with_the_same_table(tmp_path, monkeypatch, k
 def test_equal_scores_are_ordered_by_their_means():
     """The IQM of four seeds leaves out the worst of them."""
 
-    def result(number, step, score, of_seed):
-        return Result(Trial(number, {}, None), "done", step, score, (0.0, 0.0), of_seed, [])
+    def result(number, rung, score, of_seed):
+        return Result(Trial(number, {}, None), "done", rung, 8, score, (0.0, 0.0), of_seed, [])
 
-    uneven, even = result(0, 8, 500.0, [500, 180, 500, 500]), result(1, 8, 500.0, [500, 500, 490, 500])
-    short, lost = result(2, 4, 600.0, [600] * 4), result(3, 8, None, [None, 1, 1, 1])
+    uneven, even = result(0, 1, 500.0, [500, 180, 500, 500]), result(1, 1, 500.0, [500, 500, 490, 500])
+    short, lost = result(2, 0, 600.0, [600] * 4), result(3, 1, None, [None, 1, 1, 1])
     assert sorted([lost, short, uneven, even], key=lambda one: one.order) == [even, uneven, short, lost]
     assert best([lost, uneven, even]) is even
 
@@ -101,6 +101,19 @@ def test_halving_stops_the_worst(tmp_path):
     for trial in on:
         mine = next(row for row in found if row["trial"] == trial)
         assert float(mine["score"]) == pytest.approx(float(expected[trial]["score"]), rel=1e-3)
+
+
+def test_trials_whose_updates_differ_in_size_compete_by_score(tmp_path):
+    """Updates of 64 and of 192 steps end the first rung at 704 and at 768 steps; a rate of 1e-4 learns nothing."""
+    keys = {"num_envs": {"values": [4, 12]}, "learning_rate": {"values": [1e-2, 1e-4]}, "sampler": "grid"}
+    keys |= {"total_steps": 2000, "log_every": None, "halving": 3, "rungs": 2}
+    found = rows(sweep(a_sweep(tmp_path, **keys), out=tmp_path / "sweep", show=False).folder)
+    assert [(row["status"], row["step"]) for row in found] == [
+        ("done", "2048"),
+        ("stopped", "704"),
+        ("done", "2112"),
+        ("stopped", "768"),
+    ]
 
 
 def rung_scores(swept):
