@@ -43,7 +43,9 @@ class SweepSettings(BaseModel):
     rungs: Annotated[int, Interval(ge=2, le=8)] = Field(3, description="rungs of halving, the end of the run included")
     budget: PositiveInt | None = Field(None, description="most steps of all runs together; fewer trials are made")
     runs_at_once: PositiveInt | None = Field(None, description="runs of one program; null for as many as memory holds")
-    batch: PositiveInt = Field(16, description="trials that optuna is asked for at once")
+    batch: PositiveInt | None = Field(
+        None, description="trials that optuna is asked for at once; null for an eighth of them, at most 16"
+    )
     storage: str | None = Field(None, description="optuna's storage, a URL; null for a file of the sweep")
     study: str | None = Field(None, description="name of the study in a storage that several workers share")
 

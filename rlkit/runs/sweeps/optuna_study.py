@@ -1,26 +1,31 @@
 """Trials chosen by Optuna: asked for in batches, run as one program, and told their scores.
 
-Several workers may share a study in a storage. Each marks its trials as alive while it runs them; those of a worker
-that died are failed and asked for again.
+Several workers may share a study in a storage, each with a name that the study lists, and draw different trials. Each
+marks its trials as alive while it runs them; those of a worker that died are failed and asked for again.
 """
 
 import contextlib
 import json
+import math
 import threading
+import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlkit.runs import files
 from rlkit.runs.config import strict_yaml
-from rlkit.runs.sweeps.config import Sweep
+from rlkit.runs.sweeps.config import Sweep, SweepSettings
 from rlkit.runs.sweeps.results import Result
 from rlkit.runs.sweeps.space import rounded
 from rlkit.runs.sweeps.trials import Trial
 from rlkit.types import ConfigError
 
 _HEARTBEAT, _GRACE = 30, 120  # seconds
+_WORKERS = "rlkit worker "  # begins the study's attribute of each worker
 
 
 def require() -> Any:
@@ -35,6 +40,16 @@ def require() -> Any:
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # heartbeats, since 2021
     warnings.filterwarnings("ignore", message="Heartbeat of storage is supposed")  # Study.alive makes them
     return optuna
+
+
+def batch_size(settings: SweepSettings) -> int:
+    """Return the number of trials of a batch: by default few enough that Optuna learns from seven earlier batches."""
+    return settings.batch or min(16, math.ceil(settings.trials / 8))
+
+
+def num_random(settings: SweepSettings) -> int:
+    """Return the number of scores from which on Optuna learns: its own 10, or half of the trials if those are fewer."""
+    return min(10, math.ceil(settings.trials / 2))
 
 
 class Study:
@@ -56,6 +71,7 @@ class Study:
                 direction="maximize",
                 load_if_exists=True,
             )
+            self.worker, self.entropy = self._join()
         except Exception as error:  # of a database driver: its class is not known here
             text = str(error).splitlines()[0]
             raise ConfigError(f"storage={settings.storage!r} must be a database that can be used: {text}") from None
@@ -66,14 +82,16 @@ class Study:
         if path.is_file():
             return [(known, values) for known, values in json.loads(files.read(path, 1 << 24))]
         path.parent.mkdir(exist_ok=True)
-        self._fail_lost(number)
+        self._fail_lost()
         # A sampler of its own for each batch: after a restart it draws what it would have drawn.
-        seed = self.sweep.settings.sampler_seed + number
-        self.study.sampler = self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        seeds = np.random.SeedSequence([self.sweep.settings.sampler_seed, number, self.entropy])
+        self.study.sampler = self.optuna.samplers.TPESampler(
+            seed=int(seeds.generate_state(1)[0]), n_startup_trials=num_random(self.sweep.settings), constant_liar=True
+        )
         asked = []
         for _ in range(size):
             trial = self.study.ask()
-            trial.set_user_attr("folder", str(self.folder.resolve()))
+            trial.set_user_attr("worker", self.worker)
             asked.append((trial.number, self._values(trial)))
         files.replace(path, json.dumps(asked).encode())
         return asked
@@ -110,7 +128,20 @@ class Study:
             stop.set()
             thread.join()
 
-    def _fail_lost(self, number: int) -> None:
+    def _join(self) -> tuple[str, int]:
+        """The name of this folder's worker, which the study lists from now on, and the entropy of its samplers.
+
+        A worker that has the study to itself has the entropy 0, so that its trials are the same in another folder.
+        """
+        path = self.folder / "worker.json"
+        if not path.is_file():
+            files.replace(path, json.dumps(uuid.uuid4().hex).encode())
+        name = json.loads(files.read(path, 1 << 10))
+        self.study.set_user_attr(_WORKERS + name, True)
+        workers = [key for key in self.study.user_attrs if key.startswith(_WORKERS)]
+        return name, 0 if len(workers) == 1 else uuid.UUID(name).int
+
+    def _fail_lost(self) -> None:
         """Fail trials of workers that died, so that they are asked for again, and those of this folder in no batch."""
         from optuna.trial import TrialState  # pyright: ignore[reportMissingImports]
 
@@ -120,9 +151,8 @@ class Study:
             for path in (self.folder / "batches").glob("*.json")
             for known, _ in json.loads(files.read(path, 1 << 24))
         }
-        here = str(self.folder.resolve())
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if trial.user_attrs.get("folder") == here and trial.number not in written:
+            if trial.user_attrs.get("worker") == self.worker and trial.number not in written:
                 self.study.tell(trial.number, state=TrialState.FAIL)
 
     def _values(self, trial: Any) -> dict[str, Any]:
@@ -147,10 +177,14 @@ def batches(run: Any) -> Iterator[None]:
       run: the sweep in progress, whose trials and outcomes are filled in.
     """
     sweep, study = run.sweep, Study(run.sweep, run.folder)
+    size, first = batch_size(sweep.settings), num_random(sweep.settings)
+    run.display.print(
+        f"optuna: {sweep.settings.trials} trial(s) in batches of {size}; it learns from {first} scores on, until then "
+        "values are random"
+    )
     number = 0
     while len(run.trials) < sweep.settings.trials:
-        size = min(sweep.settings.batch, sweep.settings.trials - len(run.trials))
-        asked = study.batch(number, size)
+        asked = study.batch(number, min(size, sweep.settings.trials - len(run.trials)))
         batch = [
             Trial(len(run.trials) + place, values, sweep.trial_config(values, run.folder / "base.yaml"))
             for place, (_, values) in enumerate(asked)

@@ -49,6 +49,59 @@ def test_killed_twice_it_asks_for_the_same_trials(tmp_path, monkeypatch):
     assert rows(broken) == expected
 
 
+def drawn(folder, source, number=0, size=4):
+    """The values of a batch that a worker in a folder draws."""
+    folder.mkdir(exist_ok=True)
+    return [values for _, values in optuna_study.Study(load_sweep(source), folder).batch(number, size)]
+
+
+def test_workers_of_one_study_draw_different_trials(tmp_path):
+    """Also one that joins a study later; a worker alone draws the same ones in another study."""
+    source = a_sweep(tmp_path, **KEYS, storage=f"sqlite:///{tmp_path}/shared.db")
+    rates = [values["learning_rate"] for name in "abc" for values in drawn(tmp_path / name, source)]
+    assert len(set(rates)) == 12
+    alone = a_sweep(tmp_path, **KEYS, storage=f"sqlite:///{tmp_path}/other.db")
+    again = [values["learning_rate"] for values in drawn(tmp_path / "d", alone)]
+    assert again == rates[:4]
+    later = drawn(tmp_path / "d", alone, number=1)
+    assert not {values["learning_rate"] for values in later} & set(again)
+
+
+def test_a_worker_fails_no_trial_of_another_in_a_folder_of_the_same_path(tmp_path):
+    """As two machines may have it."""
+    source = a_sweep(tmp_path, **KEYS, storage=f"sqlite:///{tmp_path}/shared.db")
+    drawn(tmp_path / "here", source)
+    (tmp_path / "here").rename(tmp_path / "elsewhere")
+    drawn(tmp_path / "here", source)
+    study = optuna.load_study(study_name="sweep-mine", storage=f"sqlite:///{tmp_path}/shared.db")
+    assert [trial.state.name for trial in study.trials] == ["RUNNING"] * 8
+
+
+def test_optuna_learns_in_a_short_sweep_by_default(tmp_path):
+    """Of 12 trials in batches of 2 the first 6 are random; others depend on the scores of those."""
+    source = a_sweep(tmp_path, **KEYS | {"batch": None, "trials": 12})
+    settings = load_sweep(source).settings
+    found = []
+    for sign in (1, -1):
+        (tmp_path / f"sweep{sign}").mkdir()
+        study, values = optuna_study.Study(load_sweep(source), tmp_path / f"sweep{sign}"), []
+        for number in range(4):
+            asked = study.batch(number, optuna_study.batch_size(settings))
+            values.append([value for _, value in asked])
+            for known, value in asked:
+                study.tell(known, sign * value["learning_rate"])
+        found.append(values)
+    assert found[0][:3] == found[1][:3]
+    assert found[0][3] != found[1][3]
+    sizes = [optuna_study.batch_size(settings.model_copy(update={"trials": n})) for n in (1, 16, 64, 128, 1000)]
+    assert sizes == [1, 2, 8, 16, 16]
+
+
+def test_the_size_of_batches_is_shown(tmp_path, capsys):
+    sweep(a_sweep(tmp_path, **KEYS | {"batch": None, "trials": 1}), out=tmp_path / "sweep")
+    assert "optuna: 1 trial(s) in batches of 1" in capsys.readouterr().err
+
+
 def test_trials_of_a_dead_worker_are_asked_for_again(tmp_path, monkeypatch):
     """A worker asks for two trials and dies; another one fails them after the grace period and gets their values."""
     monkeypatch.setattr(optuna_study, "_HEARTBEAT", 1)
