@@ -8,11 +8,13 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Len
+from pydantic import BaseModel, FiniteFloat, NonNegativeInt
 
 from rlkit import agents, hosts
 from rlkit.runs import files, metrics, run_directory
@@ -24,11 +26,13 @@ from rlkit.runs.programs.jax_program import JaxProgram, Runs
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
 from rlkit.runs.session import NonFiniteError, Session
+from rlkit.runs.sweeps import stored
 from rlkit.runs.sweeps.trials import Trial
 from rlkit.training import mesh
 from rlkit.types import ConfigError, PyTree
 
 RESULT, RUNS = "result.json", "runs.json"
+CHANGED = "must hold the block of this sweep, and the sweep has changed; start another one"
 
 OnLine = Callable[[dict[str, Any]], None]
 
@@ -51,6 +55,14 @@ class Outcome(NamedTuple):
     step: int
     final: float | None  # mean greedy return at the end; None where the run diverged
     evaluations: list[list[float]]  # step and mean greedy return along the run, those of earlier rungs included
+
+
+class _Result(BaseModel):
+    """The content of result.json, as in an Outcome, for each run of a block."""
+
+    step: NonNegativeInt
+    final: list[FiniteFloat | None]
+    evaluations: list[list[Annotated[list[FiniteFloat], Len(2, 2)]]]
 
 
 class Stopped(Exception):
@@ -116,14 +128,15 @@ def read(path: Path, runs: Sequence[Run], earlier: Sequence[Outcome | None]) -> 
     """Return the outcomes of a block that has ended; None where it has not.
 
     Raises:
-      ConfigError: the folder holds a block of other runs.
+      ConfigError: the folder holds a block of other runs, or a damaged file.
     """
-    described = describe(runs)
-    if (path / RUNS).is_file() and json.loads(files.read(path / RUNS, 1 << 26)) != described:
-        raise ConfigError(f"{path} must hold the block of this sweep, and the sweep has changed; start another one")
+    if (path / RUNS).is_file() and stored.read_json(path / RUNS, list[Any], stored.DELETE) != describe(runs):
+        raise ConfigError(f"{path} {CHANGED}")
     if not (path / RESULT).is_file():
         return None
-    stored = json.loads(files.read(path / RESULT, 1 << 28))
+    result = stored.read_json(path / RESULT, _Result, stored.DELETE)
+    if not len(result.final) == len(result.evaluations) == len(runs):
+        raise ConfigError(f"{path / RESULT} must have {len(runs)} scores, and is damaged; {stored.DELETE}")
     return [
         Outcome(
             run.trial.number,
@@ -131,12 +144,12 @@ def read(path: Path, runs: Sequence[Run], earlier: Sequence[Outcome | None]) -> 
             path,
             row,
             before.rung + 1 if before else 0,
-            stored["step"],
+            result.step,
             final,
             [*(before.evaluations if before else []), *along],
         )
         for row, (run, before, final, along) in enumerate(
-            zip(runs, earlier, stored["final"], stored["evaluations"], strict=True)
+            zip(runs, earlier, result.final, result.evaluations, strict=True)
         )
     ]
 

@@ -1,5 +1,6 @@
 """Stages of a sweep: the trials that run side by side, as few programs on all devices."""
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,17 +8,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import PositiveInt
+
 from rlkit import hosts
+from rlkit.runs import files
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
 from rlkit.runs.programs.jax_program import JaxProgram, Runs
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
-from rlkit.runs.sweeps import blocks
+from rlkit.runs.sweeps import blocks, stored
 from rlkit.runs.sweeps.blocks import Outcome, Run
 from rlkit.runs.sweeps.config import Sweep
 from rlkit.runs.sweeps.trials import Trial, group_key
-from rlkit.types import PyTree
+from rlkit.types import ConfigError, PyTree
 
 _SHARE_OF_MEMORY = 0.5  # the rest is for the temporaries of an update
 
@@ -68,7 +72,7 @@ class Stages:
         Raises:
           blocks.Stopped: a signal came.
         """
-        for number, group in enumerate(self._groups(trials)):
+        for number, group in enumerate(self._groups(trials, self.folder / "blocks" / f"{name}.json")):
             for start in range(0, len(group.runs), group.size):
                 runs = group.runs[start : start + group.size]
                 path = self.folder / "blocks" / f"{name}-{number:03d}-{start // group.size:03d}"
@@ -147,14 +151,27 @@ class Stages:
             self._of_block[path] = blocks.make_stored(path, self.sweep.own_code)
         return self._of_block[path]
 
-    def _groups(self, trials: Sequence[Trial]) -> list[Group]:
-        """The runs of trials, by their programs, with the size of the blocks."""
+    def _groups(self, trials: Sequence[Trial], path: Path | None = None) -> list[Group]:
+        """The runs of trials, by their programs, with the size of the blocks.
+
+        The sizes are written to the file `path` and read from it when the sweep goes on, since they depend on the
+        memory and the devices.
+        """
         by_key: dict[str, list[Run]] = {}
         for trial in trials:
             first = trial.config.run.seed
             seeds = range(first, first + self.sweep.settings.seeds_per_trial)
             by_key.setdefault(group_key(trial.config), []).extend(Run(trial, seed) for seed in seeds)
-        return [Group(runs, self._block_size(runs)) for runs in by_key.values()]
+        if path is not None and path.is_file():
+            sizes = stored.read_json(path, list[PositiveInt], stored.PUT_BACK)
+            if len(sizes) != len(by_key):
+                raise ConfigError(f"{path} {blocks.CHANGED}")
+        else:
+            sizes = [self._block_size(runs) for runs in by_key.values()]
+            if path is not None:
+                path.parent.mkdir(exist_ok=True)
+                files.replace(path, json.dumps(sizes).encode())
+        return [Group(runs, size) for runs, size in zip(by_key.values(), sizes, strict=True)]
 
     def _block_size(self, runs: list[Run]) -> int:
         """As many runs as memory holds, in blocks of equal sizes."""

@@ -12,7 +12,7 @@ from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.pictures import sweeps as pictures
 from rlkit.runs.progress import make_display
-from rlkit.runs.sweeps import results, trials
+from rlkit.runs.sweeps import results, stored, trials
 from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
 from rlkit.runs.sweeps.config import Sweep, load_sweep
 from rlkit.runs.sweeps.optuna_study import batches, require
@@ -64,6 +64,7 @@ def sweep(
     if going_on:
         folder = Path(source)
         files.require_writable(folder, f"sweep={str(folder)!r}")
+        stored.check_base(folder, sweep, folder / BASE)
     else:
         folder = _create(sweep, out)
     with run_directory.locked(folder):
@@ -87,6 +88,7 @@ def _create(sweep: Sweep, out: str | Path | None) -> Path:
     folder = run_directory.create(out if out is not None else run_directory.next_free(sweep.name))
     (folder / run_directory.CHECKPOINTS).rmdir()
     files.replace(folder / BASE, base.encode())
+    stored.write_base(folder, sweep, folder / BASE)
     files.replace(folder / CONFIG, sweep.resolved().encode())
     return folder
 

@@ -1,0 +1,74 @@
+"""Records in a sweep's folder: the base config that it began with, and JSON that may be damaged."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+
+from rlkit.runs import files
+from rlkit.runs.config import load, strict_yaml
+from rlkit.runs.config.errors import show_value
+from rlkit.runs.sweeps import trials
+from rlkit.runs.sweeps.config import Sweep
+from rlkit.types import ConfigError
+
+RESOLVED = "resolved.yaml"
+DELETE = "delete it and go on, and it is made again"
+PUT_BACK = "put it back, or start another sweep"
+
+T = TypeVar("T")
+
+
+def read_json(path: Path, kind: type[T], remedy: str) -> T:
+    """Read JSON that this sweep has written.
+
+    Args:
+      path: of the file, of at most 2^28 bytes.
+      kind: its type, for pydantic.
+      remedy: the end of the error.
+
+    Raises:
+      ConfigError: the file cannot be read, or holds something else.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(files.read(path, 1 << 28), strict=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is damaged"
+        raise ConfigError(f"{path} must be as the sweep wrote it: {reason}; {remedy}") from None
+
+
+def write_base(folder: Path, sweep: Sweep, base: Path) -> None:
+    """Write the base config of a sweep, resolved: every key that is not swept, with its value.
+
+    Args:
+      folder: of the sweep.
+      sweep: that begins.
+      base: the file of its base config.
+    """
+    files.replace(folder / RESOLVED, strict_yaml.dump(_resolved_base(sweep, base)).encode())
+
+
+def check_base(folder: Path, sweep: Sweep, base: Path) -> None:
+    """Raise ConfigError where a sweep that goes on would train with another base config than the one it began with."""
+    if not (folder / RESOLVED).is_file():  # of an earlier version
+        return
+    began, now = load.read(folder / RESOLVED), strict_yaml.parse(strict_yaml.dump(_resolved_base(sweep, base)))
+    for key, value in now.items():
+        if key in began and began[key] != value:
+            raise ConfigError(
+                f"{key}={show_value(value)} must be {show_value(began[key])}, as when the sweep in {folder} began; "
+                "change it back, or start another one"
+            )
+
+
+def _resolved_base(sweep: Sweep, base: Path) -> dict[str, Any]:
+    """Keys and values of the base config with defaults; without those that are swept or may differ when going on."""
+    _, first = trials.ends(sweep)[0]
+    values = load.load_config(base, {**sweep.base, **first, **sweep.own_code}).flat()
+    for key in {*sweep.dimensions, *sweep.own_code, "num_seeds", "devices"}:
+        outer, _, inner = key.partition(".")
+        if inner:
+            values[outer] = {name: value for name, value in values[outer].items() if name != inner}
+        else:
+            del values[key]
+    return values

@@ -1,0 +1,84 @@
+"""Folders of sweeps that were edited, damaged, or moved to a machine with other memory."""
+
+import json
+import shutil
+
+import pytest
+from small_sweeps import a_sweep, rows
+
+from rlkit import ConfigError
+from rlkit.runs.sweeps import stages
+from rlkit.runs.sweeps.sweep import sweep
+
+pytestmark = pytest.mark.thorough
+
+KEYS = {"trials": 3, "total_steps": 64, "log_every": None, "eval_episodes": 2, "env_kwargs.max_steps_in_episode": 50}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a sweep that has ended: six runs in three blocks."""
+    folder = tmp_path_factory.mktemp("finished")
+    return sweep(a_sweep(folder, **KEYS, runs_at_once=2), out=folder / "sweep", show=False).folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(finished, tmp_path / "sweep")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("base.yaml", "num_epochs: 1", "num_epochs: 4", "num_epochs=4 must be 1, as when the sweep in "),
+        ("base.yaml", "max_steps_in_episode: 50", "max_steps_in_episode: 60", "env_kwargs="),
+        ("base.yaml", "hidden_sizes: [8]", "hidden_sizes: [16]", "hidden_sizes=[16] must be [8]"),
+        ("sweep.yaml", "trials: 3", "trials: 3\ngamma: 0.5", "gamma=0.5 must be 0.98"),
+    ],
+)
+def test_an_edited_base_config_is_refused(folder, file, old, new, message):
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    table = (folder / "trials.csv").read_bytes()
+    with pytest.raises(ConfigError) as error:
+        sweep(folder, show=False)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert (folder / "trials.csv").read_bytes() == table
+
+
+def test_a_base_config_in_other_words_is_the_same(folder):
+    """A default that is written out, and devices, which may differ when a sweep goes on."""
+    text = (folder / "base.yaml").read_text()
+    (folder / "base.yaml").write_text(text + "\nvf_coef: 0.5\n" if "vf_coef" not in text else text)
+    sweep(folder, {"devices": 1}, show=False)
+
+
+def test_the_division_into_blocks_does_not_depend_on_the_memory_when_going_on(folder, monkeypatch):
+    expected = rows(folder)
+    shutil.rmtree(folder / "blocks" / "rung-0-000-002")
+    monkeypatch.setattr(stages.memory, "available", lambda num_devices: 1)  # enough for one run at a time
+    sweep(folder, show=False)
+    assert rows(folder) == expected
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"step": 64, "final": [1.0], "evaluations": [[]]}'])
+def test_a_damaged_result_is_one_line(folder, content):
+    expected, path = rows(folder), folder / "blocks" / "rung-0-000-001" / "result.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"rung-0-000-001/result\.json must .*damaged; delete it and go on") as error:
+        sweep(folder, show=False)
+    assert "\n" not in str(error.value)
+    path.unlink()
+    sweep(folder, show=False)
+    assert rows(folder) == expected
+
+
+@pytest.mark.parametrize("content", ["{", "[0]", '["2"]', json.dumps([2, 2])])
+def test_a_damaged_division_is_one_line(folder, content):
+    (folder / "blocks" / "rung-0.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"rung-0\.json must ") as error:
+        sweep(folder, show=False)
+    assert "\n" not in str(error.value)
