@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
     config = sweep.load_sweep(swept.folder, {key: overrides[key] for key in ("env", "wrappers") if key in overrides})
     header, *rows = results.table(swept.results[:10], config)
     print_table(header, rows)
+    if len(rows) < len(swept.results):
+        print(f"{len(rows)} of {len(swept.results)} trials; all are in {results.TABLE}")
     print(swept.folder / results.TABLE, swept.folder / results.BEST, swept.folder, sep="\n")
     return 0
 

@@ -25,6 +25,11 @@ def iqm_and_interval(scores: jax.Array) -> tuple[jax.Array, ...]:
     return iqm(scores), *iqm_interval(scores, jax.random.key(0))
 
 
+def interval_name(count: int) -> str:
+    """Return the name of that interval over `count` scores: of up to three it is from the lowest to the highest."""
+    return "range" if count <= 3 else "95% interval"
+
+
 def _finished(result: Evaluation, batched: bool) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns and lengths of the finished episodes, for each seed."""
     returns, lengths, done = (np.asarray(x) if batched else np.asarray(x)[None] for x in result)

@@ -104,10 +104,12 @@ def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "step
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
+    from rlkit.runs.scores import interval_name
+
     drawing = Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
     axes = drawing.subplots()
     unit, divisor = _time_unit(curves)
-    several_seeds = any(line.seeds > 1 for line in curves.values())
+    intervals = " or ".join(sorted({interval_name(line.seeds) for line in curves.values() if line.seeds > 1}))
     greedy = all(line.greedy for line in curves.values())
     for index, (name, line) in enumerate(curves.items()):
         color = _COLORS[index % len(_COLORS)]
@@ -121,7 +123,7 @@ def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "step
         axes.fill_between(place, line.low, line.high, color=color, alpha=0.2, linewidth=0)
     axes.set_xlabel("\n".join(["environment steps" if x == "steps" else f"{unit} of training", *_gaps(curves)]))
     returns = "greedy return" if greedy else "return"
-    axes.set_ylabel(f"{returns} (IQM over seeds, 95% interval)" if several_seeds else f"{returns} (mean over episodes)")
+    axes.set_ylabel(f"{returns} (IQM over seeds, {intervals})" if intervals else f"{returns} (mean over episodes)")
     axes.set_title(title or "", fontsize=11, loc="left")
     if x == "steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -130,7 +132,7 @@ def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "step
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors="#444444", labelsize=9)
-    if len(curves) > 1 or several_seeds:
+    if len(curves) > 1 or intervals:
         axes.legend(frameon=False, fontsize=9)
     return drawing
 

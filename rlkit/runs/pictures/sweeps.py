@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlkit.runs.pictures.curves import save
+from rlkit.runs.scores import interval_name
 from rlkit.runs.sweeps.blocks import curve
 from rlkit.runs.sweeps.config import Sweep
 from rlkit.runs.sweeps.results import Result
@@ -39,12 +40,17 @@ def figure(scored: Sequence[Result], diverged: Sequence[Result], sweep: Sweep) -
     rows = math.ceil(len(keys) / columns)
     drawing = Figure(figsize=(3.4 * columns, 2.7 * rows + 3.6), dpi=130, layout="constrained")
     upper, lower = np.asarray(drawing.subfigures(2, 1, height_ratios=[2.7 * rows, 3.6])).tolist()
+    objective = f"{sweep.settings.objective} greedy return"
+    any_stopped = len({result.rung for result in scored}) > 1
     for key, axes in zip(keys, np.atleast_1d(upper.subplots(rows, columns, sharey=True)).flat, strict=False):
         _effect(axes, key, scored, diverged, sweep)
     for axes in list(upper.axes)[len(keys) :]:
         axes.set_visible(False)
     for row in range(rows):
-        upper.axes[row * columns].set_ylabel(f"{sweep.settings.objective} greedy return")
+        upper.axes[row * columns].set_ylabel("greedy return" if any_stopped else objective)
+    if any_stopped:
+        handles, labels = upper.axes[0].get_legend_handles_labels()
+        upper.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=8, frameon=False)
     left, right = lower.subplots(1, 2)
     _best(left, scored[:_BEST])
     _curves(right, scored[:_BEST])
@@ -53,7 +59,7 @@ def figure(scored: Sequence[Result], diverged: Sequence[Result], sweep: Sweep) -
 
 
 def _effect(axes: Any, key: str, scored: Sequence[Result], diverged: Sequence[Result], sweep: Sweep) -> None:
-    """Draw the score over a key: trials to the end of the run in blue, those that were stopped in gray."""
+    """Draw the score over a key: trials of the last rung in blue; in gray those that were stopped, with their steps."""
     dimension = sweep.dimensions[key]
     words = dimension.kind == "values" and not all(isinstance(value, int | float) for value in dimension.values)
     names = [str(value) for value in dimension.values] if words else []
@@ -65,7 +71,9 @@ def _effect(axes: Any, key: str, scored: Sequence[Result], diverged: Sequence[Re
     last = max(result.rung for result in scored)
     for reached, color in ((False, _GRAY), (True, _BLUE)):
         some = [result for result in scored if (result.rung == last) == reached]
-        axes.plot([place(r) for r in some], [r.score for r in some], "o", color=color, markersize=4, alpha=0.8)
+        label = f"{sweep.settings.objective if reached else 'stopped'}, {_steps(some)}"
+        x, y = [place(r) for r in some], [r.score for r in some]
+        axes.plot(x, y, "o", color=color, markersize=4, alpha=0.8, label=label)
     bottom = min(result.score for result in scored if result.score is not None)
     axes.plot([place(r) for r in diverged], [bottom] * len(diverged), "x", color="#b5484f", markersize=5)
     if dimension.kind == "log_uniform":
@@ -76,16 +84,25 @@ def _effect(axes: Any, key: str, scored: Sequence[Result], diverged: Sequence[Re
     _plain(axes)
 
 
+def _steps(results: Sequence[Result]) -> str:
+    """The steps that trials have reached."""
+    steps = sorted({result.step for result in results})
+    return f"at {' to '.join(f'{step:,}' for step in dict.fromkeys([*steps[:1], *steps[-1:]]))} steps"
+
+
 def _best(axes: Any, best: Sequence[Result]) -> None:
-    """Draw scores of the best trials with their intervals over seeds, the best at the top."""
+    """Draw scores of the best trials with their intervals over seeds, the best at the top; stopped ones in gray."""
+    names = []
     for place, result in enumerate(best):
-        low, high = result.interval
-        axes.plot([low, high], [place, place], color=_BLUE, linewidth=2.5, alpha=0.45)
-        axes.plot([result.score], [place], "o", color=_BLUE, markersize=5)
-    axes.set_yticks(range(len(best)), [f"trial {result.trial.number}" for result in best], fontsize=8)
+        (low, high), stopped = result.interval, result.rung < best[0].rung
+        color = _GRAY if stopped else _BLUE
+        axes.plot([low, high], [place, place], color=color, linewidth=2.5, alpha=0.45)
+        axes.plot([result.score], [place], "o", color=color, markersize=5)
+        names.append(f"trial {result.trial.number}" + (f"\n{_steps([result])}" if stopped else ""))
+    axes.set_yticks(range(len(best)), names, fontsize=8)
     axes.invert_yaxis()
     seeds = len(best[0].of_seed)
-    axes.set_xlabel(f"score (IQM over {seeds} seeds, 95% interval)" if seeds > 1 else "score")
+    axes.set_xlabel(f"score (IQM over {seeds} seeds, {interval_name(seeds)})" if seeds > 1 else "score")
     _plain(axes)
 
 

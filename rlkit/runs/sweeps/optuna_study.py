@@ -18,6 +18,7 @@ import numpy as np
 
 from rlkit.runs import files
 from rlkit.runs.config import strict_yaml
+from rlkit.runs.sweeps import stored
 from rlkit.runs.sweeps.config import Sweep, SweepSettings
 from rlkit.runs.sweeps.results import Result
 from rlkit.runs.sweeps.space import rounded
@@ -25,6 +26,7 @@ from rlkit.runs.sweeps.trials import Trial
 from rlkit.types import ConfigError
 
 _HEARTBEAT, _GRACE = 30, 120  # seconds
+_Asked = list[tuple[int, dict[str, Any]]]  # the study's number and the values of each trial of a batch
 _WORKERS = "rlkit worker "  # begins the study's attribute of each worker
 
 
@@ -59,11 +61,18 @@ class Study:
         optuna = require()
         self.optuna, self.sweep, self.folder = optuna, sweep, folder
         settings = sweep.settings
-        url = settings.storage or f"sqlite:///{folder.resolve() / 'study.db'}"
+        file = folder.resolve() / "study.db"
+        where = f"storage={settings.storage!r}" if settings.storage else str(file)
+        written, self.worker = self._written(), self._name()
+        if settings.storage is None and written and not file.is_file():
+            raise ConfigError(f"{where} must hold the study of this sweep, and is missing; {stored.PUT_BACK}")
         retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
         try:
             self.storage = optuna.storages.RDBStorage(
-                url, heartbeat_interval=_HEARTBEAT, grace_period=_GRACE, heartbeat_stale_trial_callback=retry
+                settings.storage or f"sqlite:///{file}",
+                heartbeat_interval=_HEARTBEAT,
+                grace_period=_GRACE,
+                heartbeat_stale_trial_callback=retry,
             )
             self.study = optuna.create_study(
                 storage=self.storage,
@@ -71,16 +80,22 @@ class Study:
                 direction="maximize",
                 load_if_exists=True,
             )
-            self.worker, self.entropy = self._join()
+            self.study.set_user_attr(_WORKERS + self.worker.hex, True)
+            workers = [key for key in self.study.user_attrs if key.startswith(_WORKERS)]
+            lost = written - {trial.number for trial in self.study.get_trials(deepcopy=False)}
         except Exception as error:  # of a database driver: its class is not known here
             text = str(error).splitlines()[0]
-            raise ConfigError(f"storage={settings.storage!r} must be a database that can be used: {text}") from None
+            raise ConfigError(f"{where} must be a database that can be used: {text}") from None
+        if lost:
+            raise ConfigError(f"{where} must hold all trials of this sweep, and lacks {min(lost)}; {stored.PUT_BACK}")
+        # A worker that has the study to itself draws the same trials in any folder.
+        self.entropy = 0 if len(workers) == 1 else self.worker.int
 
     def batch(self, number: int, size: int) -> list[tuple[int, dict[str, Any]]]:
         """Return the study's number and the values of each trial of a batch, the same ones after a restart."""
         path = self.folder / "batches" / f"{number:03d}.json"
         if path.is_file():
-            return [(known, values) for known, values in json.loads(files.read(path, 1 << 24))]
+            return stored.read_json(path, _Asked, stored.PUT_BACK)
         path.parent.mkdir(exist_ok=True)
         self._fail_lost()
         # A sampler of its own for each batch: after a restart it draws what it would have drawn.
@@ -91,7 +106,7 @@ class Study:
         asked = []
         for _ in range(size):
             trial = self.study.ask()
-            trial.set_user_attr("worker", self.worker)
+            trial.set_user_attr("worker", self.worker.hex)
             asked.append((trial.number, self._values(trial)))
         files.replace(path, json.dumps(asked).encode())
         return asked
@@ -128,32 +143,27 @@ class Study:
             stop.set()
             thread.join()
 
-    def _join(self) -> tuple[str, int]:
-        """The name of this folder's worker, which the study lists from now on, and the entropy of its samplers.
-
-        A worker that has the study to itself has the entropy 0, so that its trials are the same in another folder.
-        """
+    def _name(self) -> uuid.UUID:
+        """The name of this folder's worker, which is drawn once."""
         path = self.folder / "worker.json"
         if not path.is_file():
-            files.replace(path, json.dumps(uuid.uuid4().hex).encode())
-        name = json.loads(files.read(path, 1 << 10))
-        self.study.set_user_attr(_WORKERS + name, True)
-        workers = [key for key in self.study.user_attrs if key.startswith(_WORKERS)]
-        return name, 0 if len(workers) == 1 else uuid.UUID(name).int
+            files.replace(path, json.dumps(str(uuid.uuid4())).encode())
+        return stored.read_json(path, uuid.UUID, stored.DELETE)
 
     def _fail_lost(self) -> None:
         """Fail trials of workers that died, so that they are asked for again, and those of this folder in no batch."""
         from optuna.trial import TrialState  # pyright: ignore[reportMissingImports]
 
         self.optuna.storages.fail_stale_trials(self.study)
-        written = {
-            known
-            for path in (self.folder / "batches").glob("*.json")
-            for known, _ in json.loads(files.read(path, 1 << 24))
-        }
+        written = self._written()
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if trial.user_attrs.get("worker") == self.worker and trial.number not in written:
+            if trial.user_attrs.get("worker") == self.worker.hex and trial.number not in written:
                 self.study.tell(trial.number, state=TrialState.FAIL)
+
+    def _written(self) -> set[int]:
+        """The study's numbers of all trials that this folder has asked for."""
+        paths = (self.folder / "batches").glob("*.json")
+        return {known for path in paths for known, _ in stored.read_json(path, _Asked, stored.PUT_BACK)}
 
     def _values(self, trial: Any) -> dict[str, Any]:
         """The values that a trial suggests for each swept key."""

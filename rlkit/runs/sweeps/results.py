@@ -25,7 +25,7 @@ class Result(NamedTuple):
     rung: int  # of halving that it has reached; rungs end at equal shares of the steps in the config
     step: int  # reached; of whole updates, so that trials of one rung may differ in it
     score: float | None  # interquartile mean over seeds; None where a seed diverged, or none has ended
-    interval: tuple[float | None, float | None]  # 95% bootstrap interval of the score over seeds
+    interval: tuple[float | None, float | None]  # 95% bootstrap interval over seeds; of up to three seeds, their range
     of_seed: list[float | None]
     outcomes: list[Outcome]  # of each seed, in all rungs
 
@@ -109,8 +109,10 @@ def best_config(result: Result, sweep: Sweep) -> str:
             values[key] = value
     values["num_seeds"] = sweep.settings.seeds_per_trial
     low, high = result.interval
-    comment = f"# trial {result.trial.number}: {sweep.settings.objective} greedy return {result.score:.6g}"
-    return f"{comment} [{low:.6g}, {high:.6g}] over {len(result.of_seed)} seed(s)\n{strict_yaml.dump(values)}"
+    seeds = len(result.of_seed)
+    comment = f"# trial {result.trial.number}: {sweep.settings.objective} greedy return {result.score:.6g}, "
+    interval = f"{scores.interval_name(seeds)} [{low:.6g}, {high:.6g}] over {seeds} seed(s) at step {result.step}"
+    return f"{comment}{interval}\n{strict_yaml.dump(values)}"
 
 
 def _cell(value: Any) -> str:

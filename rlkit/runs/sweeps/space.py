@@ -52,9 +52,10 @@ class Dimension(NamedTuple):
                 f"{self.high:g}, 5]}}, or sampler: random"
             )
         if self.kind == "log_uniform":
-            return [rounded(x) for x in np.geomspace(self.low, self.high, self.points).tolist()]
-        points = np.linspace(self.low, self.high, self.points)
-        return sorted({round(x) for x in points}) if self.kind == "integers" else [rounded(x) for x in points.tolist()]
+            points = np.geomspace(self.low, self.high, self.points).tolist()
+        else:
+            points = np.linspace(self.low, self.high, self.points).tolist()
+        return list(dict.fromkeys(map(round if self.kind == "integers" else rounded, points)))
 
     def ends(self) -> list[Any]:
         """Return values of which all are valid if the dimension is: the list, or the ends of the range."""
@@ -66,6 +67,13 @@ class Dimension(NamedTuple):
 def rounded(value: float) -> float:
     """Return a number with six digits, as tables and configs show it."""
     return float(f"{value:.6g}")
+
+
+def _as_key(value: Any) -> str:
+    """Text that equal values share: 1 and 1.0, but not true."""
+    if isinstance(value, list | tuple):
+        return str([_as_key(item) for item in value])
+    return repr(float(value) if isinstance(value, int) and not isinstance(value, bool) else value)
 
 
 def is_dimension(value: Any) -> bool:
@@ -88,9 +96,10 @@ def parse_dimension(key: str, value: Mapping[str, Any]) -> Dimension:
     if not isinstance(items, list | tuple) or not items:
         raise ConfigError(f"{shown} must hold a list; {_EXAMPLE}")
     if kind == "values":
-        if len({repr(item) for item in items}) < len(items):
-            raise ConfigError(f"{shown} must not hold a value twice; leave out one")
-        return Dimension("values", values=tuple(items))
+        unique: dict[str, Any] = {}
+        for item in items:
+            unique.setdefault(_as_key(item), item)
+        return Dimension("values", values=tuple(unique.values()))
     numbers = [item for item in items if isinstance(item, int | float) and not isinstance(item, bool)]
     if len(items) not in (2, 3) or len(numbers) < len(items) or not all(map(math.isfinite, numbers)):
         raise ConfigError(f"{shown} must hold two finite numbers, the ends, and for a grid the number of points")

@@ -20,7 +20,7 @@ from rlkit.runs.programs.protocol import Program
 from rlkit.runs.sweeps import blocks, stored
 from rlkit.runs.sweeps.blocks import Outcome, Run
 from rlkit.runs.sweeps.config import Sweep
-from rlkit.runs.sweeps.trials import Trial, group_key
+from rlkit.runs.sweeps.trials import Trial, group_key, rung_end
 from rlkit.types import ConfigError, PyTree
 
 _SHARE_OF_MEMORY = 0.5  # the rest is for the temporaries of an update
@@ -206,10 +206,3 @@ def check(trials: Sequence[Trial]) -> None:
         with closing(make_program(trial.config)) as program:
             if number == 0 and trial.config.run.env_check:
                 program.check()
-
-
-def rung_end(trial: Trial, share: float) -> int:
-    """Return the update at which a share of a trial's run ends, at the end of a metric line."""
-    config = trial.config
-    lines = math.ceil(config.num_updates / config.updates_per_line)
-    return min(config.num_updates, max(1, round(share * lines)) * config.updates_per_line)

@@ -17,8 +17,8 @@ from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
 from rlkit.runs.sweeps.config import Sweep, load_sweep
 from rlkit.runs.sweeps.optuna_study import batches, require
 from rlkit.runs.sweeps.results import Result
-from rlkit.runs.sweeps.stages import Stages, check, rung_end
-from rlkit.runs.sweeps.trials import Trial
+from rlkit.runs.sweeps.stages import Stages, check
+from rlkit.runs.sweeps.trials import Trial, rung_end
 from rlkit.types import ConfigError
 
 CONFIG, BASE = "sweep.yaml", "base.yaml"
@@ -82,6 +82,7 @@ def _create(sweep: Sweep, out: str | Path | None) -> Path:
         path = Path(scratch) / BASE
         path.write_text(base)
         if sweep.settings.sampler == "optuna":
+            trials.within_budget(sweep, path)
             check([Trial(number, values, sweep.trial_config(values, path)) for number, values in trials.ends(sweep)])
         else:
             check(trials.draw(sweep, path))
@@ -127,6 +128,8 @@ class _Run:
         """The stages of the sweep, each run when the next one is taken; sets the environment steps of all."""
         settings = self.sweep.settings
         if settings.sampler == "optuna":
+            self.sweep = trials.within_budget(self.sweep, self.folder / BASE)
+            settings = self.sweep.settings
             config = self.sweep.trial_config(trials.ends(self.sweep)[0][1], self.folder / BASE)
             steps = config.num_updates * config.steps_per_update
             self.total = steps * settings.trials * settings.seeds_per_trial

@@ -1,6 +1,7 @@
 """The trials of a sweep: their values, drawn at random or from a grid, the same ones every time."""
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,16 +80,28 @@ def affordable(sweep: Sweep, trials: list[Trial]) -> int:
     raise ConfigError(f"budget={budget} must allow one trial, which takes {least} steps; try {least * len(trials)}")
 
 
+def within_budget(sweep: Sweep, base: Path) -> Sweep:
+    """Return a sweep by Optuna with as many trials as fit the budget, each with the value that makes it longest.
+
+    Raises:
+      ConfigError: not even one does.
+    """
+    each = [Trial(number, values, sweep.trial_config(values, base)) for number, values in ends(sweep)]
+    longest = max(each, key=lambda trial: trial.config.num_updates * trial.config.steps_per_update)
+    count = affordable(sweep, [longest] * sweep.settings.trials)
+    return sweep._replace(settings=sweep.settings.model_copy(update={"trials": count}))
+
+
 def _steps(sweep: Sweep, trials: list[Trial]) -> list[int]:
     """Steps of one seed, in each trial of a sweep."""
-    steps = [trial.config.num_updates * trial.config.steps_per_update for trial in trials]
-    if sweep.settings.halving is None:
-        return steps
-    shares, counts = rungs(sweep.settings.halving, sweep.settings.rungs, len(trials))
-    reached = [
-        max(share for share, count in zip(shares, counts, strict=True) if rank < count) for rank in range(len(steps))
+    reached = [1.0] * len(trials)
+    if sweep.settings.halving is not None:
+        shares, counts = rungs(sweep.settings.halving, sweep.settings.rungs, len(trials))
+        pairs = list(zip(shares, counts, strict=True))
+        reached = [max(share for share, count in pairs if rank < count) for rank in range(len(trials))]
+    return [
+        rung_end(trial, share) * trial.config.steps_per_update for trial, share in zip(trials, reached, strict=True)
     ]
-    return [round(share * total) for share, total in zip(reached, steps, strict=True)]
 
 
 def rungs(halving: int, number: int, num_trials: int) -> tuple[list[float], list[int]]:
@@ -99,6 +112,13 @@ def rungs(halving: int, number: int, num_trials: int) -> tuple[list[float], list
     shares = [float(halving) ** (rung + 1 - number) for rung in range(number)]
     counts = [max(1, -(-num_trials // halving**rung)) for rung in range(number)]
     return shares, counts
+
+
+def rung_end(trial: Trial, share: float) -> int:
+    """Return the update at which a share of a trial's run ends, at the end of a metric line."""
+    config = trial.config
+    lines = math.ceil(config.num_updates / config.updates_per_line)
+    return min(config.num_updates, max(1, round(share * lines)) * config.updates_per_line)
 
 
 def group_key(config: RunConfig) -> str:

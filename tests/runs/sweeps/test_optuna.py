@@ -6,6 +6,7 @@ import time
 import pytest
 from small_sweeps import Killed, a_sweep, rows
 
+from rlkit import ConfigError
 from rlkit.runs import files
 from rlkit.runs.sweeps import optuna_study
 from rlkit.runs.sweeps.config import load_sweep
@@ -100,6 +101,35 @@ def test_optuna_learns_in_a_short_sweep_by_default(tmp_path):
 def test_the_size_of_batches_is_shown(tmp_path, capsys):
     sweep(a_sweep(tmp_path, **KEYS | {"batch": None, "trials": 1}), out=tmp_path / "sweep")
     assert "optuna: 1 trial(s) in batches of 1" in capsys.readouterr().err
+
+
+def test_a_lost_or_damaged_study_is_one_line(tmp_path):
+    folder = sweep(a_sweep(tmp_path, **KEYS | {"trials": 1}), out=tmp_path / "sweep", show=False).folder
+    database, batch = folder / "study.db", folder / "batches" / "000.json"
+    for change, message in (
+        (
+            lambda: batch.write_text("[[0"),
+            r"batches/000\.json must be as the sweep wrote it: it is damaged; put it back",
+        ),
+        (
+            lambda: batch.write_text("[[7, {}]]"),
+            r"study\.db must hold all trials of this sweep, and lacks 7; put it back",
+        ),
+        (lambda: database.write_text("nothing"), r"study\.db must be a database that can be used"),
+        (database.unlink, r"study\.db must hold the study of this sweep, and is missing; put it back"),
+    ):
+        change()
+        with pytest.raises(ConfigError, match=message) as error:
+            sweep(folder, show=False)
+        assert "\n" not in str(error.value)
+    assert not database.exists()
+
+
+def test_a_budget_bounds_the_trials_of_optuna(tmp_path):
+    """A trial takes 64 steps with each of two seeds."""
+    keys = KEYS | {"total_steps": 64, "budget": 2 * 64 * 3 + 1}
+    swept = sweep(a_sweep(tmp_path, **keys), out=tmp_path / "sweep", show=False)
+    assert len(swept.results) == 3
 
 
 def test_trials_of_a_dead_worker_are_asked_for_again(tmp_path, monkeypatch):

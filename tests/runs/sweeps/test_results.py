@@ -1,0 +1,73 @@
+"""Scores and tables of sweeps, and the labels of their picture."""
+
+from pathlib import Path
+
+import pytest
+from small_sweeps import a_sweep
+
+from rlkit.cli import main
+from rlkit.runs.pictures import sweeps as pictures
+from rlkit.runs.sweeps import results
+from rlkit.runs.sweeps import sweep as sweeps
+from rlkit.runs.sweeps.blocks import Outcome
+from rlkit.runs.sweeps.config import load_sweep
+from rlkit.runs.sweeps.trials import Trial
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A small sweep."""
+    return load_sweep(a_sweep(tmp_path))
+
+
+def a_result(small, number, rung, step, of_seed):
+    """The result of a trial that ran in a rung."""
+    trial = Trial(number, {"learning_rate": 10.0 ** -(number + 1)}, None)
+    outcomes = [Outcome(number, seed, Path(), seed, rung, step, score, []) for seed, score in enumerate(of_seed)]
+    return results.score(trial, outcomes, small, ended=True)
+
+
+@pytest.mark.parametrize("of_seed", [[3.0], [3.0, 7.0], [3.0, 9.0, 4.0]])
+def test_an_interval_of_up_to_three_seeds_is_their_range(small, of_seed):
+    result = a_result(small, 0, 0, 64, of_seed)
+    assert result.interval == (min(of_seed), max(of_seed))
+    comment = results.best_config(result, small).splitlines()[0]
+    assert f"range [{min(of_seed):g}, {max(of_seed):g}] over {len(of_seed)} seed(s)" in comment
+    assert "95%" not in comment
+
+
+def test_an_interval_of_more_seeds_is_a_bootstrap_interval(small):
+    comment = results.best_config(a_result(small, 0, 0, 64, [1.0, 2.0, 3.0, 4.0]), small).splitlines()[0]
+    assert "95% interval [" in comment
+
+
+def test_scores_of_an_earlier_rung_are_not_called_final(small, monkeypatch):
+    """Stopped trials have a legend with their steps; the axis "final" is for sweeps in which all trials ended."""
+    monkeypatch.setattr(pictures, "curve", lambda path, row: [])
+    ended = [a_result(small, 0, 1, 2048, [9.0, 8.0]), a_result(small, 1, 1, 2112, [7.0, 8.0])]
+    stopped = [a_result(small, 2, 0, 704, [3.0, 2.0]), a_result(small, 3, 0, 768, [1.0, 2.0])]
+    drawing = pictures.figure([*ended, *stopped], [], small)
+    upper, lower = drawing.subfigs
+    assert upper.axes[0].get_ylabel() == "greedy return"
+    assert [text.get_text() for text in upper.legends[0].get_texts()] == [
+        "stopped, at 704 to 768 steps",
+        "final, at 2,048 to 2,112 steps",
+    ]
+    names = [label.get_text() for label in lower.axes[0].get_yticklabels()]
+    assert names == ["trial 0", "trial 1", "trial 2\nat 704 steps", "trial 3\nat 768 steps"]
+    assert lower.axes[0].get_xlabel() == "score (IQM over 2 seeds, range)"
+    upper, _ = pictures.figure(ended, [], small).subfigs
+    assert upper.axes[0].get_ylabel() == "final greedy return"
+    assert not upper.legends
+
+
+def test_a_table_that_stops_at_ten_trials_has_a_line_about_the_rest(small, tmp_path, capsys, monkeypatch):
+    for count, last in ((10, None), (12, "10 of 12 trials; all are in trials.csv")):
+        found = [a_result(small, number, 0, 64, [1.0, 2.0]) for number in range(count)]
+        swept = sweeps.Swept(tmp_path / "mine.yaml", found, None, 1)
+        monkeypatch.setattr(sweeps, "sweep", lambda *args, swept=swept, **more: swept)
+        assert main(["sweep", str(tmp_path / "mine.yaml")]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 1 + 10 + (last is not None) + 3
+        if last is not None:
+            assert lines[11] == last
