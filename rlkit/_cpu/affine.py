@@ -8,6 +8,7 @@ from rlkit._cpu.switch import enabled
 from rlkit.types import Array
 
 _BLOCK, _NARROW = 128, 16  # rows and columns; see benchmarks/ppo/NOTES.md
+_SMALL = 128 * 128  # numbers of a kernel
 
 
 def affine(x: Array, kernel: Array, bias: Array) -> Array:
@@ -16,7 +17,7 @@ def affine(x: Array, kernel: Array, bias: Array) -> Array:
     The gradient of the kernel, a product over B that leaves only [D, F], is the sum of those of blocks of rows: XLA
     does not share it among a CPU's cores otherwise (a quarter of the whole gradient's time at B = 2048, D = F = 64).
     """
-    return (_affine if enabled() else _product)(x, kernel, bias)
+    return (_affine if enabled() and kernel.size <= _SMALL else _product)(x, kernel, bias)
 
 
 def _product(x: Array, kernel: Array, bias: Array) -> Array:

@@ -12,15 +12,16 @@ from rlkit.agents.common.optimizer import Optimizer, clip_norm
 
 PARAMS = {"kernel": jnp.float32([[1.0, -2.0], [3.0, 4.0]]), "bias": jnp.float32([5.0, -6.0])}
 GRADS = {"kernel": jnp.float32([[0.5, -1.0], [2.0, 0.25]]), "bias": jnp.float32([-3.0, 1.5])}
+LARGE = (160, 160)  # a leaf whose moments are not joined with those of others
 RATE, DECAY, EPS = 0.1, 0.01, 1e-3
 
 
-def steps(kind, count=3, rate=RATE, **hyper):
+def steps(kind, count=3, rate=RATE, params=PARAMS, grads=GRADS, **hyper):
     """The parameters after `count` steps along the same gradient."""
     hyper = OptimizerHyper(adam_eps=EPS, weight_decay=DECAY if kind == "adamw" else 0.0, **hyper)
     optimizer = Optimizer.of(SimpleNamespace(optimizer=kind), jax.tree.map(jnp.float32, hyper), rate)
-    step = jax.jit(lambda params, state: optimizer.step(params, state, GRADS)[:2])
-    params, state = PARAMS, optimizer.init(PARAMS)
+    step = jax.jit(lambda params, state: optimizer.step(params, state, grads)[:2])
+    state = optimizer.init(params)
     for _ in range(count):
         params, state = step(params, state)
     return params
@@ -53,6 +54,24 @@ def test_each_kind_by_hand(kind):
     found, expected = steps(kind), by_hand(kind)
     for name in PARAMS:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "rmsprop", "sgd"])
+def test_large_leaves_take_the_steps_of_small_ones(kind):
+    """Each number of a large leaf, between two small ones, moves as a small leaf of the same number would."""
+    params = PARAMS | {"large": jnp.full(LARGE, 2.0), "a": jnp.float32(-1.0)}
+    grads = GRADS | {"large": jnp.full(LARGE, 0.5), "a": jnp.float32(0.25)}
+    small = {"large": jnp.full((1, 1), 2.0)}, {"large": jnp.full((1, 1), 0.5)}
+    rates = {name: jnp.float32(0.1 * (1 + i)) for i, name in enumerate(params)}
+    found = steps(kind, rate=rates, params=params, grads=grads, max_grad_norm=jnp.inf)
+    alone = steps(kind, rate=rates, params=params | small[0], grads=grads | small[1], max_grad_norm=jnp.inf)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, np.broadcast_to(y, x.shape), rtol=1e-6), found, alone)
+
+
+def test_moments_of_small_leaves_are_one_array():
+    params = {"layers": [jnp.zeros((64, 64)), jnp.zeros(64), jnp.zeros((64, 4))], "large": jnp.zeros(LARGE)}
+    _, adam = Optimizer(RATE, jnp.inf, EPS).init(params)
+    assert [x.shape for x in jax.tree.leaves(adam.mu)] == [(64 * 64 + 64 + 64 * 4,), LARGE]
 
 
 def test_the_gradient_is_clipped_first():

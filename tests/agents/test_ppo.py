@@ -136,7 +136,7 @@ def test_gradients_are_clipped_by_their_global_norm():
     gradient = {"a": jnp.array([6.0, 0.0]), "b": jnp.array([0.0, 8.0])}
     clip = optax.clip_by_global_norm(0.5)
     clipped, _ = clip.update(gradient, clip.init(gradient))
-    transform = Optimizer(1.0, 0.5, 1e-5).transformation(1.0)
+    transform = Optimizer(1.0, 0.5, 1e-5).transformation()
     with jax.numpy_dtype_promotion("standard"):
         state = transform.update(gradient, transform.init(gradient))[1]
     (first_moment,) = [s.mu for s in state if isinstance(s, optax.ScaleByAdamState)]

@@ -35,7 +35,10 @@ def test_kernels_of_a_vmap_share_a_constant_input(rows, depth, size):
 
 @pytest.mark.parametrize(
     ("rows", "depth", "size"),  # no row, one block and three, narrow sides and wide ones
-    [(0, 5, 3), (0, 3, 5), (1, 5, 3), (100, 5, 3), (384, 5, 3), (384, 3, 5), (384, 4, 1), (384, 18, 20), (384, 20, 18)],
+    [
+        *[(0, 5, 3), (0, 3, 5), (1, 5, 3), (100, 5, 3), (384, 5, 3), (384, 3, 5), (384, 4, 1), (384, 18, 20)],
+        *[(384, 20, 18), (256, 130, 128)],  # the last kernel is too large for blocks
+    ],
 )
 def test_derivatives_are_those_of_the_product(rows, depth, size):
     shapes = 2 * [(rows, depth), (depth, size), (size,)]

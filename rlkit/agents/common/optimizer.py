@@ -18,6 +18,8 @@ from rlkit import _cpu, _mesh
 from rlkit.ops.schedules import schedule
 from rlkit.types import Array, PyTree, Scalar
 
+_SMALL = 128 * 128  # numbers of a leaf
+
 
 class Optimizer(NamedTuple):
     """The traced scalars of a step. It is made inside the trace, so that each may be swept."""
@@ -51,21 +53,19 @@ class Optimizer(NamedTuple):
         share = jnp.clip(jnp.asarray(learned).astype(jnp.float32) / jnp.maximum(hyper.warmup_steps, 1.0), 0.0, 1.0)
         return rate * jnp.where(hyper.warmup_steps > 0, share, 1.0)
 
-    def transformation(self, learning_rate: Scalar) -> optax.GradientTransformation:
-        """The optimizer of a vector of parameters; `learning_rate` is a scalar or a vector."""
-        adam = optax.scale_by_adam(eps=self.eps)  # type: ignore[arg-type]
+    def transformation(self) -> optax.GradientTransformation:
+        """The transformation of gradients to updates that are yet to be multiplied by the learning rate."""
         steps = {
-            "adam": (adam,),
-            "adamw": (adam, optax.add_decayed_weights(self.weight_decay)),  # type: ignore[arg-type]
+            "adam": (optax.scale_by_adam(eps=self.eps),),  # type: ignore[arg-type]
             "rmsprop": (optax.scale_by_rms(decay=0.99, eps=self.eps, eps_in_sqrt=False),),  # type: ignore[arg-type]
             "sgd": (),
         }
-        clip, descend = optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_learning_rate(learning_rate)
-        return optax.chain(clip, *steps[self.kind], descend)
+        steps["adamw"] = (*steps["adam"], optax.add_decayed_weights(self.weight_decay))  # type: ignore[arg-type]
+        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), *steps[self.kind])  # type: ignore[arg-type]
 
     def init(self, params: PyTree) -> PyTree:
-        """The optimizer's state: moments of all parameters as one vector."""
-        return self.transformation(0.0).init(ravel_pytree(params)[0])
+        """The optimizer's state, whose moments are those of `_join_small(params)`."""
+        return self.transformation().init(_join_small(params)[0])
 
     def step(
         self, params: PyTree, opt_state: PyTree, grads: PyTree, skip: Array | None = None
@@ -74,32 +74,48 @@ class Optimizer(NamedTuple):
 
         Where `skip` [] bool is true, neither changes.
         """
-        flat, unravel = ravel_pytree(grads)  # Adam on one vector: a few operations, and not a few for every weight
+        joined, restore = _join_small(grads)
+        decayed = _join_small(jax.tree.map(_decayed, params))[0] if self.kind == "adamw" else None
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
-            transformation = self.transformation(self._rates(params))
-            updates, moved = transformation.update(flat, opt_state, self._decayed(params))
+            updates, moved = self.transformation().update(joined, opt_state, decayed)
+        updates = jax.tree.map(lambda rate, update: -rate * update, self._rates(params, updates), updates)
         if skip is not None:
-            updates = jnp.where(skip, 0.0, jnp.asarray(updates))
+            updates = jax.tree.map(lambda update: jnp.where(skip, 0.0, update), updates)
             moved = jax.tree.map(lambda new, old: jnp.where(skip, old, new), moved, opt_state)
-        updates = unravel(jnp.asarray(updates))
-        params = _cpu.sequence(lambda update, x: (x + update).astype(x.dtype), updates, params, side_by_side=4)
-        return params, moved, optax.tree.norm(flat)
+        params = _cpu.sequence(lambda update, x: (x + update).astype(x.dtype), restore(updates), params, side_by_side=4)
+        return params, moved, optax.tree.norm(joined)
 
-    def _rates(self, params: PyTree) -> Scalar:
-        """The learning rate, or a vector of those of all parameters."""
+    def _rates(self, params: PyTree, updates: list[Array]) -> list[Scalar]:
+        """The learning rates of the updates, each [] or of the update's shape."""
         if not isinstance(self.learning_rate, Mapping):
-            return self.learning_rate
+            return [self.learning_rate] * len(updates)
         rates = {
             name: jax.tree.map(lambda x, rate=self.learning_rate[name]: jnp.broadcast_to(rate, x.shape), part)
             for name, part in params.items()
         }
-        return ravel_pytree(rates)[0]
+        return _join_small(rates)[0]
 
-    def _decayed(self, params: PyTree) -> Array | None:
-        """The weights that decay among the parameters as one vector: matrices, but no biases and no scalars."""
-        if self.kind != "adamw":
-            return None
-        return ravel_pytree(jax.tree.map(lambda x: x if x.ndim > 1 else jnp.zeros_like(x), params))[0]
+
+def _join_small(tree: PyTree) -> tuple[list[Array], Callable[[list[Array]], PyTree]]:
+    """The small leaves of a tree as one vector, and each large leaf [...] as it is; with the inverse.
+
+    Small leaves together take a few operations, and not a few for each; to copy a large one takes longer than that
+    (benchmarks/agents/NOTES.md).
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    is_small = [leaf.size <= _SMALL for leaf in leaves]
+    vector, unravel = ravel_pytree([leaf for leaf, small in zip(leaves, is_small, strict=True) if small])
+
+    def restore(joined: list[Array]) -> PyTree:
+        small_leaves, large_leaves = iter(unravel(joined[0])), iter(joined[1:])
+        return structure.unflatten([next(small_leaves if small else large_leaves) for small in is_small])
+
+    return [vector, *(leaf for leaf, small in zip(leaves, is_small, strict=True) if not small)], restore
+
+
+def _decayed(x: Array) -> Array:
+    """A parameter where it decays: a matrix, but no bias and no scalar."""
+    return x if x.ndim > 1 else jnp.zeros_like(x)
 
 
 def mean_gradient(loss: Callable[..., tuple[Array, Any]], static: Any, params: PyTree, *arguments: Any) -> Any:
