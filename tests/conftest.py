@@ -1,8 +1,8 @@
 """Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors.
 
 Tests run on all cores that this process may use. Most of their time is compilation, so the processes of a session share
-a folder of compiled programs, and most tests compile without most optimizations. Tests marked `optimized` or
-`thorough` are compiled as users' programs are, and so is all that a test starts in another process (the command line,
+a folder of compiled programs, and most tests compile without most optimizations. Tests marked `optimized`, `thorough`
+or `slow` are compiled as users' programs are, and so is all that a test starts in another process (the command line,
 notebooks, workers of environments).
 """
 
@@ -30,6 +30,8 @@ def set_if_known(name: str, value: Any) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == "thorough":
+        config.option.markexpr = "thorough and not slow"  # a slow test of a file that is thorough
     gc.set_threshold(100_000, 20, 100)  # traced programs are many objects, of which few are ever garbage
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -54,7 +56,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def is_optimized(item: pytest.Item) -> bool:
-    return any(map(item.get_closest_marker, ("optimized", "thorough")))
+    return any(map(item.get_closest_marker, ("optimized", "thorough", "slow")))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

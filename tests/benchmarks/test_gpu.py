@@ -33,6 +33,7 @@ def gpu():
             del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_parts_run_and_agree(tmp_path):
     environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}

@@ -41,11 +41,14 @@ def test_every_agent_has_examples():
 
 
 def params():
-    """The first example of some agents, and in the thorough tier all examples of all, compiled as users compile."""
-    for name in ("ppo", "dqn"):
-        yield pytest.param(cases(name)[0], id=name)
-    for name, env_name, settings in CASES:
-        yield pytest.param((name, env_name, settings), id=f"{name}-{env_name}-optimized", marks=pytest.mark.thorough)
+    """The first example of two agents; compiled as users compile, their others and the first of each other agent."""
+    for name in agents.names():
+        first, *others = cases(name)
+        in_heart = name in ("ppo", "dqn")
+        yield pytest.param(first, id=name, marks=() if in_heart else pytest.mark.thorough)
+        for case in others:
+            mark = pytest.mark.thorough if in_heart else pytest.mark.slow
+            yield pytest.param(case, id=f"{name}-{case[1]}", marks=mark)
 
 
 @pytest.fixture(scope="module", params=params())

@@ -9,6 +9,7 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+LONG = ("03_off_policy", "05_sweeps_and_populations")  # minutes of training
 by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -16,8 +17,13 @@ def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
-@pytest.mark.thorough
-@by_name
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in LONG else pytest.mark.thorough)
+        for path in NOTEBOOKS
+    ],
+)
 def test_runs(path, tmp_path, monkeypatch):
     for variable in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable.lower()))

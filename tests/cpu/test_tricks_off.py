@@ -90,21 +90,3 @@ def test_updates_agree(name, without_tricks):
     *numbers, key = train(name)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), numbers, plain)
     np.testing.assert_array_equal(key, plain_key)
-
-
-TRACES = {
-    "ppo": ("key<str>", "after", "name=_product", "name=_log_prob", "name=_actions_first"),
-    "dqn": ("key<str>", "after", "name=_product", "materialize"),
-}  # of the tricks, in the text of a program
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_programs_are_plain(name, without_tricks):
-    def program():
-        (init, step), hyper = pair(name)
-        return str(jax.make_jaxpr(lambda key: step(init(hyper, key)))(jax.random.key(0)))
-
-    plain, tricks = without_tricks(program), program()
-    for trace in TRACES[name]:
-        assert trace not in plain
-        assert trace in tricks

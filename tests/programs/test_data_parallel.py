@@ -15,31 +15,24 @@ from rlkit.agents import dqn, ppo
 from rlkit.types import ConfigError
 
 SUPPORT = Path(__file__).parents[1] / "support" / "programs"
-PROGRAMS = {
-    "data_parallel_runs.py": (
-        "whole_ppo",
-        "whole_recurrent_ppo",
-        "whole_pqn",
-        "seeds",
-        "warm_up",
-        "learning",
-        "more_learning",
-    ),
-    "data_parallel_steps.py": (
-        "gradient_step_of_dqn",
-        "gradient_step_of_sac",
-        "gradient_step_of_td3_bc",
-        "gradient_step_of_r2d2",
-        "gradient_steps_with_noise",
-        "keys",
-        "priorities",
-        "statistics",
-    ),
+RUNS, STEPS = "data_parallel_runs.py", "data_parallel_steps.py"
+THOROUGH = {
+    RUNS: ("whole_ppo", "seeds", "learning"),
+    STEPS: ("gradient_step_of_dqn", "gradient_steps_with_noise", "keys", "priorities", "statistics"),
 }
+SLOW = {
+    RUNS: ("whole_recurrent_ppo", "whole_pqn", "warm_up", "more_learning"),
+    STEPS: ("gradient_step_of_sac", "gradient_step_of_td3_bc", "gradient_step_of_r2d2"),
+}
+PROGRAMS = [
+    pytest.param(file, name, marks=mark)
+    for mark, files in ((pytest.mark.thorough, THOROUGH), (pytest.mark.slow, SLOW))
+    for file, names in files.items()
+    for name in names
+]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("file", "program"), [(file, name) for file, names in PROGRAMS.items() for name in names])
+@pytest.mark.parametrize(("file", "program"), PROGRAMS)
 def test_devices_together_compute_what_one_does(file, program):
     command = [sys.executable, str(SUPPORT / file), program]
     done = subprocess.run(

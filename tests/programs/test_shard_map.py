@@ -10,15 +10,15 @@ import pytest
 
 from rlkit._mesh import vary_like
 
-pytestmark = pytest.mark.thorough
 PROGRAMS = Path(__file__).parents[1] / "support" / "sharded.py"
+THOROUGH = ("permutations", "structures", "primitives", "buffers", "agents")
+SLOW = ("slice_buffers", "more_buffers")
 
 
-NAMES = ("structures", "primitives", "buffers", "slice_buffers", "more_slice_buffers", "agents")
-THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in NAMES]
-
-
-@pytest.mark.parametrize("programs", ["permutations", *THOROUGH])
+@pytest.mark.parametrize(
+    "programs",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.thorough) for name in THOROUGH + SLOW],
+)
 def test_sharded_seeds_are_those_of_vmap(programs):
     command = [sys.executable, str(PROGRAMS), programs]
     done = subprocess.run(

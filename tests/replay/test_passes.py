@@ -21,7 +21,7 @@ BY_SLICE = [kind for kind in KINDS if "by episode" not in kind]
 FEW = ["uniform", "prioritized windows, obs once", "slices, obs once, few final obs", "prioritized padded slices"]
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in FEW else pytest.mark.thorough) for k in BY_SLICE])
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in FEW else pytest.mark.slow) for k in BY_SLICE])
 def test_a_pass_visits_each_item_once(kind):
     harness = Harness(*KINDS[kind])
     buffer = harness.buffer
@@ -66,7 +66,7 @@ def test_a_pass_by_episode_is_refused():
         buffer.batch_of_pass(buffer.add(buffer.init(ONE, 1), steps(4)), KEY, 0)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in FEW else pytest.mark.thorough) for k in KINDS])
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in FEW else pytest.mark.slow) for k in KINDS])
 def test_a_cleared_buffer_is_an_empty_one(kind):
     harness = Harness(*KINDS[kind])
     for num_steps in (R, 3):

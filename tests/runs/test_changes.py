@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -27,10 +29,16 @@ def _compiled_once(tmp_path_factory):
         yield
 
 
-@pytest.fixture
-def finished(tmp_path):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     """A finished run of ten updates, whose learning rate ended at zero."""
-    return loop.train(SCHEDULED, out=tmp_path / "run", show=False)
+    return loop.train(SCHEDULED, out=tmp_path_factory.mktemp("runs") / "run", show=False)
+
+
+@pytest.fixture
+def finished(trained, tmp_path):
+    """A copy of the run, which a test may change."""
+    return trained._replace(run=Path(shutil.copytree(trained.run, tmp_path / "run")))
 
 
 def steps_of(run):

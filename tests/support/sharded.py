@@ -27,8 +27,6 @@ def buffers():
     """Add, sample, update, a pass and clear, in a loop, on states made inside and outside of it."""
     kinds = {
         "uniform": replay.uniform(64, 8),
-        "uniform windows": replay.uniform(64, 8, length=3, **ONCE),
-        "prioritized": replay.prioritized(2048, 8),
         "prioritized windows": replay.prioritized(2048, 8, length=3, **ONCE),
     }
     return {name: buffer_program(name, buffer) for name, buffer in kinds.items()}
@@ -44,9 +42,11 @@ def slice_buffers():
     return {name: buffer_program(name, buffer) for name, buffer in kinds.items()}
 
 
-def more_slice_buffers():
-    """The same of slices by priority, and across ends of episodes."""
+def more_buffers():
+    """The same of slices by priority and across ends of episodes, of windows, and of single steps by priority."""
     kinds = {
+        "uniform windows": replay.uniform(64, 8, length=3, **ONCE),
+        "prioritized": replay.prioritized(2048, 8),
         "slices by priority": replay.slices(2048, 8, 3, prioritized=True),
         "slices across ends": replay.slices(64, 8, 3, cross_episodes=True),
     }

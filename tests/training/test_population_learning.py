@@ -79,7 +79,7 @@ def test_a_population_of_an_off_policy_agent_keeps_its_buffers():
     assert np.isfinite(metrics["loss"]).all(), copies
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_learning_rates_that_are_bad_recover():
     """PPO on CartPole-v1 with learning rates from 1e-6 to 1e-1: the median member learns only where they evolve."""
     env, params = envs.make("CartPole-v1")
