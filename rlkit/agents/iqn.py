@@ -29,7 +29,7 @@ from annotated_types import Interval
 from flax import struct
 from pydantic import Field, model_validator
 
-from rlkit.agents.common import exploration, normalization, off_policy, validation
+from rlkit.agents.common import exploration, normalization, off_policy, user_networks, validation
 from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
@@ -262,7 +262,10 @@ def make(
     if network is None:
         described = config.model_dump(include=set(implicit_quantiles.SETTINGS))
         network = implicit_quantiles.implicit_quantiles(obs_space=obs_space, num_actions=action_space.n, **described)
-    network = validation.as_network(network)
+    else:
+        sizes = np.array([config.num_value_quantiles, action_space.n])
+        fractions = midpoints(config.num_value_quantiles)
+        network = user_networks.checked(network, obs_space, "the quantiles of each action", sizes, fractions)
     static = Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
     return Agent(
         init=partial(init, static),

@@ -13,12 +13,13 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from annotated_types import Interval
 from flax import struct
 from pydantic import Field
 
 from rlkit import _mesh
-from rlkit.agents.common import exploration, minibatches, normalization, q_learning, validation
+from rlkit.agents.common import exploration, minibatches, normalization, q_learning, user_networks, validation
 from rlkit.agents.common.config import Count, MinibatchConfig, TorsoConfig
 from rlkit.agents.common.hyper import (
     EpsilonHyper,
@@ -209,7 +210,9 @@ def make(
         network = q_network.q_network(
             obs_space=obs_space, num_actions=action_space.n, outputs=None, noisy=False, **described
         )
-    static = Static(config, obs_space, action_space, validation.as_network(network), axis_name)
+    else:
+        network = user_networks.checked(network, obs_space, "Q of each action", np.array([action_space.n]))
+    static = Static(config, obs_space, action_space, network, axis_name)
     return Agent(
         init=partial(init, static),
         actor=actor,

@@ -24,7 +24,7 @@ from flax import struct
 from pydantic import Field
 
 from rlkit import _mesh, replay
-from rlkit.agents.common import exploration, normalization, off_policy, validation
+from rlkit.agents.common import exploration, normalization, off_policy, user_networks, validation
 from rlkit.agents.common.config import Count, OffPolicyConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share, as_arrays
 from rlkit.agents.common.normalization import Normalizer, normalize_obs
@@ -272,10 +272,13 @@ def make(
     if network is None:
         described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"}) | {"noisy": False}
         network = q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=None, **described)
+    else:
+        sizes = np.array([action_space.n])
+        network = user_networks.checked(network, obs_space, "Q of each action", sizes, memory="needed")
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)
-    static = Static(config, obs_space, action_space, validation.as_network(network), buffer, axis_name)
+    static = Static(config, obs_space, action_space, network, buffer, axis_name)
     return Agent(
         init=partial(init, static),
         actor=partial(actor, static),

@@ -4,8 +4,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from rlkit.agents.common import action_distributions, exploration, validation
+from rlkit.agents.common import action_distributions, exploration, user_networks, validation
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.networks import actor_critic
 from rlkit.networks.features import action_mask
@@ -92,7 +93,13 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
             **described,
         )
     else:
-        network = validation.as_network(network, gsde=config.gsde, recurrent=config.recurrent)
+        size = np.array([action_distributions.policy_size(action_space)])
+        form, sizes = (
+            ("((loc, log_std), value)", (size, size)) if isinstance(action_space, Box) else ("(logits, value)", size)
+        )
+        described = {"gsde": config.gsde, "recurrent": config.recurrent}
+        sizes = (sizes, np.array([], int))
+        network = user_networks.checked(network, obs_space, form, sizes, memory="optional", described=described)
     features = config.memory_size if config.recurrent != "none" else sum(config.hidden_sizes[-1:])
     return Policy(obs_space, action_space, network, config.squash, config.gsde, config.gsde_steps, features)
 

@@ -6,8 +6,9 @@ DQN, C51 and QR-DQN use all of it; agents with a network of another interface us
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
-from rlkit.agents.common import exploration, off_policy, validation
+from rlkit.agents.common import exploration, off_policy, user_networks, validation
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.networks import q_network
 from rlkit.spaces import Discrete, Space
@@ -65,7 +66,9 @@ def static(
             obs_space=obs_space, num_actions=action_space.n, outputs=outputs, **{"noisy": False} | described
         )
     else:
-        network = validation.as_network(network, noisy=getattr(config, "noisy", False))
+        sizes = np.array([action_space.n] if outputs is None else [action_space.n, outputs])
+        described = {"noisy": getattr(config, "noisy", False)}
+        network = user_networks.checked(network, obs_space, "the outputs of each action", sizes, described=described)
     return Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
 
 

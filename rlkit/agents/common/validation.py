@@ -5,7 +5,7 @@ from typing import Any
 from rlkit import agents
 from rlkit.networks.features import image_shape
 from rlkit.spaces import Box, Space
-from rlkit.types import ConfigError, Network
+from rlkit.types import ConfigError
 
 
 def check_action_space(agent: str, space: Space, *, supported: bool, needed: str) -> None:
@@ -49,24 +49,6 @@ def check_gsde(config: Any) -> None:
     """Raise a ConfigError where state-dependent exploration has no layer of features to depend on."""
     if config.gsde and getattr(config, "recurrent", "none") == "none" and not config.hidden_sizes:
         raise ConfigError("gsde=True needs a hidden layer whose features it uses; set hidden_sizes, e.g. (64, 64)")
-
-
-def as_network(network: Any, **described: Any) -> Network:
-    """A user's network as a `Network`: a `Network`, a pair of functions, or an object with `init` and `apply`.
-
-    Raises:
-      ConfigError: one of the `described` settings is on, which only a network made from the Config can follow.
-    """
-    for field, value in described.items():
-        if value not in (False, "none"):
-            raise ConfigError(
-                f"{field}={value!r} needs the network that Config describes; leave it out with a network of your own"
-            )
-    if isinstance(network, Network):
-        return network
-    if isinstance(network, tuple):
-        return Network(*network)
-    return Network(network.init, network.apply, getattr(network, "memory", ()))
 
 
 def smallest_side(shape: tuple[int, ...], layers: int) -> int:
