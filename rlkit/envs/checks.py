@@ -11,19 +11,19 @@ from rlkit.names import ACTION_MASK
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
 from rlkit.types import ConfigError, Env, Key, PyTree
 
-_ENVS, _STEPS = 4, 16
+_ENVS, _STEPS = 4, 32
 _TOLERANCE = 1e-5  # relative to the range between the bounds, for rounding errors
 
 
 def check(env: Env, params: Any, key: Key, *, name: str | None = None) -> None:
     """Check that an environment keeps the contract of `rlkit.types.Env`: spaces, shapes, dtypes, then values.
 
-    Shapes, dtypes and structures are checked without compiling anything, values in 16 random steps of 4 environments,
-    whose actions are legal.
+    Shapes, dtypes and structures are checked without compiling anything, values in 32 random steps of 4 environments,
+    whose actions are legal. An environment in which an episode ends within them must have reset itself.
 
     Args:
       env, params: as returned by `rlkit.envs.make`.
-      key: for the resets and the actions of the 16 steps.
+      key: for the resets and the actions of the 32 steps.
       name: of the environment in errors; its own `name` by default.
 
     Raises:
@@ -77,20 +77,22 @@ def _check_observation(name: str, field: str, space: Space, value: PyTree) -> No
 def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space) -> None:
     def play(key: jax.Array) -> Any:
         reset_key, play_key = jax.random.split(key)
-        obs, state = env.reset(reset_key, params)
+        start = obs, state = env.reset(reset_key, params)
 
         def step(carry: Any, key: jax.Array) -> Any:
             action_key, step_key = jax.random.split(key)
             action = _legal_action(name, action_space, action_key, carry[0])
             obs, state, reward, terminated, truncated, info = env.step(step_key, carry[1], action, params)
-            return (obs, state), (obs, info["final_observation"], reward, terminated | truncated)
+            after = obs, state
+            started = _at_start(start, carry, after)
+            return after, (obs, info["final_observation"], reward, terminated | truncated, started)
 
         return obs, jax.lax.scan(step, (obs, state), jax.random.split(play_key, _STEPS))[1]
 
     keys = jax.random.split(key, _ENVS)
     # Without optimization this compiles in a third of the time, and it runs only once.
     played = jax.jit(jax.vmap(play)).lower(keys).compile({"xla_backend_optimization_level": "0"})(keys)
-    first, (obs, final, reward, done) = jax.device_get(played)
+    first, (obs, final, reward, done, started) = jax.device_get(played)
     for field, value in (("obs of reset", first), ("obs of step", obs), ("final_observation", final)):
         check_bounds(name, field, obs_space, value)
     if not np.isfinite(reward).all():
@@ -98,14 +100,79 @@ def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, 
     for x, y in zip(jax.tree.leaves(obs), jax.tree.leaves(final), strict=True):
         if not np.array_equal(x[~done], y[~done]):
             _fail(name, "final_observation", "the same as obs wherever the episode goes on", "another value")
+    _check_mask(name, "obs of reset", action_space, first)
+    _check_mask(name, "obs of step", action_space, obs)
+    _check_reset(name, first, obs, final, done, started)
+
+
+def _at_start(start: PyTree, before: PyTree, after: PyTree) -> jax.Array:
+    """[] bool, True where a step has set a leaf back to its value in `start`, or all are as they were there."""
+    leaves = zip(*map(jax.tree.leaves, (start, before, after)), strict=True)
+    pairs = [
+        (jnp.array_equal(c, a), jnp.array_equal(b, a))
+        for a, b, c in leaves
+        if not jnp.issubdtype(jnp.asarray(a).dtype, jax.dtypes.prng_key)
+    ]
+    equal, unmoved = (jnp.array(flags, bool) for flags in zip(*pairs, strict=True))
+    return jnp.any(equal & ~unmoved) | jnp.all(equal)
+
+
+def _check_mask(name: str, field: str, space: Space, obs: PyTree) -> None:
+    """Raise ConfigError where an observation [..., ] that is acted on permits no action."""
+    mask = _action_mask(obs)
+    if mask is None or not isinstance(space, Discrete | MultiDiscrete):
+        return
+    for part in np.split(np.asarray(mask, bool), np.cumsum(_numbers(space))[:-1], axis=-1):
+        if not part.any(-1).all():
+            _fail(name, f"{field}[{ACTION_MASK!r}]", "a legal action in every observation that is acted on", "none")
+
+
+def _check_reset(name: str, first: PyTree, obs: PyTree, final: PyTree, done: np.ndarray, started: np.ndarray) -> None:
+    """Raise ConfigError where no environment began a new episode after the end of its first one.
+
+    Such an environment returns the observation that ended the episode, and its state goes on. One whose observations
+    are all alike, and whose episodes have one step, cannot be told from a correct one.
+
+    Args:
+      name: of the environment.
+      first: [E, ...] observations of resets.
+      obs, final: [E, T, ...] observations of steps, and those before a reset.
+      done, started: [E, T] bool, ends of episodes, and `_at_start` of the steps.
+    """
+    ended = np.flatnonzero(done.any(1))
+    rows = list(zip(ended.tolist(), done[ended].argmax(1).tolist(), strict=True))  # of the first ends
+
+    def same(x: PyTree, y: PyTree) -> bool:
+        return all(map(np.array_equal, jax.tree.leaves(x), jax.tree.leaves(y)))
+
+    def pick(tree: PyTree, *index: int) -> PyTree:
+        return jax.tree.map(lambda x: x[index], tree)
+
+    for env, step in rows:
+        now = pick(obs, env, step)
+        of_reset = step == 0 and any(same(now, pick(first, other)) for other in range(_ENVS))
+        if not same(now, pick(final, env, step)) or started[env, step] or of_reset:
+            return
+    if rows:
+        _fail(name, "step", "the observation and state of a new episode where one ended", "those of its end")
+
+
+def _action_mask(obs: PyTree) -> Any:
+    """The mask in an observation; None where there is none."""
+    return obs.get(ACTION_MASK) if isinstance(obs, dict) else None
+
+
+def _numbers(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
+    """The number of actions of each part of an action."""
+    return (space.n,) if isinstance(space, Discrete) else tuple(space.nvec)
 
 
 def _legal_action(name: str, space: Space, key: Key, obs: PyTree) -> PyTree:
     """Draw a random action, a legal one where the observation has a mask; any where the mask permits none."""
-    if not (isinstance(obs, dict) and ACTION_MASK in obs and isinstance(space, Discrete | MultiDiscrete)):
+    mask = _action_mask(obs)
+    if mask is None or not isinstance(space, Discrete | MultiDiscrete):
         return space.sample(key)
-    nvec = (space.n,) if isinstance(space, Discrete) else space.nvec
-    mask = obs[ACTION_MASK]
+    nvec = _numbers(space)
     if mask.shape != (sum(nvec),):
         _fail(name, f"obs[{ACTION_MASK!r}]", f"one entry for each action, {[sum(nvec)]}", list(mask.shape))
     # The largest of independent random numbers is any legal action with the same probability.

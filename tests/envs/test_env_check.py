@@ -168,6 +168,77 @@ def test_bounds_within_dictionaries_are_named():
         envs.check(Nested(), (), KEY)
 
 
+class Endless(Good):
+    """Never resets itself; `obs` and `end` choose what it shows of that."""
+
+    def __init__(self, obs=Good.obs, length=3):
+        self.shown, self.length = obs, length
+
+    def obs(self, state):
+        return self.shown(self, state)
+
+    def step(self, key, state, action, params):
+        state = {"time": state["time"] + 1, "x": state["x"]}
+        obs, done = self.obs(state), state["time"] >= self.length
+        return obs, state, jnp.float32(1), done, jnp.zeros((), bool), {"final_observation": obs}
+
+    def observation_space(self, params):
+        return Box(0, jnp.inf, (2,))
+
+
+def constant(self, state):
+    return jnp.ones(2)
+
+
+@pytest.mark.parametrize("env", [Endless(), Endless(constant), Endless(length=1), Endless(length=30)])
+def test_an_environment_that_never_resets_itself_is_found(env):
+    with pytest.raises(ConfigError, match="step: expected the observation and state of a new episode where one ended"):
+        envs.check(env, (), KEY)
+
+
+def test_environments_whose_observations_do_not_change_at_a_reset_pass():
+    class Bandit(Good):
+        """Episodes of one step, without a clock."""
+
+        def reset(self, key, params):
+            return jnp.zeros(2), {"key": key}
+
+        def step(self, key, state, action, params):
+            obs, done = jnp.zeros(2), jnp.ones((), bool)
+            return obs, {"key": key}, jnp.float32(1), done, ~done, {"final_observation": obs}
+
+    class Chance(Bandit):
+        """Episodes that end by chance."""
+
+        def step(self, key, state, action, params):
+            obs, state, reward, _, truncated, info = super().step(key, state, action, params)
+            return obs, state, reward, jax.random.bernoulli(key, 0.2), truncated, info
+
+    for env in (observing(lambda obs, state: jnp.ones(2)), Bandit(), Chance()):
+        envs.check(env, (), KEY)
+
+
+@pytest.mark.parametrize("space", [Discrete(5), MultiDiscrete((2, 3))])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_mask_without_a_legal_action_is_found(space, late):
+    """In a MultiDiscrete space each part needs a legal action of its own."""
+    legal = jnp.array([False, False, True, True, True]) & isinstance(space, MultiDiscrete)
+
+    class Masked(Good):
+        def obs(self, state):
+            return {"action_mask": legal | (late & (state["time"] < 2)), "obs": super().obs(state)}
+
+        def observation_space(self, params):
+            return Dict({"action_mask": Box(False, True, (5,), np.bool_), "obs": super().observation_space(params)})
+
+        def action_space(self, params):
+            return space
+
+    where = "obs of step" if late else "obs of reset"
+    with pytest.raises(ConfigError, match=rf"{where}\['action_mask'\]: expected a legal action in every .* got none"):
+        envs.check(Masked(), (), KEY)
+
+
 @pytest.mark.parametrize("space", [Discrete(5), MultiDiscrete((2, 3))])
 def test_the_actions_of_the_check_are_legal(space):
     """An illegal action gives a reward that is not finite, which the check reports."""

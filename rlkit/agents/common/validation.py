@@ -1,15 +1,22 @@
 """Rules that several agents share, each with an error that names the field, the value, the rule and a remedy."""
 
+import math
 from typing import Any
 
+import jax
+import numpy as np
+
 from rlkit import agents
+from rlkit.names import ACTION_MASK
 from rlkit.networks.features import image_shape
-from rlkit.spaces import Box, Space
+from rlkit.spaces import Box, Space, shape_of
 from rlkit.types import ConfigError
 
 
 def check_action_space(agent: str, space: Space, *, supported: bool, needed: str) -> None:
     """Raise a ConfigError that names the agents for an action space, unless it is `supported`.
+
+    Bounds whose difference is not a float are refused as well: actions are scaled by it.
 
     Args:
       agent: the agent's name.
@@ -18,6 +25,7 @@ def check_action_space(agent: str, space: Space, *, supported: bool, needed: str
       needed: the action spaces that the agent supports, in words.
     """
     if supported:
+        _check_range(space)
         return
     others = agents.supporting(space)
     remedy = (
@@ -28,6 +36,19 @@ def check_action_space(agent: str, space: Space, *, supported: bool, needed: str
     raise ConfigError(f"agent={agent!r} needs {needed}, and this one is {space}; {remedy}")
 
 
+def _check_range(space: Space) -> None:
+    """Raise a ConfigError where the finite bounds of a Box are so far apart that their difference overflows."""
+    if not isinstance(space, Box) or not space.bounded:
+        return
+    with np.errstate(over="ignore"):
+        width = space.high - space.low
+    if not np.isfinite(width).all():
+        raise ConfigError(
+            f"action space {space} must have bounds whose difference is a finite {space.dtype.name}; use bounds within "
+            f"+-{np.finfo(space.dtype).max / 2:.2g}, or infinite ones"
+        )
+
+
 def check_box(field: str, space: Space, *, bounded: bool) -> None:
     """Raise a ConfigError unless the action space is a Box, and one with finite bounds where `bounded` is set."""
     if not isinstance(space, Box) or (bounded and not space.bounded):
@@ -36,7 +57,12 @@ def check_box(field: str, space: Space, *, bounded: bool) -> None:
 
 
 def check_torso(config: Any, obs_space: Space) -> None:
-    """Raise a ConfigError where the observation does not fit the torso that an agent's Config describes."""
+    """Raise a ConfigError where an observation is empty, or does not fit the torso that an agent's Config describes."""
+    obs = shape_of(obs_space)
+    if not any(math.prod(x.shape) for x in jax.tree.leaves({**obs, ACTION_MASK: ()} if isinstance(obs, dict) else obs)):
+        raise ConfigError(
+            f"observations must have numbers to act on, and these have none: {obs_space}; give e.g. a constant 0"
+        )
     shape = image_shape(obs_space)
     if config.torso == "conv" and shape is None:
         raise ConfigError(f"torso='conv' needs observations of one image [H, W, C], and this is {obs_space}; use 'mlp'")
