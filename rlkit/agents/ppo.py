@@ -61,6 +61,8 @@ class Config(MinibatchConfig, GaussianPolicyConfig, TorsoConfig):
 class Hyper(OptimizerHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off, but for `clip_eps_high`."""
 
+    start_values = ("kl_coef",)
+
     gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
     gae_lambda: Annotated[Scalar, Interval(ge=0.0, le=1.0)] = 0.95
     clip_eps: Annotated[Scalar, Interval(gt=0.0)] = 0.2

@@ -46,6 +46,8 @@ class Config(GaussianPolicyConfig, QCriticConfig):
 class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
+    start_values = ("temperature",)
+
     temperature: Annotated[FinitePositive, "weight of the entropy at the start"] = 1.0
     temperature_learning_rate: Annotated[Scalar, Interval(ge=0.0), "infinity: learning_rate"] = jnp.inf
     target_entropy: Annotated[

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlkit import agents
 from rlkit.runs import files
-from rlkit.runs.config import strict_yaml
+from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
@@ -63,6 +63,7 @@ class Changes(NamedTuple):
 
     before: dict[str, Any]  # as YAML has them
     now: dict[str, Any]
+    follow_run: bool = False  # True where schedules end with the run, as schedule_steps is not given
 
     def __bool__(self) -> bool:
         return bool(self.now)
@@ -71,7 +72,7 @@ class Changes(NamedTuple):
         """Return a line of text for each key."""
         values = {key: (_text(self.before[key]), _text(self.now[key])) for key in self.now}
         lines = [f"{key}: {before} -> {now} from step {step:,} on" for key, (before, now) in values.items()]
-        if "total_steps" in self.now and "schedule_steps" not in self.now:
+        if "total_steps" in self.now and self.follow_run and "schedule_steps" not in self.now:
             lines.append(f"schedules that end with the run now end at step {self.now['total_steps']:,}")
         return lines
 
@@ -91,6 +92,7 @@ def find(extra: Mapping[str, Any], config: RunConfig, run: Path) -> Changes:
     if stored is None:  # written by a version that did not record it
         return Changes({}, {})
     values = strict_yaml.parse(config.resolved())
+    follow_run = "schedule_steps" not in values
     fields = schema(config.run.agent).fields
     # A key that the file lacks has its default, except schedule_steps: it is left out where it ends with the run.
     for key in fields.keys() - {"schedule_steps"}:
@@ -106,12 +108,33 @@ def find(extra: Mapping[str, Any], config: RunConfig, run: Path) -> Changes:
                 f"{key}={show_value(values[key])} must stay {_text(stored.get(key))} in run={str(run)!r}, which has "
                 f"begun; start another run with it: rlkit train CONFIG --init-from {run}"
             )
-    return Changes({key: stored.get(key) for key in changed}, {key: values[key] for key in changed})
+    return Changes({key: stored.get(key) for key in changed}, {key: values[key] for key in changed}, follow_run)
 
 
 def may_change(key: str, agent: str) -> bool:
     """Return True for a key of an agent's configs that may change after the run has begun."""
-    return RUN_KEYS[key] if key in RUN_KEYS else key in schema(agent).models[2].model_fields
+    if key in RUN_KEYS:
+        return RUN_KEYS[key]
+    return key in schema(agent).models[2].model_fields and key not in agents.get(agent).Hyper.start_values
+
+
+def effective(changes: Changes, config: RunConfig, step: int, run: Path) -> Changes:
+    """Return the changes that hold from `step` on: none where no step follows.
+
+    What is evaluated at the end of the run follows the present config in any case.
+
+    Raises:
+      ConfigError: no step follows, and a key has changed that matters to training alone.
+    """
+    if step < config.num_updates * config.steps_per_update:
+        return changes
+    for key, value in changes.now.items():
+        if key not in RUN_KEYS or key in population.KEYS:
+            raise ConfigError(
+                f"{key}={_text(value)} would change nothing in run={str(run)!r}, which has ended at step {step}; add "
+                f"--total_steps {2 * step} to make it longer, or set {key} back to {_text(changes.before[key])}"
+            )
+    return Changes({}, {})
 
 
 def apply(state: PyTree, config: RunConfig, changes: Changes, step: int) -> PyTree:

@@ -88,7 +88,8 @@ def resume(
     """Continue a run from its newest whole checkpoint, as if it had never stopped, or with some of its keys changed.
 
     A greater `total_steps` makes a run longer, also one that has ended; schedules that end with the run then end later.
-    The keys of the agent's `Hyper` change from the checkpoint on. What changed at which step is in the run's
+    The keys of the agent's `Hyper` change from the checkpoint on, except those that set a start value alone. Nothing is
+    rewritten where no step follows. What changed at which step is in the run's
     changes.json. Keys that shape the program cannot change. All this holds for an edited config.yaml as well.
 
     The state of an environment outside of JAX cannot be stored: there, new episodes begin.
@@ -101,8 +102,8 @@ def resume(
         names it.
 
     Raises:
-      ConfigError: there is no such run, no checkpoint that fits its config, a key has changed that must not, or another
-        process trains the run.
+      ConfigError: there is no such run, no checkpoint that fits its config, a key has changed that must not, or without
+        an effect as the run has ended, or another process trains the run.
       NonFiniteError, HostError: as for `train`.
     """
     path = run_directory.existing(run)
@@ -128,6 +129,7 @@ def resume(
             checkpoint.clean(path)
             changed = changes.find(extra, config, path)
             state = changes.apply(state, config, changed, step)
+            changed = changes.effective(changed, config, step, path)
             constants = {"config": config.resolved(), "changes": changes.history(extra, changed, step)}
             if changed:
                 changes.write(path, constants["changes"])

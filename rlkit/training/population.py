@@ -145,9 +145,9 @@ def inherit(
     """Make each member whose parent is another one a copy of it, with other random numbers.
 
     Parameters, target networks, the optimizer's state, statistics and all of Hyper are copied. Each member keeps its
-    key, its environments with their episodes and their policy memory, and its replay buffer, except where the arguments
-    say so. The keys of copies are changed, also those within the agent's state and within copied environments: only
-    typed keys, as jax.random.key makes them, can be found there.
+    key, its environments with their episodes, returns so far and policy memory, and its replay buffer, except where the
+    arguments say so. The keys of copies are changed, also those within the agent's state and within copied
+    environments: only typed keys, as jax.random.key makes them, can be found there.
 
     Args:
       state: TrainState with leaves [P, ...].
@@ -184,6 +184,9 @@ def inherit(
         agent = learned.replace(replay=copy(agent.replay, copy_replay))
     else:
         agent = copy(agent, True)
+    if hasattr(getattr(agent, "normalizer", None), "running_return"):  # of the environments' episodes
+        returns = copy(state.agent.normalizer.running_return, copy_envs)
+        agent = agent.replace(normalizer=agent.normalizer.replace(running_return=returns))
     return state.replace(agent=agent, envs=copy(state.envs, copy_envs), key=with_new_keys(state.key, parent != members))
 
 

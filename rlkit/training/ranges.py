@@ -29,9 +29,15 @@ def check_ranges(hyper: Any, ranges: Ranges) -> dict[str, Range]:
       ranges: by its fields.
 
     Raises:
-      ConfigError: a range has no meaning, or its key is not a field of Hyper.
+      ConfigError: a range has no meaning, or its key is not a field of Hyper that learning reads.
     """
     known = [field.name for field in fields(hyper)]
+    for name in getattr(hyper, "start_values", ()):
+        if name in ranges:
+            raise ConfigError(
+                f"ranges.{name}={ranges[name]!r:.80} must not be given, as {name} sets the start of a value that the "
+                "state keeps, and would change nothing later; leave it out"
+            )
     if not ranges:
         raise ConfigError("ranges={} must name a field of Hyper; try {'learning_rate': (1e-5, 1e-2)}")
     return {name: _check_range(name, ranges[name], known) for name in sorted(ranges)}

@@ -101,7 +101,15 @@ def test_changes_add_up(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("hidden_sizes", [4]), ("num_envs", 8), ("seed", 3), ("env", "Acrobot-v1"), ("num_epochs", 7)]
+    ("key", "value"),
+    [
+        ("hidden_sizes", [4]),
+        ("num_envs", 8),
+        ("seed", 3),
+        ("env", "Acrobot-v1"),
+        ("num_epochs", 7),
+        ("kl_coef", 0.5),  # the state has one of its own
+    ],
 )
 def test_keys_that_shape_the_program_are_refused_by_name(finished, key, value):
     before = {path: path.read_bytes() for path in finished.run.rglob("*") if path.is_file()}
@@ -115,6 +123,30 @@ def test_an_edited_config_is_refused_where_the_policy_is_loaded(finished):
     config.write_text(config.read_text().replace("num_envs: 4", "num_envs: 8"))
     with pytest.raises(ConfigError, match=r"^num_envs=8 must stay 4"):
         rlkit.load(finished.run)
+
+
+def test_a_finished_run_is_rewritten_only_where_steps_follow(finished):
+    """Keys of training are refused then; what is evaluated at the end is not, and config.yaml stays what trained."""
+    before = {path: path.read_bytes() for path in finished.run.rglob("*") if path.is_file()}
+    with pytest.raises(
+        ConfigError, match=r"^gamma=0.5 would change nothing in run=.* ended at step 320; add --total_s"
+    ):
+        loop.resume(finished.run, overrides={"gamma": 0.5}, show=False)
+    assert {path: path.read_bytes() for path in finished.run.rglob("*") if path.is_file()} == before
+    again = loop.resume(finished.run, overrides={"eval_episodes": 3, "total_steps": 319}, show=False)
+    assert again.evaluation["episodes"] == 3
+    assert (finished.run / "config.yaml").read_bytes() == before[finished.run / "config.yaml"]
+    assert not (finished.run / "changes.json").exists()
+
+
+def test_a_schedule_that_was_given_does_not_stretch_with_the_run(tmp_path, capfd):
+    """Also one of as many steps as the run had at first."""
+    first = loop.train({**SCHEDULED, "schedule_steps": 320}, out=tmp_path / "run", show=False)
+    assert "schedule_steps: 320.0" in (first.run / "config.yaml").read_text()
+    longer = loop.resume(first.run, overrides={"total_steps": 640})
+    assert float(longer.state.agent.hyper.schedule_steps) == 320
+    assert "schedules that end with the run" not in capfd.readouterr().err
+    assert last_rate(first.run) == 0
 
 
 def test_a_run_cannot_end_before_the_step_that_it_has_reached(finished):

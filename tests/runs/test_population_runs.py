@@ -180,6 +180,7 @@ def test_a_damaged_record_is_one_line(tmp_path, text):
         ({"env": "gymnasium:CartPole-v1", "env_kwargs": {}}, "population=4 needs an environment in JAX, .*'gymnasium"),
         ({"population": None}, "evolve_every=64 needs a population; add e.g. population: 16"),
         ({"population_ranges": {"gamma": [0.9, 1.1]}}, "population_ranges.gamma=1.1 must be"),
+        ({"population_ranges": {"kl_coef": [0.1, 1.0]}}, "population_ranges.kl_coef=.* the start of a value"),
         ({"population_ranges": {"gama": [0.9, 1.0]}}, "population_ranges.gama=.* did you mean 'gamma'"),
         (
             {"population_ranges": {"weight_decay": [0.0, 1.0]}},

@@ -10,6 +10,7 @@ import pytest
 from flax import struct
 
 from rlkit.agents import dqn, ppo
+from rlkit.agents.common.normalization import Normalizer
 from rlkit.training import TrainState, population
 from rlkit.types import ConfigError
 
@@ -24,6 +25,7 @@ class Learner(struct.PyTreeNode):
     params: dict
     noise_key: jax.Array
     replay: dict
+    normalizer: Normalizer
 
 
 def stacked(size: int, *, same_key: bool = False) -> TrainState:
@@ -31,7 +33,8 @@ def stacked(size: int, *, same_key: bool = False) -> TrainState:
     hyper = population.initial(dqn.Hyper(), jax.random.key(0), size, RANGES)
     keys = jax.vmap(jax.random.key)(jnp.zeros(size, int) if same_key else jnp.arange(size))
     params = {"w": jnp.broadcast_to(ids[:, None, None], (size, 2, 3)), "count": jnp.arange(size)}
-    agent = Learner(hyper, params, keys, {"rows": jnp.broadcast_to(ids[:, None], (size, 5))})
+    returns = Normalizer((), {"mean": ids}, jnp.broadcast_to(ids[:, None], (size, 4)))
+    agent = Learner(hyper, params, keys, {"rows": jnp.broadcast_to(ids[:, None], (size, 5))}, returns)
     env_keys = jax.vmap(lambda key: jax.random.split(key, 4))(keys)
     return TrainState(
         agent, {"time": jnp.broadcast_to(ids[:, None], (size, 4)), "key": env_keys}, keys, jnp.zeros(size)
@@ -119,9 +122,10 @@ def test_copies_have_all_of_the_parent_but_its_keys_and_surroundings(copy_replay
     after = population.inherit(state, jnp.asarray(parent), KEY, copy_replay=copy_replay, copy_envs=copy_envs)
     jax.tree.map(
         lambda old, new: np.testing.assert_array_equal(new, np.asarray(old)[parent]),
-        (state.agent.params, state.agent.hyper),
-        (after.agent.params, after.agent.hyper),
+        (state.agent.params, state.agent.hyper, state.agent.normalizer.returns),
+        (after.agent.params, after.agent.hyper, after.agent.normalizer.returns),
     )
+    np.testing.assert_array_equal(after.agent.normalizer.running_return, after.envs["time"])
     np.testing.assert_array_equal(after.agent.replay["rows"][:, 0], parent if copy_replay else np.arange(5))
     np.testing.assert_array_equal(after.envs["time"][:, 0], parent if copy_envs else np.arange(5))
     np.testing.assert_array_equal(after.step, state.step)

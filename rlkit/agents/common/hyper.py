@@ -21,6 +21,9 @@ FiniteNonNegative = Annotated[Scalar, Interval(ge=0.0, lt=jnp.inf)]
 class OptimizerHyper(struct.PyTreeNode):
     """Traced: float32 scalars of every agent's optimizer and of its schedules. Infinity switches a term off."""
 
+    # Fields that `init` alone reads, as the state has a value of its own that learning changes.
+    start_values = ()
+
     learning_rate: FiniteNonNegative = 3e-4
     learning_rate_end: Annotated[FiniteNonNegative, "after schedule_steps, by learning_rate_schedule"] = 0.0
     warmup_steps: Annotated[

@@ -52,7 +52,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
         agent_config.check_hyper(hyper)
 
     run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper)
-    return RunConfig(run, agent_config, MappingProxyType(hyper), name)
+    return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run="schedule_steps" not in values)
 
 
 def _check(config: RunConfig) -> None:

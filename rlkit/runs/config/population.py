@@ -10,7 +10,7 @@ from rlkit.runs.config.settings import Settings
 from rlkit.training.ranges import check_ranges
 from rlkit.types import ConfigError
 
-_KEYS = ("evolve_every", "population_ranges", "exploit", "explore")
+KEYS = ("evolve_every", "population_ranges", "exploit", "explore")
 _RANGED = ("learning_rate", "actor_learning_rate", "critic_learning_rate", "ent_coef")  # by default, if not 0 or off
 
 
@@ -35,7 +35,7 @@ def resolve(run: Settings, hyper_class: type, hyper: Mapping[str, float], check:
       ConfigError: a key does not go with the others, or a range has no meaning.
     """
     if run.population is None:
-        for key in _KEYS:
+        for key in KEYS:
             if (value := getattr(run, key)) != Settings.model_fields[key].default:
                 raise ConfigError(f"{key}={show_value(value)} needs a population; add e.g. population: 16")
         return run

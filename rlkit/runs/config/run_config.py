@@ -19,6 +19,7 @@ class RunConfig:
     agent: Any  # the agent's Config
     hyper: Mapping[str, float]  # the fields of the agent's Hyper
     name: str = "run"  # the stem of the run directory's name
+    follow_run: bool = False  # True where schedule_steps was not given, and schedules end with the run
 
     @property
     def steps_per_update(self) -> int:
@@ -48,7 +49,7 @@ class RunConfig:
         num_seeds of a population.
         """
         values = self.flat()
-        if values.get("schedule_steps") == values["total_steps"]:
+        if self.follow_run and values.get("schedule_steps") == values["total_steps"]:
             del values["schedule_steps"]
         if values["population"] is not None:
             del values["num_seeds"]  # the same number

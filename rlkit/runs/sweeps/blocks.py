@@ -4,6 +4,7 @@ A block is checkpointed, stopped and continued as a run is, so that a sweep that
 numbers.
 """
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +105,7 @@ def block_config(run: Run, size: int, num_updates: int | None = None) -> RunConf
         "tensorboard": False,
         "wandb": None,
     }
-    return RunConfig(settings.model_copy(update=update), config.agent, config.hyper, config.name)
+    return dataclasses.replace(config, run=settings.model_copy(update=update))
 
 
 def make(config: RunConfig, runs: Runs) -> Program:

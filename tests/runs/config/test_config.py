@@ -179,9 +179,10 @@ def test_whole_floats_are_ints_where_an_int_is_asked_for():
 def test_schedules_that_end_with_the_run_do_so_when_it_is_made_longer(tmp_path):
     (tmp_path / "config.yaml").write_text(parse(SMALL).resolved())
     assert load_config(tmp_path / "config.yaml", {"total_steps": 4096}).hyper["schedule_steps"] == 4096
-    fixed = parse(SMALL | {"schedule_steps": 777})
-    (tmp_path / "config.yaml").write_text(fixed.resolved())
-    assert load_config(tmp_path / "config.yaml", {"total_steps": 4096}).hyper["schedule_steps"] == 777
+    for steps in (777, SMALL["total_steps"]):
+        fixed = parse(SMALL | {"schedule_steps": steps})
+        (tmp_path / "config.yaml").write_text(fixed.resolved())
+        assert load_config(tmp_path / "config.yaml", {"total_steps": 4096}).hyper["schedule_steps"] == steps
 
 
 SCALARS = ["", "x", "é\u202e", "\ud800", "1e-3", "nan", 0, -1, 1, 2**31, 2**63, 10**400, 0.5, -0.0, 1e308, 1e-320]
