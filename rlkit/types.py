@@ -92,6 +92,10 @@ class Agent(NamedTuple):
     # learn(state, key, num_steps) -> state, metrics: the gradient steps after `num_steps` transitions.
     add: Callable[..., PyTree] | None = None
     learn: Callable[..., tuple[PyTree, dict[str, Array]]] | None = None
+    # (state, rollout) -> state, metrics: an update of an off-policy agent before `learning_starts`, which only stores.
+    wait: Callable[..., tuple[PyTree, dict[str, Array]]] | None = None
+    # key -> action: exploration before `learning_starts`, where it is uniform and depends on nothing.
+    uniform: Callable[[Key], PyTree] | None = None
     static: Any = ()  # the arguments that `make` bound, to call the functions of the agent's module with
     # The mesh axis over which environments and batches are divided, inside of `jax.shard_map`; None for one device.
     # Numbers of environments are those of all its devices; rollouts, what is added, and memories are a device's own.

@@ -17,6 +17,7 @@ from common.workers import Worker
 
 HERE = Path(__file__).resolve().parent
 PEER = {"stable-baselines3": "2.9.2", "sbx-rl": "0.28.0", "torch": "2.13.0", "gymnasium": "1.3.0", "mujoco": "4.0.0"}
+PEER |= {"imageio": "2.38.1", "packaging": "26.3"}  # which gymnasium imports with MuJoCo
 CARTPOLE = {"env": "gymnasium:CartPole-v1", "num_epochs": 4, "num_minibatches": 4, "num_envs": 64, "num_steps": 128}
 LONG = CARTPOLE | {"num_envs": 8, "num_steps": 2048, "num_epochs": 10, "num_minibatches": 256}  # minibatches of 64
 MODES = {  # of stepping with rlkit
@@ -34,7 +35,9 @@ BRIDGES = {  # ours, and Gymnasium's that does the same
     "process": ("process", "async, same step", 8),
     "process, one for each environment": ("process, one each", "async, same step", 8),
 }
-PARTS = ("speed", "update", "bridge", "overlap", "cheetah", "learning")
+PARTS = ("speed", "update", "bridge", "overlap", "cheetah", "offpolicy", "learning")
+OFF_POLICY = {"sac": "SAC, HalfCheetah-v5", "td3": "TD3, HalfCheetah-v5", "dqn": "DQN, CartPole-v1"}
+STEPS_BEFORE, STEPS = 4000, 500  # of a round, before learning starts and from then on
 
 
 def start(library: str, python: Path) -> Worker:
@@ -92,11 +95,27 @@ def overlap(worker: Worker, settings: dict[str, Any], rounds: int, iterations: i
     return {"settings": settings, "rounds": measured}
 
 
+def off_policy(workers: Mapping[str, Worker], rounds: int) -> dict[str, Any]:
+    """Seconds of a step of one environment with one gradient step, and of a step before learning starts."""
+    measured: dict[str, Any] = {}
+    for agent in OFF_POLICY:
+        for kind, steps in (("learning", STEPS), ("before", STEPS_BEFORE)):
+            for worker in workers.values():
+                worker.call("prepare_off_policy", agent, kind == "learning")
+                worker.call("run", STEPS)  # compiles, and starts to learn
+            runs: dict[str, list[Any]] = {}
+            for index in range(rounds + 1):
+                for name, worker in workers.items():
+                    _add(runs, name, worker.call("run", steps), index)
+            measured.setdefault(agent, {})[kind] = runs
+    return {"rounds": measured}
+
+
 def learning(workers: Mapping[str, Worker], steps: int, seeds: int) -> dict[str, Any]:
     """Returns of SAC on HalfCheetah-v5 after equal numbers of steps."""
     measured = {
         name: [workers[name].call("returns", "HalfCheetah-v5", steps, seed) for seed in range(seeds)]
-        for name in ("rlkit", "sb3")
+        for name in workers
     }
     return {"steps": steps, "runs": measured}
 
@@ -122,6 +141,8 @@ def render(results: Mapping[str, Any]) -> str:
     for part, title in (("overlap", "An environment that sleeps"), ("cheetah", "HalfCheetah-v5, 8 processes")):
         if part in results:
             text += _overlap(title, results[part], part == "overlap")
+    if "offpolicy" in results:
+        text += _off_policy(results["offpolicy"])
     if "learning" in results:
         runs = results["learning"]["runs"]
         rows = []
@@ -195,6 +216,39 @@ def _overlap(title: str, measured: Mapping[str, Any], has_target: bool) -> str:
     return f"## {title}\n\n" + report.table(header, [row]) + "\n"
 
 
+def _off_policy(measured: Mapping[str, Any]) -> str:
+    rows = []
+    for agent, title in OFF_POLICY.items():
+        learns, before = (measured["rounds"][agent][kind] for kind in ("learning", "before"))
+        seconds = {name: _column(learns[name], "seconds") for name in learns}
+        ratio = report.ratio(seconds["sbx"], seconds["rlkit"])
+        beside = 1e3 * statistics.median(
+            one["seconds"] * one["learner_idle"] - one["seconds"] * (1 - one["envs_idle"]) for one in learns["rlkit"]
+        )
+        rate = {name: 1 / statistics.median(_column(before[name], "seconds")) for name in before}
+        rows.append(
+            [
+                title,
+                *(f"{1e3 * statistics.median(seconds[name]):.2f}" for name in ("rlkit", "sbx", "sb3")),
+                report.spread(ratio),
+                f">= 1 {report.verdict(ratio['median'] >= 1)}",
+                f"{beside:.2f}",
+                f"<= 0.4 {report.verdict(beside <= 0.4)}",
+                *(f"{rate[name]:,.0f}" for name in ("rlkit", "sbx", "sb3")),
+                f">= 8,000 {report.verdict(rate['rlkit'] >= 8000)}",
+            ]
+        )
+    header = ["agent", "rlkit ms", "sbx ms", "sb3 ms", "speed over sbx", "target"]
+    header += ["rlkit beside update and environment ms", "target"]
+    header += [f"steps/s before learning, {name}" for name in ("rlkit", "sbx", "sb3")] + ["target"]
+    return (
+        "## Off-policy agents: one environment, one gradient step after each of its steps\n\n"
+        "Milliseconds of the whole loop for each step; 2x256 units, batches of 256 (DQN: 128).\n\n"
+        + report.table(header, rows)
+        + "\n"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=PARTS[:-1], choices=PARTS, help="(%(default)s)")
@@ -227,6 +281,8 @@ def main() -> None:
                     print("cheetah needs mujoco; install it: pip install 'rlkit-jax[mujoco]'", file=sys.stderr)
                     continue
                 measured = overlap(ours, CHEETAH, options.rounds, options.iterations)
+            elif part == "offpolicy":
+                measured = off_policy(workers, options.rounds)
             elif part == "learning":
                 measured = learning(workers, options.learning_steps, options.seeds)
             versions = {name: worker.versions for name, worker in workers.items() if name != "sbx"}

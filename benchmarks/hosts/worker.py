@@ -19,6 +19,12 @@ from common.workers import serve
 
 PACKAGES = ("rlkit-jax", "stable-baselines3", "sbx-rl", "torch", "jax", "gymnasium", "mujoco", "numpy")
 LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP, MAX_GRAD_NORM = 1e-3, 0.99, 0.95, 0.2, 0.5
+OFF_POLICY = {  # environment, batch size, and the keys that differ from the defaults of both libraries
+    "sac": ("HalfCheetah-v5", 256),
+    "td3": ("HalfCheetah-v5", 256),
+    "dqn": ("CartPole-v1", 128),
+}
+NEVER = 10**9  # learning_starts, to time the steps before it
 SAC = {"learning_rate": 3e-4, "gamma": 0.99, "tau": 0.005, "batch_size": 256, "hidden": (256, 256), "starts": 1000}
 
 
@@ -55,8 +61,34 @@ class Rlkit:
         chunk = self.program.advance(self.state, np.int32(iterations))
         seconds, self.state = time.perf_counter() - begin, chunk.state
         assert int(chunk.count) == iterations
-        means = {name: float(np.mean(chunk.metrics[name])) for name in ("update_seconds", "envs_idle", "learner_idle")}
+        names = ("update_seconds", "envs_idle", "learner_idle")
+        means = {name: float(np.mean(chunk.metrics[name])) for name in names}
         return {"seconds": seconds / iterations, **means}
+
+    def prepare_off_policy(self, agent: str, learns: bool) -> dict[str, Any]:
+        """Make an agent that learns after each step of one environment, or that never starts to learn."""
+        from rlkit import runs
+        from rlkit.runs.programs.host_program import HostProgram
+
+        self.close()
+        env, batch_size = OFF_POLICY[agent]
+        settings = {
+            "agent": agent,
+            "env": f"gymnasium:{env}",
+            "num_envs": 1,
+            "num_steps": 1,
+            "total_steps": 10**8,
+            "hidden_sizes": list(SAC["hidden"]),
+            "batch_size": batch_size,
+            "capacity": 100_000,
+            "learning_starts": batch_size if learns else NEVER,
+            "replay_ratio": 1,
+            "learning_rate": SAC["learning_rate"],
+            "backend": "serial",
+        }
+        self.program = HostProgram(runs.parse(settings))
+        self.state = self.program.start()
+        return {"device": str(self.program.device)}
 
     def close(self) -> None:
         if self.program is not None:
@@ -193,13 +225,32 @@ class Peer:
         seconds = time.perf_counter() - begin
         return {"seconds": seconds / iterations, "update_seconds": self.updating / iterations}
 
-    def returns(self, env: str, steps: int, seed: int) -> dict[str, Any]:
+    def prepare_off_policy(self, agent: str, learns: bool) -> dict[str, Any]:
+        """As the method of `Rlkit`; the returned model makes a gradient step after each step of one environment."""
+        env, batch_size = OFF_POLICY[agent]
+        settings = {"batch_size": batch_size, "buffer_size": 100_000, "device": "cpu", "seed": 0, "train_freq": 1}
+        settings |= {"gradient_steps": 1, "learning_rate": SAC["learning_rate"]}
+        settings |= {"learning_starts": batch_size if learns else NEVER}
+        make = getattr(self._library(), agent.upper())
+        self.model = make("MlpPolicy", _Make(env)(), policy_kwargs={"net_arch": list(SAC["hidden"])}, **settings)
+        self.batch, self.first, self.updating = 1, True, 0.0
+        return {"device": "cpu"}
+
+    def _library(self) -> Any:
+        if self.library == "sbx":
+            import sbx
+
+            return sbx
+        import stable_baselines3
         import torch
-        from stable_baselines3 import SAC as Model
+
+        torch.set_num_threads(2)  # its products are large enough to be shared
+        return stable_baselines3
+
+    def returns(self, env: str, steps: int, seed: int) -> dict[str, Any]:
         from stable_baselines3.common.evaluation import evaluate_policy
 
-        torch.set_num_threads(1)
-        model = Model(
+        model = self._library().SAC(
             "MlpPolicy",
             env,
             learning_rate=SAC["learning_rate"],

@@ -251,6 +251,8 @@ def make(config: Config, obs_space: Space, action_space: Space, *, axis_name: st
         check=partial(off_policy.check, config),
         add=partial(off_policy.add, static),
         learn=partial(off_policy.learn, static, gradient_step),
+        wait=partial(off_policy.wait, static),
+        uniform=action_space.sample if isinstance(action_space, Box) and not config.gsde else None,
         static=static,
         axis_name=axis_name,
     )

@@ -236,6 +236,8 @@ def make(
         check=partial(off_policy.check, config),
         add=partial(off_policy.add, static),
         learn=partial(off_policy.learn, static, gradient_step),
+        wait=partial(off_policy.wait, static),
+        uniform=action_space.sample,  # type: ignore[union-attr]
         static=static,
         axis_name=axis_name,
     )

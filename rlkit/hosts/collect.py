@@ -5,6 +5,7 @@ of its own), the others continue, and their additional steps are stored for the 
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,12 +50,15 @@ class Collector:
       num_steps: T.
       device: for acting.
       hold: hold back the last step of each environment.
+      max_steps: the most steps of each environment that a call of `run` collects; None for T.
     """
 
-    def __init__(self, agent: Agent, pool: Any, *, num_steps: int, device: Any, hold: bool):
+    def __init__(
+        self, agent: Agent, pool: Any, *, num_steps: int, device: Any, hold: bool, max_steps: int | None = None
+    ):
         self.pool, self.num_steps, self.device, self.hold = pool, num_steps, device, hold
         self.num_envs = pool.num_envs
-        self.act = jax.jit(partial(_act, agent))
+        self.act = jax.jit(partial(act, agent))
         initial_memory = jax.tree.map(jnp.asarray, memories(agent, self.num_envs))
         self.memory = jax.device_put(initial_memory, device)
         self.counts = np.zeros(self.num_envs, np.int64)  # [N] rows written for the next rollout
@@ -62,7 +66,8 @@ class Collector:
         self.ended = np.ones(self.num_envs, bool)  # [N] true where an episode begins and the memory is reset
         self.obs: PyTree = None
         self.buffers: list[list[np.ndarray]] = []
-        self.rows = num_steps + int(hold) + (8 if pool.lockstep else num_steps)
+        most = max(num_steps, max_steps or 0)
+        self.rows = most + int(hold) + (8 if pool.lockstep else most)
 
     def compile(self, actor: PyTree, key: Key) -> None:
         """Compile `act` for arguments like those of `collect`, and allocate the arrays of the rollouts."""
@@ -80,9 +85,9 @@ class Collector:
         self.buffers = [[np.empty((self.rows, *shape), dtype) for shape, dtype in shapes] for _ in range(3)]
         self.truncated = self.treedef.unflatten(range(self.treedef.num_leaves))[0].truncated
 
-    def shapes(self) -> Transition:
-        """Return the shapes and dtypes of a rollout [T, N, ...]."""
-        leaves = [jax.ShapeDtypeStruct((self.num_steps, *x.shape[1:]), x.dtype) for x in self.buffers[0]]
+    def shapes(self, num_steps: int | None = None) -> Transition:
+        """Return the shapes and dtypes of a rollout [T, N, ...], or of one of `num_steps` steps."""
+        leaves = [jax.ShapeDtypeStruct((num_steps or self.num_steps, *x.shape[1:]), x.dtype) for x in self.buffers[0]]
         return self.treedef.unflatten(leaves)[0]
 
     def place(self, tree: PyTree) -> PyTree:
@@ -110,20 +115,35 @@ class Collector:
           HostError, ConfigError, Interrupted: raised by the pool.
         """
         actor, key = self.place((actor, key))
-        needed, seconds, act_number = self.num_steps + self.hold, 0.0, 0
+        return self.run(partial(self.explore, actor, key), self.num_steps)
+
+    def explore(self, actor: PyTree, key: Key, number: int) -> tuple[PyTree, PyTree]:
+        """Return actions and extras [N, ...] for the newest observations; `number` counts the calls with this key."""
+        self.memory, action, extras = self.act(actor, self.memory, self.ended, self.obs, key, np.uint32(number))
+        return action, extras
+
+    def run(self, choose: Callable[[int], tuple[PyTree, PyTree]], num_steps: int) -> Collected:
+        """Collect `num_steps` transitions of each environment.
+
+        Args:
+          choose: number -> actions and extras [N, ...] for the newest observations, `obs`; the number of the call.
+          num_steps: at most the collector's `max_steps`.
+
+        Raises: as `collect`.
+        """
+        needed, seconds, number = num_steps + self.hold, 0.0, 0
         while self.counts.min() < needed:
             if self.pool.interrupted():
                 raise Interrupted
-            self.memory, action, extras = self.act(actor, self.memory, self.ended, self.obs, key, np.uint32(act_number))
-            action, extras = jax.tree.map(np.asarray, (action, extras))
+            action, extras = jax.tree.map(np.asarray, choose(number))
             obs = jax.tree.map(np.copy, self.obs)
             begin = time.perf_counter()
             step = self.pool.step(action, copy=False)
             seconds += time.perf_counter() - begin
             self._write(obs, action, extras, step)
             self.ended = step.terminated | step.truncated | ~step.real
-            self.obs, act_number = step.obs, act_number + 1
-        return self._take_rollout(seconds)
+            self.obs, number = step.obs, number + 1
+        return self._take_rollout(num_steps, seconds)
 
     def _write(self, obs: PyTree, action: PyTree, extras: PyTree, step: Step) -> None:
         """Append a step of every environment to its rows; truncate the episodes of those that took no step."""
@@ -151,15 +171,15 @@ class Collector:
         last = self.counts[envs] - 1
         truncated[last, envs] |= ~terminated[last, envs]
 
-    def _take_rollout(self, seconds: float) -> Collected:
+    def _take_rollout(self, num_steps: int, seconds: float) -> Collected:
         """Return the rollout and move the steps after it to the buffers of the next one."""
         current, following, previous = self.buffers  # an update may still be reading the previous rollout
         self.buffers = [following, previous, current]
-        surplus = int(self.counts.max()) - self.num_steps
+        surplus = int(self.counts.max()) - num_steps
         for buffer, other in zip(current, following, strict=True):
-            other[:surplus] = buffer[self.num_steps : self.num_steps + surplus]
-        self.counts -= self.num_steps
-        transitions, returns, lengths = self.treedef.unflatten([buffer[: self.num_steps] for buffer in current])
+            other[:surplus] = buffer[num_steps : num_steps + surplus]
+        self.counts -= num_steps
+        transitions, returns, lengths = self.treedef.unflatten([buffer[:num_steps] for buffer in current])
         self._check(transitions)
         held = jax.tree.map(lambda x: x[0].copy(), self.treedef.unflatten(following)[0]) if self.hold else ()
         return Collected(transitions, returns, lengths, held, seconds)
@@ -176,7 +196,7 @@ class Collector:
 
 
 @_cpu.straight_line_keys
-def _act(
+def act(
     agent: Agent, actor: PyTree, memory: PyTree, ended: Array, obs: PyTree, key: Key, number: Array
 ) -> tuple[PyTree, PyTree, PyTree]:
     """Act in N environments; return memory, actions and extras [N, ...]. `number` [] counts the calls with this key."""
@@ -191,7 +211,7 @@ def act_shapes(agent: Agent, obs_space: Space, actor: PyTree, num_envs: int) -> 
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), shape_of(obs_space))
     memory = jax.eval_shape(lambda: memories(agent, num_envs))
     ended, number = jax.ShapeDtypeStruct((num_envs,), bool), jax.ShapeDtypeStruct((), jnp.uint32)
-    return jax.eval_shape(partial(_act, agent), actor, memory, ended, obs, _key(), number)
+    return jax.eval_shape(partial(act, agent), actor, memory, ended, obs, _key(), number)
 
 
 def _key() -> Key:

@@ -1,12 +1,12 @@
 """Metric lines: a summary of the updates since the line before, one JSON object a line, with copies for other viewers.
 
 A line holds `step` (environment steps of one seed), `seconds` (of training, compilation apart), `steps_per_second` (of
-all seeds together), `episodes`, `return_mean`, `return_iqm`, `return_min`, `return_max` and `length_mean` over the
-episodes that finished since the line before, then the agent's own metrics, averaged over the updates. With
-environments outside of JAX, `env_restarts` is the number of workers that were restarted since the line before. Of a
-population, `hyper_KEY` is each member's value of a key that evolves, in effect up to this line. With several seeds or
-members all but the first three are lists with one entry per seed. A number that is not finite, or that has no
-episode, is null.
+all seeds together since the line before; in the last line, since the run began or was resumed), `episodes`,
+`return_mean`, `return_iqm`, `return_min`, `return_max` and `length_mean` over the episodes that finished since the line
+before, then the agent's own metrics, averaged over the updates. With environments outside of JAX, `env_restarts` is the
+number of workers that were restarted since the line before. Of a population, `hyper_KEY` is each member's value of a
+key that evolves, in effect up to this line. With several seeds or members all but the first three are lists with one
+entry per seed. A number that is not finite, or that has no episode, is null.
 """
 
 import json

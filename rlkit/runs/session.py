@@ -60,6 +60,7 @@ class Session:
         self.background, self.signals = ThreadPoolExecutor(1), Signals()
         self.evolution: Evolution | None = None  # of a population
         self.step = 0  # environment steps at the last metric line
+        self.began = 0, 0.0  # environment steps and seconds of training at the start of the session
         faults.drop_unfinished_line(path)
         program.on_failure = self._report_failure
 
@@ -94,7 +95,7 @@ class Session:
     def _train(self, state: PyTree, step: int, metrics_length: int, seconds: float) -> tuple[PyTree, int]:
         """Train from environment step `step` to the end or a signal; the last state and its step."""
         update, stop, signals = step // self.batch, False, self.signals
-        self.step = step
+        self.step, self.began = step, (step, seconds)
         if update < self.config.num_updates:
             self.program.compile()  # before the clock starts
         if signals.received is None:
@@ -149,10 +150,14 @@ class Session:
     def _metric_line(self, chunk: Chunk, step: int, seconds: float, elapsed: float) -> dict[str, Any]:
         """The metric line of a chunk that took `elapsed` seconds and ended at environment step `step`."""
         count, num_seeds = int(chunk.count), self.config.run.num_seeds
+        steps = count * self.batch
+        if step == self.config.num_updates * self.batch:
+            # Where environments step during updates, the last rollout was collected before this chunk began.
+            steps, elapsed = step - self.began[0], seconds - self.began[1]
         return {
             "step": step,
             "seconds": round(seconds, 3),
-            "steps_per_second": round(count * self.batch * num_seeds / elapsed, 1),
+            "steps_per_second": round(steps * num_seeds / elapsed, 1),
             **summarize({name: np.asarray(x)[:count] for name, x in chunk.metrics.items()}, num_seeds),
             **(self.evolution.entries(chunk.state) if self.evolution is not None else {}),
         }

@@ -108,6 +108,30 @@ def test_updates_before_learning_starts_only_store(name, settings):
         jax.tree.map(np.testing.assert_array_equal, *map(plain, (found, added)))
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in agents.names() if name not in ("ppo", "pqn")])
+def test_waiting_is_an_update_before_learning_starts(name):
+    """`Agent.wait` makes of the state, with one call for several rollouts, what updates one by one make of it."""
+    module = agents.get(name)
+    discrete = name not in ("td3", "ddpg", "td3_bc", "iql")
+    action_space = Discrete(2) if discrete else Box(-1, 1, (1,))
+    settings = SMALL | {"learning_starts": 100, "replay": "prioritized", "target_every": 7, "normalize_obs": True}
+    if name == "r2d2":
+        settings |= {"burn_in": 1, "unroll_len": 2, "n_step": 1}
+    agent = module.make(module.Config(**settings), Box(-1, 1, (3,)), action_space)
+    state, steps = start(module, agent, action_space), rollout(action_space.shape, action_space.dtype)
+    if name == "r2d2":
+        core = jax.tree.map(lambda x: np.zeros((T, N, *np.shape(x)), np.float32), agent.memory.core)
+        steps = steps._replace(extras=core)
+    waited, metrics = jax.jit(agent.wait)(state, jax.tree.map(lambda x: np.concatenate([x, x]), steps))
+    update = jax.jit(agent.update)
+    for _ in range(2):
+        state, of_update = update(state, steps, jax.random.key(1))
+    assert int(waited.replay.num_steps) == 2 * T * N
+    assert {key: float(of_update[key]) for key in metrics} == {key: float(metrics[key]) for key in metrics}
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), *map(plain, (waited, state)))
+
+
 def plain(tree):
     """Keys as arrays of their bits."""
     return jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree)

@@ -67,7 +67,7 @@ def test_large_steps_are_collected_in_smaller_parts(run, tmp_path, monkeypatch):
     sizes = []
     take_rollout = Collector._take_rollout
     monkeypatch.setattr(
-        Collector, "_take_rollout", lambda self, s: sizes.append(self.num_steps) or take_rollout(self, s)
+        Collector, "_take_rollout", lambda self, *args: sizes.append(self.num_steps) or take_rollout(self, *args)
     )
     monkeypatch.setattr(collecting, "_MAX_BYTES", 40 * 28)
     parts = runs.collect(run, 100, tmp_path / "parts", num_envs=2, greedy=True)
@@ -110,7 +110,7 @@ def line(capsys, code, *words):
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(sys.modules, "rlkit.runs.loop", raising=False)
         assert cli.main([*words, "--env", "host_envs:Picture"]) == code
-    err = capsys.readouterr().err
+    err = capsys.readouterr().err.removeprefix("compiling ...\n")  # on a busy machine
     assert err.startswith("rlkit: env='host_envs:Picture'")
     assert err.count("\n") == 1
     return err

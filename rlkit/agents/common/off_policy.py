@@ -168,7 +168,7 @@ def learn(
         priority = jnp.where(started & (sample.weight >= 0), priority, jnp.nan)
         replay = replay.replace(
             buffer=buffer.update(replay.buffer, sample.index, priority),
-            since_target=since % config.target_every if config.target_every else since,
+            since_target=_since_target(config, since),
         )
         return state.replace(replay=replay), metrics
 
@@ -177,6 +177,21 @@ def learn(
     metrics = jax.tree.map(jnp.mean, metrics)
     size = _mesh.total(buffer.size(state.replay.buffer), axis_name)
     return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": size}
+
+
+def wait(static: Static, state: Any, rollout: Transition) -> tuple[Any, dict[str, Array]]:
+    """An update before learning starts, which stores a rollout [T, N, ...] and counts its steps: `Agent.wait`.
+
+    The metrics are those of `learn` that need no gradient step.
+    """
+    config, axis_name, count = static.config, static.axis_name, num_steps(static, rollout)
+    rates = _learning_rates(config, state, count)
+    state = store(static, state, rollout)
+    replay = _advance(state, count)
+    state = state.replace(replay=replay.replace(since_target=_since_target(config, replay.since_target + count)))
+    size = _mesh.total(static.buffer.size(state.replay.buffer), axis_name)
+    metrics = {"learning_rate": rates["learning_rate"], "buffer_size": size}
+    return update_statistics(static, state, rollout), metrics
 
 
 def n_step_batch(sample: Sample, gamma: Scalar) -> Batch:
@@ -213,6 +228,11 @@ def _learning_rates(config: OffPolicyConfig, state: Any, num_steps: int) -> dict
         name: Optimizer.scheduled_rate(config, state.hyper, before, learned, getattr(state.hyper, name))
         for name in names
     }
+
+
+def _since_target(config: OffPolicyConfig, since: Array) -> Array:
+    """The environment steps since the last update of the target network, after one that was due."""
+    return since % config.target_every if config.target_every else since
 
 
 def _advance(state: Any, num_steps: int) -> ReplayState:

@@ -32,10 +32,10 @@ class Settings(BaseModel):
         "process", description="backend that steps environments outside of JAX"
     )
     num_workers: PositiveInt | None = Field(None, description="its processes or threads; null for one per core")
-    overlap: bool = Field(
-        True,
+    overlap: bool | None = Field(
+        None,
         description="environments outside of JAX step while the agent learns, so that rollouts are one update late; "
-        "PPO then has old_log_prob: collected",
+        "PPO then has old_log_prob: collected; null: unless an agent with replay learns after every step",
     )
     env_timeout: Annotated[float, Interval(gt=0.0, le=86400.0)] = Field(
         5.0, description="seconds that a call of such an environment may take before its worker is given up"

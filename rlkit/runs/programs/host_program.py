@@ -1,11 +1,9 @@
 """Programs whose environments are outside of JAX, in worker processes.
 
-With `overlap`, the workers step rollout k + 1 with the parameters from before update k while update k runs, so that
-rollouts are one update late; `Config.for_overlap` makes the agent's settings right for that. A run that is resumed
-begins new episodes.
+With `overlap`, rollouts are one update late; `Config.for_overlap` makes the agent's settings right for that. A run that
+is resumed begins new episodes.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -19,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit import agents, hosts
+from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.hosts import devices, registry, validation
-from rlkit.hosts.collect import Collected, Collector, NotFinite
+from rlkit.hosts.collect import Collector, NotFinite
 from rlkit.hosts.evaluate import play
 from rlkit.hosts.failure import Failure
 from rlkit.hosts.placeholder import HostEnv
@@ -29,11 +28,9 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs import eval_env, host_state
-from rlkit.runs.programs.finite import name_non_finite
-from rlkit.runs.programs.host_state import HeldSteps
-from rlkit.runs.programs.host_update import HostUpdate
+from rlkit.runs.programs.host_iterations import HostIterations, updates_before_learning
 from rlkit.runs.programs.protocol import Chunk, Rollouts
-from rlkit.runs.programs.replay_state import join, split
+from rlkit.runs.programs.replay_state import split
 from rlkit.spaces import shape_of
 from rlkit.training import Evaluation, TrainState
 from rlkit.types import Agent, Array, ConfigError, PyTree, Transition
@@ -58,8 +55,12 @@ class HostProgram:
             raise ConfigError(f"num_seeds={run.num_seeds} does not go with env={run.env!r}; start one run for each")
         devices.prepare()
         self.device, why = devices.acting()
-        self.overlap = run.overlap and why is None
-        self.note = f"overlap is off: {why}" if run.overlap and why is not None else None
+        after_each_step = isinstance(config.agent, OffPolicyConfig) and run.num_steps == 1
+        wanted = not after_each_step if run.overlap is None else run.overlap
+        self.overlap = wanted and why is None
+        self.note = f"overlap is off: {why}" if wanted and why is not None else None
+        if after_each_step and not self.overlap:
+            self.device = jax.devices()[0]  # an update and acting are one call
         if self.overlap:
             config = replace(config, agent=config.agent.for_overlap())
         self.config, self.params = config, None
@@ -73,6 +74,7 @@ class HostProgram:
             self.env = HostEnv(run.env, *spaces)
             self.agent: Agent = module.make(config.agent, *spaces)
             self._check_agent()
+            self.wait_count = updates_before_learning(config, self.agent, spaces[0])
             if run.eval_env is not None and run.eval_episodes:
                 pool = self._make_eval_pool()
                 eval_env.check_spaces(run, spaces, (pool.observation_space, pool.action_space))
@@ -81,11 +83,10 @@ class HostProgram:
             raise
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.hold = self.agent.add is not None
-        self._compiled: Callable[..., Any] | None = None  # the update
-        self.restarts = 0  # of workers, until the last update
+        self._iterations: HostIterations | None = None  # compiled
+        self._failure: Exception | None = None  # of the environments, to be raised by the next call
         self.background = ThreadPoolExecutor(1, "rlkit-update")
         self.begun = False  # True once the environments have been reset
-        self.next_rollout: Collected | Exception | None = None  # collected during an update, or its failure
         self.non_finite, self.before = "a quantity", None  # of the last update that was not finite
 
     def _check_agent(self) -> None:
@@ -154,20 +155,31 @@ class HostProgram:
         """The collector of rollouts, compiled."""
         actor = jax.eval_shape(self.agent.actor, self.template.agent)
         zero_actor = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), actor)
-        return self._collector(self.agent, self.pool, self.config.run.num_steps, zero_actor, hold=self.hold)
+        num_steps = self.config.run.num_steps
+        max_steps = self.wait_count * num_steps
+        return self._collector(self.agent, self.pool, num_steps, zero_actor, hold=self.hold, max_steps=max_steps)
 
-    def _collector(self, agent: Agent, pool: Any, num_steps: int, actor: PyTree, *, hold: bool) -> Collector:
+    def _collector(
+        self, agent: Agent, pool: Any, num_steps: int, actor: PyTree, *, hold: bool, max_steps: int | None = None
+    ) -> Collector:
         """A compiled collector of rollouts of `num_steps` steps of each environment."""
-        collector = Collector(agent, pool, num_steps=num_steps, device=self.device, hold=hold)
+        collector = Collector(agent, pool, num_steps=num_steps, device=self.device, hold=hold, max_steps=max_steps)
         collector.compile(actor, jax.random.key(0))
         return collector
 
     def compile(self) -> None:
         """Compile acting and learning; without this call, the first `advance` does."""
-        if self._compiled is None:
-            self._compiled = HostUpdate(self.agent, self.template, self.collector.shapes())
-            self._actor = jax.jit(self.agent.actor).lower(self.template.agent).compile()
-            self._keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(self.template.key).compile()
+        if self._iterations is None:
+            self._iterations = HostIterations(
+                self.agent,
+                self.config,
+                self.collector,
+                self.template,
+                self.pool,
+                self.background,
+                overlap=self.overlap,
+                wait=self.wait_count,
+            )
 
     def advance(self, state: PyTree, count: np.int32) -> Chunk:
         """Make `count` updates, or fewer where one is not finite or where `should_stop()`.
@@ -175,28 +187,39 @@ class HostProgram:
         The replay buffer of the state is donated; everything else outlives the call.
         """
         self.compile()
+        if self._failure is not None:
+            raise self._failure
         if not self.begun:
             self._begin(state)
         rows: list[dict[str, Any]] = []
         finite = True
         while finite and len(rows) < count and not self.should_stop():
-            self.before = state
             try:
-                state, row, finite = self._iterate(state)
+                state, new_rows, finite = self._iterate(state, int(count) - len(rows))
             except Interrupted:
                 break
             except NotFinite as error:
-                self.non_finite, finite, row = f"env={self.pool.name!r}: {error}", False, (rows or [{}])[-1]
+                self.non_finite, finite = f"env={self.pool.name!r}: {error}", False
+                new_rows = [(rows or [{}])[-1]]
             except (hosts.HostError, ConfigError) as error:
                 if not rows:
                     raise
-                self.next_rollout = error
+                self._failure = error
                 break  # the updates so far are returned first; the next call raises
-            rows.append(row)
+            rows += new_rows
         metrics: Any = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in (rows or [{}])[0]}
         num_updates: Any = np.int32(len(rows))
         is_finite: Any = np.bool_(finite)
         return Chunk(state, num_updates, is_finite, metrics)
+
+    def _iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
+        """Make at least one update and at most `most`: the state, metrics of each, and whether the last is finite."""
+        assert self._iterations is not None
+        self.before = state
+        state, rows, finite = self._iterations.next(state, most)
+        if not finite:
+            self.before, self.non_finite = self._iterations.before, self._iterations.non_finite
+        return state, rows, finite
 
     def _begin(self, state: PyTree) -> None:
         """Reset the environments, after the steps that a checkpoint held back."""
@@ -204,47 +227,6 @@ class HostProgram:
         update, seed = int(state.step), self.config.run.seed
         held = state.envs.steps if bool(state.envs.there) else ()
         self.collector.begin(derive(seed, _RESUMED, update) if update else seed, jax.tree.map(np.asarray, held))
-
-    def _iterate(self, state: PyTree) -> tuple[PyTree, dict[str, Any], bool]:
-        """One rollout and one update, and with overlap the next rollout at the same time."""
-        begin = time.perf_counter()
-        rollout_key, update_key, next_key = self._keys(state.key)
-        actor = self.collector.place(self._actor(state.agent))  # a copy: the update may take the state's arrays over
-        collect_seconds = 0.0
-        if self.next_rollout is None:
-            self.next_rollout = self.collector.collect(actor, rollout_key)
-            collect_seconds += self.next_rollout.seconds
-        rollout = self.next_rollout
-        if isinstance(rollout, Exception):
-            raise rollout
-        rest, replay = split(state.agent)
-        assert self._compiled is not None
-        learning = self.background.submit(self._compiled, replay, rest, rollout.transitions, update_key)
-        self.next_rollout = None
-        if self.overlap and int(state.step) + 1 < self.config.num_updates:
-            try:
-                self.next_rollout = self.collector.collect(actor, self._keys(next_key)[0])
-                collect_seconds += self.next_rollout.seconds
-            except (NotFinite, Interrupted, hosts.HostError, ConfigError) as error:
-                self.next_rollout = error
-        agent, metrics, finite, update_seconds = learning.result()
-        restarts, self.restarts = self.pool.restarted - self.restarts, self.pool.restarted
-        if not finite:
-            self.non_finite = name_non_finite(metrics)
-            self.before = state.replace(agent=join(rest, split(agent)[1]))
-        seconds = time.perf_counter() - begin
-        row = {
-            **metrics,
-            "returns": rollout.returns.copy(),
-            "lengths": rollout.lengths.copy(),
-            "update_seconds": update_seconds,
-            "envs_idle": max(0.0, 1.0 - collect_seconds / seconds),
-            "learner_idle": max(0.0, 1.0 - update_seconds / seconds),
-            "env_restarts": restarts,
-        }
-        step: Any = np.int32(int(state.step) + 1)
-        there: Any = np.bool_(self.hold)
-        return TrainState(agent, HeldSteps(rollout.held, there), next_key, step), row, finite
 
     def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
         """Return the state before the last update of the last chunk."""

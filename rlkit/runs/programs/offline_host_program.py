@@ -4,6 +4,7 @@ The dataset may come from elsewhere, for example from Minari.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -39,6 +40,7 @@ class OfflineHostProgram(HostProgram):
         self.dataset = datasets.find(config.run.dataset) if num_streams is None else None
         super().__init__(config)
         self.hold, self.overlap, self.note = False, False, None
+        self._compiled: Callable[..., Any] | None = None  # the update
 
     def _check_agent(self) -> None:
         """Raise ConfigError where the dataset does not fit the agent; a checkpoint of a run is proof that it does."""
@@ -71,8 +73,9 @@ class OfflineHostProgram(HostProgram):
         """Reset nothing: no environment is stepped between updates."""
         self.begun = True
 
-    def _iterate(self, state: PyTree) -> tuple[PyTree, dict[str, Any], bool]:
+    def _iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
         """One update."""
+        self.before = state
         assert self._compiled is not None
         assert self.num_streams is not None
         begin = time.perf_counter()
@@ -89,4 +92,4 @@ class OfflineHostProgram(HostProgram):
             "update_seconds": time.perf_counter() - begin,
         }
         step: Any = np.int32(int(state.step) + 1)
-        return TrainState(agent, state.envs, key, step), row, bool(finite)
+        return TrainState(agent, state.envs, key, step), [row], bool(finite)
