@@ -6,7 +6,7 @@ divides by a running root mean square with decay 0.99, `sgd` is plain descent wi
 Where a batch is divided over devices, all gradients are averaged in `over_devices`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -78,14 +78,14 @@ class Optimizer(NamedTuple):
         decayed = _join_small(jax.tree.map(_decayed, params))[0] if self.kind == "adamw" else None
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
             updates, moved = self.transformation().update(joined, opt_state, decayed)
-        updates = jax.tree.map(lambda rate, update: -rate * update, self._rates(params, updates), updates)
+        updates = [-rate * update for rate, update in zip(self._rates(params, updates), updates, strict=True)]
         if skip is not None:
             updates = jax.tree.map(lambda update: jnp.where(skip, 0.0, update), updates)
             moved = jax.tree.map(lambda new, old: jnp.where(skip, old, new), moved, opt_state)
         params = _cpu.sequence(lambda update, x: (x + update).astype(x.dtype), restore(updates), params, side_by_side=4)
         return params, moved, optax.tree.norm(joined)
 
-    def _rates(self, params: PyTree, updates: list[Array]) -> list[Scalar]:
+    def _rates(self, params: PyTree, updates: list[Array]) -> Sequence[Scalar]:
         """The learning rates of the updates, each [] or of the update's shape."""
         if not isinstance(self.learning_rate, Mapping):
             return [self.learning_rate] * len(updates)

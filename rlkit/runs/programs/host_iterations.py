@@ -115,7 +115,8 @@ class HostIterations:
         begin = time.perf_counter()
         rollout_key, _, next_key = self._keys(state.key)
         num_steps, count = self.config.run.num_steps, self.wait_count
-        if self._uniform is None:
+        uniform = self._uniform
+        if uniform is None:
             actor, key = self.collector.place((self._actor(state.agent), rollout_key))
             rollout = self.collector.run(lambda number: self.collector.explore(actor, key, number), count * num_steps)
         else:
@@ -125,7 +126,7 @@ class HostIterations:
                 nonlocal actions
                 draw, index = divmod(number, count * num_steps + 1)
                 if index == 0:
-                    actions = np.asarray(self._uniform(jax.random.fold_in(rollout_key, draw) if draw else rollout_key))
+                    actions = np.asarray(uniform(jax.random.fold_in(rollout_key, draw) if draw else rollout_key))
                 return actions[index], ()
 
             rollout = self.collector.run(choose, count * num_steps)

@@ -4,6 +4,7 @@ import time
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rlkit import _cpu
@@ -67,7 +68,7 @@ class UpdateAndAct:
             _, update_key, next_key = jax.random.split(key, 3)
             updated = update(replay, rest, rollout, update_key)
             rollout_key, *_ = jax.random.split(next_key, 3)
-            acted = act(agent, agent.actor(updated[0]), memory, ended, obs, rollout_key, np.uint32(0))
+            acted = act(agent, agent.actor(updated[0]), memory, ended, obs, rollout_key, jnp.uint32(0))
             return updated, next_key, acted
 
         rest, replay = split(template.agent)
