@@ -77,18 +77,19 @@ class Optimizer(NamedTuple):
         joined, restore = _join_small(grads)
         decayed = _join_small(jax.tree.map(_decayed, params))[0] if self.kind == "adamw" else None
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
-            updates, moved = self.transformation().update(joined, opt_state, decayed)
-        updates = [-rate * update for rate, update in zip(self._rates(params, updates), updates, strict=True)]
+            moves: Any
+            moves, moved = self.transformation().update(joined, opt_state, decayed)
+        updates = [-rate * move for rate, move in zip(self._rates(params, len(moves)), moves, strict=True)]
         if skip is not None:
-            updates = jax.tree.map(lambda update: jnp.where(skip, 0.0, update), updates)
+            updates = [jnp.where(skip, 0.0, update) for update in updates]
             moved = jax.tree.map(lambda new, old: jnp.where(skip, old, new), moved, opt_state)
         params = _cpu.sequence(lambda update, x: (x + update).astype(x.dtype), restore(updates), params, side_by_side=4)
         return params, moved, optax.tree.norm(joined)
 
-    def _rates(self, params: PyTree, updates: list[Array]) -> Sequence[Scalar]:
-        """The learning rates of the updates, each [] or of the update's shape."""
+    def _rates(self, params: PyTree, count: int) -> Sequence[Scalar]:
+        """The learning rates of `count` updates, each [] or of the update's shape."""
         if not isinstance(self.learning_rate, Mapping):
-            return [self.learning_rate] * len(updates)
+            return [self.learning_rate] * count
         rates = {
             name: jax.tree.map(lambda x, rate=self.learning_rate[name]: jnp.broadcast_to(rate, x.shape), part)
             for name, part in params.items()
