@@ -1,5 +1,6 @@
 """The run that a config describes, in text, without training it: for `rlkit check`."""
 
+from collections.abc import Mapping
 from contextlib import closing
 
 import jax
@@ -10,6 +11,7 @@ from rlkit.runs.metrics import require_writers
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
 from rlkit.runs.schedule import Schedule
+from rlkit.types import PyTree
 
 
 def describe(config: RunConfig) -> str:
@@ -29,8 +31,6 @@ def _describe(program: Program) -> str:
     config = program.config
     run, schedule = config.run, Schedule(config)
     steps, line = config.num_updates * config.steps_per_update, config.updates_per_line * config.steps_per_update
-    actor = jax.eval_shape(program.agent.actor, program.template.agent)
-    params = sum(x.size for x in jax.tree.leaves(actor.params)) // run.num_seeds
     memory.require(program)
     limit = memory.available(program.num_devices)
     observations, actions = program.env.observation_space(program.params), program.env.action_space(program.params)
@@ -46,7 +46,7 @@ def _describe(program: Program) -> str:
         "metric line": f"every {line:,} steps",
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
         "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else "at the end",
-        "parameters": f"{params:,} for each seed",
+        "parameters": _parameters(program.template.agent.params, run.num_seeds),
         "memory": f"about {program.num_bytes / 2**20:,.1f} MiB"
         + (f" of {limit / 2**20:,.0f}" if limit else "")
         + ", without the update's temporaries",
@@ -54,6 +54,20 @@ def _describe(program: Program) -> str:
     if run.dataset is None and (starts := getattr(config.agent, "learning_starts", 0)) > steps:
         rows["an update"] += f"; warning: learning_starts={starts:,} is beyond the run, which learns nothing"
     return "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())
+
+
+def _parameters(params: PyTree, num_seeds: int) -> str:
+    """The number of all trained parameters of a seed, and of each part of the networks."""
+
+    def count(tree: PyTree) -> int:
+        return sum(x.size for x in jax.tree.leaves(tree)) // num_seeds
+
+    parts = params
+    while isinstance(parts, Mapping) and len(parts) == 1:  # such as `params` of a flax module
+        (parts,) = parts.values()
+    named = parts.items() if isinstance(parts, Mapping) else ()
+    text = ", ".join(f"{name} {count(part):,}" for name, part in sorted(named))
+    return f"{count(params):,} for each seed" + (f": {text}" if text else "")
 
 
 def _episode_length(program: Program) -> int | None:

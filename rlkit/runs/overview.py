@@ -11,6 +11,7 @@ from rlkit.names import shorten
 from rlkit.runs import files, metrics, run_directory
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.load import read
+from rlkit.runs.scores import interval_name
 from rlkit.types import ConfigError
 
 _MAX_BYTES = 1 << 20
@@ -145,7 +146,7 @@ def comparison(runs: Sequence[Overview]) -> tuple[list[str], list[list[str]]]:
     rows.append(["return, greedy mean", *(_number(run.evaluation.get("mean")) for run in runs)])
     if any("best_mean" in run.evaluation for run in runs):
         rows.append(["return, best member", *(_number(run.evaluation.get("best_mean")) for run in runs)])
-    rows.append(["IQM [95% interval]", *(_interval(run.evaluation) for run in runs)])
+    rows.append(["IQM [interval]", *(_interval(run.evaluation) for run in runs)])
     rows.append(["episodes, seeds", *(_counts(run.evaluation) for run in runs)])
     rows.append(["return, last line", *(_number(run.line.get("return_mean")) for run in runs)])
     rows.append(["steps per second", *(_number(run.line.get("steps_per_second")) for run in runs)])
@@ -156,11 +157,13 @@ def comparison(runs: Sequence[Overview]) -> tuple[list[str], list[list[str]]]:
 
 
 def _interval(evaluation: dict[str, Any]) -> str:
-    """The interquartile mean of an evaluation and its interval as text."""
-    ends = evaluation.get("interval")
+    """The interquartile mean of an evaluation and its interval as text, a range where that is over few values."""
+    ends, over, means = (evaluation.get(key) for key in ("interval", "interval_over", "mean_of_seed"))
     if evaluation.get("iqm") is None or not isinstance(ends, list):
         return "-"
-    return f"{_number(evaluation['iqm'])} [{', '.join(map(_number, ends))}] over {evaluation.get('interval_over')}"
+    known = [mean for mean in means if mean is not None] if isinstance(means, list) else []
+    count = evaluation.get("episodes", 0) if over == "episodes" else len(known)
+    return f"{_number(evaluation['iqm'])} [{', '.join(map(_number, ends))}], {interval_name(count)} over {over}"
 
 
 def _counts(evaluation: dict[str, Any]) -> str:

@@ -51,6 +51,16 @@ def test_check_compiles_nothing(capsys, monkeypatch):
     assert re.search(r"memory: +about [\d.]+ MiB", out)
 
 
+def test_check_counts_the_parameters_of_all_networks(capsys):
+    """Two critics of 4 inputs beside a policy of 3, and the temperature; the parts of one network where that is all."""
+    assert cli.main(["check", "sac/pendulum", "--hidden-sizes", "8"]) == 0
+    policy, critics = 3 * 8 + 8 + 2 * (8 + 1), 2 * (4 * 8 + 8 + 8 + 1)
+    text = f"{policy + critics + 1} for each seed: critics {critics}, log_temperature 1, policy {policy}\n"
+    assert text in capsys.readouterr().out
+    assert cli.main(["check", "dqn/cartpole", "--layer-norm", "false", "--hidden-sizes", "8", "--seeds", "2"]) == 0
+    assert f"{4 * 8 + 8 + 2 * 9} for each seed: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("words", "said"), [
     (["c51/cartpole", "--capacity", "800"], "100 of each environment, and an episode of the full 500 does not fit"),
     (["c51/cartpole", "--v-min", "0", "--v-max", "100", "--gamma", "0.99"],

@@ -75,6 +75,19 @@ def test_runs_are_compared(folder, capsys):
     assert not any(name.startswith("version") for name in table)
 
 
+@pytest.mark.parametrize(("means", "over", "text"), [
+    ([1.0, 2.0], "seeds", "range over seeds"),
+    ([1.0, 2.0, None, 3.0], "members", "range over members"),
+    ([1.0, 2.0, 3.0, 4.0], "seeds", "95% interval over seeds"),
+    ([1.5], "episodes", "95% interval over episodes"),
+])  # fmt: skip
+def test_an_interval_over_few_runs_is_called_their_range(folder, means, over, text):
+    run = overview.read_run(folder / "a")
+    scores = {"iqm": 1.5, "interval": [1.0, 2.0], "interval_over": over, "mean_of_seed": means, "episodes": 20}
+    table = {row[0]: row[1] for row in overview.comparison([run._replace(evaluation=scores)])[1]}
+    assert table["IQM [interval]"] == f"1.5 [1, 2], {text}"
+
+
 def test_a_terminal_gets_a_fitted_table(folder, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)

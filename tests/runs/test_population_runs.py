@@ -141,6 +141,22 @@ def test_ancestors_by_hand():
     assert lineage.ancestors(evolutions, 1) == [1, 1, 1]
 
 
+def test_a_line_has_the_color_of_its_score_at_that_time():
+    """Also where all members end with the same score; gray without one."""
+    scores = ([None, None], [1.0, None], [500.0, 1.0])
+    rows = [{"step": 100 * i, "scores": s, "parents": [0, 1], "hyper": {"x": [1.0, 2.0]}} for i, s in enumerate(scores)]
+    axes = lineage.figure(rows, np.array([500.0, 500.0]), 300).axes[0]
+    colors = {
+        (value, step): line.get_color()
+        for line in axes.lines
+        for step, value in [(line.get_xdata()[0], line.get_ydata()[0])]
+    }
+    low, high = colors[1.0, 0], colors[1.0, 200]
+    assert low != high
+    assert [colors[1.0, step] for step in (0, 100, 200)] == [low, high, high]
+    assert [colors[2.0, step] for step in (0, 100, 200)] == ["#999999", low, high]
+
+
 def test_evolutions_are_not_more_frequent_than_evaluations():
     for settings, updates in (
         ({"evolve_every": None, "total_steps": 3200}, [5, 10]),

@@ -33,7 +33,8 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
 
     Args:
       evolutions: as `record.read` returns them.
-      scores: [P] float, the final scores, by which members are coloured; NaN for none.
+      scores: [P] float, the final scores; NaN for none. A line's color is the score at its end: of the evolution that
+        follows, or the final one.
       end: environment steps at the end.
       title: text above the axes.
     """
@@ -45,18 +46,20 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
 
     names = list(evolutions[0]["hyper"])
     steps = np.array([evolution["step"] for evolution in evolutions] + [end])
-    known = scores[np.isfinite(scores)]
+    later = [[np.nan if x is None else x for x in evolution["scores"]] for evolution in evolutions[1:]]
+    colored = np.array([*later, scores], np.float64)  # [E, P] of the interval that follows each evolution
+    known = colored[np.isfinite(colored)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)
     palette = ListedColormap(colormaps["viridis"](np.linspace(0.0, 0.92, 256)))  # without yellow, too pale on white
     colors = ScalarMappable(Normalize(low, high if high > low else low + 1.0), palette)
-    best = int(np.nanargmax(scores)) if known.size else None
+    best = int(np.nanargmax(scores)) if np.isfinite(scores).any() else None
     drawing = Figure(figsize=(7.0, 0.8 + 2.8 * len(names)), dpi=150, layout="constrained")
     panels = drawing.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
     for axes, name in zip(panels, names, strict=True):
         values = np.array([evolution["hyper"][name] for evolution in evolutions], np.float64)  # [E, P]
         for member in np.argsort(np.nan_to_num(scores, nan=-np.inf)):  # the best one on top
-            color = colors.to_rgba(scores[member]) if np.isfinite(scores[member]) else "#999999"
-            _draw_member(axes, steps, values[:, member], evolutions, int(member), color)
+            shades = [colors.to_rgba(x) if np.isfinite(x) else "#999999" for x in colored[:, member]]
+            _draw_member(axes, steps, values[:, member], evolutions, int(member), shades)
         if best is not None:
             path = ancestors(evolutions, best)
             schedule = values[np.arange(len(path)), path]
@@ -74,17 +77,17 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
     caption = f"environment steps; broad band: the ancestry of the best member, {best}" if best is not None else None
     panels[-1].set_xlabel(caption or "environment steps")
     panels[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
-    bar = drawing.colorbar(colors, ax=list(panels), label="final score of the member", pad=0.02, aspect=30)
+    bar = drawing.colorbar(colors, ax=list(panels), label="score of the member at that time", pad=0.02, aspect=30)
     if high == low:
         bar.set_ticks([low])
     return drawing
 
 
 def _draw_member(
-    axes: Any, steps: np.ndarray, values: np.ndarray, evolutions: Sequence[dict[str, Any]], member: int, color: Any
+    axes: Any, steps: np.ndarray, values: np.ndarray, evolutions: Sequence[dict[str, Any]], member: int, colors: list
 ) -> None:
-    """Draw one member's values [E]: a level line for each interval, a dotted jump to each copy."""
-    for index, value in enumerate(values):
+    """Draw one member's values [E]: a level line in the color of each interval, a dotted jump to each copy."""
+    for index, (value, color) in enumerate(zip(values, colors, strict=True)):
         axes.plot(steps[index : index + 2], [value, value], color=color, linewidth=1.3, solid_capstyle="butt")
         if index and evolutions[index]["parents"][member] != member:
             jump = [values[index - 1], value]
