@@ -1,7 +1,7 @@
 """Training loops as pure functions: rollouts, the train step, evaluation, populations."""
 
 from rlkit.training import mesh, population
-from rlkit.training.data_parallel import data_parallel
+from rlkit.training.data_parallel import data_parallel, data_parallel_add
 from rlkit.training.evaluate import Evaluation, evaluate
 from rlkit.training.mesh import over_runs
 from rlkit.training.rollout import EnvsState, Episodes, reset, rollout
@@ -14,6 +14,7 @@ __all__ = [
     "TrainState",
     "Training",
     "data_parallel",
+    "data_parallel_add",
     "evaluate",
     "make",
     "mesh",

@@ -12,14 +12,16 @@ rows of a batch may differ: each device draws its part of a minibatch from its o
 sample from its own part of the replay buffer, by keys of its own.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from rlkit import _mesh
 from rlkit.training.train import Training, TrainState
-from rlkit.types import Array, ConfigError, Key, PyTree
+from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
 
 # Fields of a TrainState that differ between devices; all others are replicated.
 BY_ENVIRONMENT = ((".envs",), (".agent", ".normalizer", ".running_return"))  # leaves [N, ...]
@@ -45,10 +47,9 @@ def data_parallel(run: Training, mesh: Mesh, axis_name: str, *, check_vma: bool 
     Raises:
       ConfigError: the mesh has no such axis; and from `init` and `step`, a number that cannot be divided over them.
     """
-    if axis_name not in mesh.axis_names:
-        raise ConfigError(f"axis_name={axis_name!r} must be an axis of the mesh, one of {', '.join(mesh.axis_names)}")
+    _check_axis(mesh, axis_name)
     on_devices = partial(jax.shard_map, mesh=mesh, check_vma=check_vma)
-    specs = P(axis_name), P(axis_name), P()  # of `_split`
+    specs = _specs(axis_name)
 
     def init(hyper: PyTree, key: Key) -> TrainState:
         def on_one(key: Key) -> tuple[TrainState, ...]:
@@ -67,6 +68,60 @@ def data_parallel(run: Training, mesh: Mesh, axis_name: str, *, check_vma: bool 
         return _join(parts), metrics | episodes
 
     return Training(init, step)
+
+
+def data_parallel_add(
+    agent: Agent, mesh: Mesh, axis_name: str, *, check_vma: bool = True
+) -> Callable[[TrainState, Transition], TrainState]:
+    """Return `Agent.add` for the states of `data_parallel`: it fills the replay buffers for `training.offline`.
+
+        state = jax.jit(training.data_parallel_add(agent, mesh, "data"), donate_argnums=0)(state, transitions)
+
+    Args:
+      agent: with a replay buffer, made with the same `axis_name`.
+      mesh, axis_name, check_vma: as for `data_parallel`.
+
+    Returns:
+      A pure function of a state and of transitions, leaves [T, N, ...], extras (): the N streams are divided over the
+      devices, as environments are. It returns the state.
+
+    Raises:
+      ConfigError: the agent has no replay buffer or another axis, the mesh has no such axis; and from the function, a
+        number of streams that cannot be divided over the devices.
+    """
+    _check_axis(mesh, axis_name)
+    add = agent.add
+    if add is None:
+        raise ConfigError("this agent learns from what it collects itself, not from a dataset; use iql or td3_bc")
+    if agent.axis_name != axis_name:
+        raise ConfigError(
+            f"axis_name={axis_name!r} must be that of the agent, {agent.axis_name!r}; make it with the same"
+        )
+
+    def on_one(parts: tuple[TrainState, ...], transitions: Transition) -> tuple[TrainState, ...]:
+        state = _without_buffer_axis(_join(parts))
+        return _split(_with_buffer_axis(state.replace(agent=add(state.agent, transitions))))
+
+    def add_all(state: TrainState, transitions: Transition) -> TrainState:
+        _mesh.share("num_envs", transitions.reward.shape[1], mesh.shape[axis_name])
+        specs = _specs(axis_name)
+        run = jax.shard_map(
+            on_one, mesh=mesh, in_specs=(specs, P(None, axis_name)), out_specs=specs, check_vma=check_vma
+        )
+        return _join(run(_split(state), transitions))
+
+    return add_all
+
+
+def _check_axis(mesh: Mesh, axis_name: str) -> None:
+    """Raise ConfigError where a mesh has no such axis."""
+    if axis_name not in mesh.axis_names:
+        raise ConfigError(f"axis_name={axis_name!r} must be an axis of the mesh, one of {', '.join(mesh.axis_names)}")
+
+
+def _specs(axis_name: str) -> tuple[P, ...]:
+    """The divisions of the parts of `_split` over the devices."""
+    return P(axis_name), P(axis_name), P()
 
 
 def _split(state: TrainState) -> tuple[TrainState, ...]:

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
+from jax.core import Tracer
 
 from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
@@ -111,6 +113,8 @@ def offline(
         state = pair.init(hyper, key)
         state = state.replace(agent=agent.add(state.agent, transitions))  # leaves [T, num_envs, ...], extras ()
 
+    With `data_parallel`, `data_parallel_add` takes the place of `agent.add`.
+
     Args:
       agent: an agent with a replay buffer.
       env, params: the environment of the policy; no step of it is taken.
@@ -119,10 +123,11 @@ def offline(
       total_steps: as for `make`.
 
     Returns:
-      `Training`, with the metrics of `make` but for reward_mean; no episode ends.
+      `Training`, with the metrics of `make` but for reward_mean; no episode ends. Those of the agent are NaN where the
+      buffer holds nothing that can be drawn.
 
     Raises:
-      ConfigError: the agent has no replay buffer.
+      ConfigError: the agent has no replay buffer; and from `step`, outside of `jax.jit`, where the buffer is empty.
     """
     learn = agent.learn
     if learn is None:
@@ -132,6 +137,7 @@ def offline(
         update_key, next_key = jax.random.split(state.key)
         own_envs = _mesh.share("num_envs", num_envs, _mesh.size(agent.axis_name))
         agent_state, metrics = learn(state.agent, update_key, num_steps)
+        metrics = _require_items(metrics)
         metrics |= {
             "episode_return": jnp.array(jnp.nan),
             "episode_length": jnp.array(jnp.nan),
@@ -142,6 +148,17 @@ def offline(
         return _next(agent, state, agent_state, state.envs, next_key), metrics
 
     return _training(partial(_init, agent, env, params, num_envs, total_steps), step)
+
+
+def _require_items(metrics: dict[str, Array]) -> dict[str, Array]:
+    """The metrics of learning from a replay buffer, NaN where it is empty. Raises ConfigError if that is known."""
+    size = metrics.get("buffer_size")
+    if size is None:
+        return metrics
+    if not isinstance(size, Tracer) and not np.asarray(size).all():
+        raise ConfigError("the replay buffer must hold transitions, and it is empty; fill it by agent.add")
+    floats = {name: x for name, x in metrics.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+    return metrics | {name: jnp.where(size > 0, x, jnp.nan) for name, x in floats.items()}
 
 
 def _training(init: Callable, step: Callable) -> Training:

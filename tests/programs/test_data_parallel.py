@@ -17,7 +17,7 @@ from rlkit.types import ConfigError
 SUPPORT = Path(__file__).parents[1] / "support" / "programs"
 RUNS, STEPS = "data_parallel_runs.py", "data_parallel_steps.py"
 THOROUGH = {
-    RUNS: ("whole_ppo", "seeds", "learning"),
+    RUNS: ("whole_ppo", "seeds", "learning", "offline"),
     STEPS: ("gradient_step_of_dqn", "gradient_steps_with_noise", "keys", "priorities", "statistics"),
 }
 SLOW = {
@@ -70,6 +70,14 @@ def test_a_number_that_does_not_divide_over_the_devices(module, settings, device
     agent.check(12, 8, 2)
     with pytest.raises(ConfigError, match=message):
         agent.check(12, 8, devices)
+
+
+def test_an_agent_of_another_axis_or_without_a_buffer_adds_nothing():
+    mesh = Mesh(np.array(jax.devices()[:1]), ("run",), axis_types=(AxisType.Auto,))
+    with pytest.raises(ConfigError, match="axis_name='run' must be that of the agent, 'data'"):
+        training.data_parallel_add(make(dqn, capacity=1200)[0], mesh, "run")
+    with pytest.raises(ConfigError, match="not from a dataset; use iql or td3_bc"):
+        training.data_parallel_add(make(ppo)[0], mesh, "run")
 
 
 def test_an_axis_that_the_mesh_lacks():

@@ -13,8 +13,9 @@ from devices import OFF_POLICY, SGD, N, close, main, make, mesh, run
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from rlkit import training
-from rlkit.agents import dqn, ppo, pqn, r2d2, sac, td3
+from rlkit import envs, training
+from rlkit.agents import dqn, iql, ppo, pqn, r2d2, sac, td3
+from rlkit.types import Transition
 
 TARGET_KL = 1e-4
 
@@ -116,6 +117,47 @@ def more_learning():
         state, metrics = run(pair, module.Hyper(), 3)
         assert metrics[-1]["grad_norm"] > 0, module.__name__
         assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(state.agent.params)), module.__name__
+
+
+def offline():
+    """Replay buffers of two devices are filled with the streams of a dataset, and learned from; empty ones are not."""
+    rollout = probe_rollout(num_steps=16)
+    settings = OFF_POLICY | {"normalize_obs": True}
+
+    def pair_of(axis_name):
+        agent, _ = make(iql, "Probe-Continuous", settings, axis_name)
+        return agent, training.offline(agent, *envs.make("Probe-Continuous"), num_envs=N, num_steps=64)
+
+    def learned(pair, add, with_data):
+        state = jax.jit(pair.init)(iql.Hyper(), jax.random.key(0))
+        state = jax.jit(add)(state, rollout) if with_data else state
+        return state, *jax.jit(pair.step)(state)
+
+    one, single = pair_of(None)
+    expected = learned(single, lambda s, rollout: s.replace(agent=one.add(s.agent, rollout)), True)
+    for check_vma in (True, False):
+        agent, pair = pair_of("data")
+        parallel = training.data_parallel(pair, mesh(2), "data", check_vma=check_vma)
+        add = training.data_parallel_add(agent, mesh(2), "data", check_vma=check_vma)
+        filled, after, metrics = learned(parallel, add, True)
+        close(filled.agent.normalizer, expected[0].agent.normalizer, "statistics", rtol=1e-5, atol=1e-6)
+        assert metrics["buffer_size"] == expected[2]["buffer_size"] == 16 * N
+        assert metrics["grad_norm"] > 0
+        assert any((a != b).any() for a, b in zip(*map(jax.tree.leaves, (filled, after)), strict=True))
+        empty = learned(parallel, add, False)[2]
+        assert empty["buffer_size"] == 0
+        assert jnp.isnan(empty["grad_norm"])
+
+
+def probe_rollout(num_steps):
+    """Steps of N streams of Probe-Continuous by random actions."""
+    env, params = envs.make("Probe-Continuous")
+    obs, action = env.observation_space(params), env.action_space(params)
+    keys = jax.random.split(jax.random.key(1), (3, num_steps, N))
+    draw = lambda space, keys: jax.vmap(jax.vmap(space.sample))(keys)  # noqa: E731
+    flags = jnp.zeros((num_steps, N), bool)
+    reward = jax.random.normal(jax.random.key(2), (num_steps, N))
+    return Transition(draw(obs, keys[0]), draw(action, keys[1]), reward, ~flags, flags, draw(obs, keys[2]))
 
 
 if __name__ == "__main__":
