@@ -273,8 +273,7 @@ def make(
         described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"}) | {"noisy": False}
         network = q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=None, **described)
     else:
-        sizes = np.array([action_space.n])
-        network = user_networks.checked(network, obs_space, "Q of each action", sizes, memory="needed")
+        network = user_networks.checked(network, obs_space, "Q", np.array([action_space.n]), memory="needed")
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)
