@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlkit.envs import gymnax, probes, wrappers
+from rlkit.envs import gymnax, own, probes, wrappers
 from rlkit.envs.adapter import suggestion
 from rlkit.envs.suites import brax, craftax, jumanji, pgx, playground, xland
 from rlkit.names import did_you_mean, shorten
@@ -48,7 +48,8 @@ def make(name: str, /, **kwargs: Any) -> tuple[Env, Any]:
 
     Args:
       name: a gymnax id (CartPole-v1, Breakout-MinAtar, ...), a probe (Probe-Memory, ...) or a task of another suite
-        (brax:ant, craftax:Craftax-Symbolic-v1, ...); `names()` and `names("brax")` list them.
+        (brax:ant, craftax:Craftax-Symbolic-v1, ...); `names()` and `names("brax")` list them. Or `module:Class`, an
+        environment of your own in JAX, as `adapt` takes it.
       kwargs: fields of the environment's parameters (max_steps_in_episode=5), or arguments of its constructor.
 
     Returns:
@@ -59,6 +60,8 @@ def make(name: str, /, **kwargs: Any) -> tuple[Env, Any]:
         the task cannot run.
     """
     suite, colon, task = str(name).partition(":")
+    if colon and suite not in SUITES and own.is_in_jax(name):
+        return own.make(name, **kwargs)
     if colon:
         return _suite(suite, name).make(task, **kwargs)
     if name in probes.PROBES:  # without importing gymnax

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from rlkit.envs import registry
+from rlkit.envs import own, registry
 from rlkit.hosts import library_vectors
 from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
@@ -27,9 +27,9 @@ def is_own(name: str) -> bool:
 
 
 def is_host(name: str) -> bool:
-    """Return true for the name of an environment outside of JAX."""
+    """Return true for the name of an environment outside of JAX. The module of a `module:Class` is imported."""
     prefix, colon, _ = name.partition(":")
-    return bool(colon and prefix in PREFIXES) or is_own(name)
+    return bool(colon and prefix in PREFIXES) or (is_own(name) and not own.is_in_jax(name))
 
 
 def require_known_prefix(name: str) -> None:

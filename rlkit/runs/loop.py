@@ -82,7 +82,7 @@ def resume(
     on_chunk: OnChunk | None = None,
     *,
     overrides: Mapping[str, Any] | None = None,
-    env: str | None = None,
+    env: Any = None,
     show: bool = True,
 ) -> Trained:
     """Continue a run from its newest whole checkpoint, as if it had never stopped, or with some of its keys changed.
@@ -98,8 +98,8 @@ def resume(
       run: a run directory.
       on_chunk, show: as for `train`.
       overrides: keys that replace those of the run's config.
-      env: the run's environment again, where it is the user's own code (`module:Class`): no code runs because a file
-        names it.
+      env: the run's environment again, where it is the user's own code (`module:Class` or an object): no code runs
+        because a file names it.
 
     Raises:
       ConfigError: there is no such run, no checkpoint that fits its config, a key has changed that must not, or without

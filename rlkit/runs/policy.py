@@ -10,6 +10,7 @@ from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs import changes, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.load import load_config, read
+from rlkit.runs.config.parse import named_envs
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.population.record import best_member
 from rlkit.runs.programs.make import make_program
@@ -48,7 +49,7 @@ def load(
     seed: int | None = None,
     step: int | None = None,
     best: bool = False,
-    env: str | None = None,
+    env: Any = None,
     wrappers: Sequence[str] | None = None,
 ) -> Policy:
     """Load the policy of a run.
@@ -62,7 +63,7 @@ def load(
       seed: seed of the policy, where the run has several; None for the first, or for the best member of a population.
       step: step of the checkpoint; None for the newest whole one.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
-      env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
+      env, wrappers: those of the run again, where they are the user's own code, `module:Class` or an object.
 
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
@@ -95,7 +96,7 @@ def default_index(run: Path, config: RunConfig, step: int) -> int:
 
 def stored_config(
     run: Path,
-    env: str | None = None,
+    env: Any = None,
     overrides: Mapping[str, Any] | None = None,
     wrappers: Sequence[str] | None = None,
 ) -> RunConfig:
@@ -103,7 +104,7 @@ def stored_config(
 
     Args:
       run: a run directory.
-      env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
+      env, wrappers: those of the run again, where they are the user's own code, `module:Class` or an object.
       overrides: keys that replace those of the file.
 
     Raises:
@@ -111,7 +112,7 @@ def stored_config(
     """
     path = run / run_directory.CONFIG
     stored = read(path)
-    given = {"env": env, "wrappers": wrappers if wrappers is None else list(wrappers)}
+    given = named_envs({"env": env, "wrappers": wrappers if wrappers is None else list(wrappers)})
     given = {key: value for key, value in given.items() if value is not None}
     if isinstance(stored.get("wrappers"), str):  # the only one
         stored["wrappers"] = [stored["wrappers"]]
@@ -126,7 +127,7 @@ def stored_config(
 def load_state(
     run: Path,
     step: int | None = None,
-    env: str | None = None,
+    env: Any = None,
     *,
     best: bool = False,
     overrides: Mapping[str, Any] | None = None,

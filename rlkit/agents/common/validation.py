@@ -27,6 +27,11 @@ def check_action_space(agent: str, space: Space, *, supported: bool, needed: str
     if supported:
         _check_range(space)
         return
+    if not isinstance(space, Space):
+        raise ConfigError(
+            f"the action space must be one of rlkit.spaces, and this one is {type(space).__module__}."
+            f"{type(space).__qualname__}; adapt the environment: env, params = envs.adapt(env)"
+        )
     others = agents.supporting(space)
     remedy = (
         f"use {' or '.join(filter(None, [', '.join(others[:-1]), others[-1]]))}"

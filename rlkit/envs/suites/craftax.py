@@ -4,6 +4,7 @@ from typing import Any
 
 from rlkit.envs.adapter import known_task, library, replace_params, standard_promotion
 from rlkit.envs.suites import legacy
+from rlkit.types import Env
 
 _NAMES = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
 
@@ -13,7 +14,7 @@ def names() -> list[str]:
     return list(_NAMES)
 
 
-def make(task: str, /, **kwargs: Any) -> tuple[legacy.FiveValues, Any]:
+def make(task: str, /, **kwargs: Any) -> tuple[Env, Any]:
     """Make a Craftax environment and its parameters.
 
     A new world is generated in every step, since any step may be an episode's last.

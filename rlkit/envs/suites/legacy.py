@@ -1,4 +1,4 @@
-"""Environments in gymnax's style whose step still returns five values: obs, state, reward, done, info."""
+"""Adapters of environments of the user's own, in the styles of gymnax."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.envs.adapter import Adapter, gymnax_space, standard_promotion
+from rlkit.envs.gymnax import GymnaxEnv
 from rlkit.spaces import Space
-from rlkit.types import Array, ConfigError, Key, PyTree
+from rlkit.types import Array, ConfigError, Env, Key, PyTree
 
 _LIMITS = ("max_steps_in_episode", "max_timesteps")  # names of the time limit in gymnax and in Craftax
 
@@ -48,17 +49,19 @@ class FiveValues(Adapter):
             return gymnax_space(self.env.action_space(params))
 
 
-def adapt(env: Any, params: Any = None, *, name: str | None = None) -> tuple[FiveValues, Any]:
-    """Adapt an environment of your own, in the style of gymnax before 1.0, to rlkit's protocol.
+def adapt(env: Any, params: Any = None, *, name: str | None = None) -> tuple[Env, Any]:
+    """Adapt an environment of your own to rlkit's protocol, `rlkit.types.Env`.
 
         env, params = envs.adapt(MyEnv())
         envs.check(env, params, jax.random.key(0))
 
     Args:
-      env: has `reset_env(key, params) -> obs, state` and `step_env(key, state, action, params) -> obs, state, reward,
-        done, info`, both without any reset of their own, and spaces like gymnax's. Where its parameters hold a time
-        limit (max_steps_in_episode or max_timesteps), it also has `is_terminal(state, params)`, which `done` uses.
-      params: its parameters; `env.default_params` by default.
+      env: one that has rlkit's protocol already, which is returned as it is; or one with gymnax's spaces and, without
+        any reset of their own, `reset_env(key, params) -> obs, state` and `step_env(key, state, action, params) -> obs,
+        state, reward, end, info`. With `is_truncated(state, params)`, as in gymnax 1, `end` is termination alone.
+        Without it, as in gymnax before 1.0, `end` is any end of an episode, and where the parameters hold a time limit
+        (max_steps_in_episode or max_timesteps), there is also `is_terminal(state, params)`.
+      params: its parameters; by default `env.default_params`, or None where there are none.
       name: of the environment in errors.
 
     Raises:
@@ -66,11 +69,17 @@ def adapt(env: Any, params: Any = None, *, name: str | None = None) -> tuple[Fiv
         is a time limit and no function that distinguishes it from termination.
     """
     name = name or str(getattr(env, "name", type(env).__name__))
+    params = getattr(env, "default_params", None) if params is None else params
+    if not hasattr(env, "step_env") and all(callable(getattr(env, method, None)) for method in ("reset", "step")):
+        spaces = [getattr(env, field, None) for field in ("observation_space", "action_space")]
+        if all(callable(space) and isinstance(space(params), Space) for space in spaces):
+            return env, params
     for method in ("reset_env", "step_env", "observation_space", "action_space"):
         if not callable(getattr(env, method, None)):
             reason = "; a step that resets by itself loses the final observation" if method == "step_env" else ""
             raise ConfigError(f"env={name!r} has no {method}(){reason}; write one, or implement rlkit.types.Env")
-    params = env.default_params if params is None else params
+    if callable(getattr(env, "is_truncated", None)):
+        return GymnaxEnv(name, env), params
     limit_field = next((field for field in _LIMITS if hasattr(params, field)), None)
     if limit_field and not callable(getattr(env, "is_terminal", None)):
         raise ConfigError(

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rlkit import agents, envs
-from rlkit.hosts.registry import checked_name, is_host, require_known_prefix
+from rlkit.envs import own
+from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_prefix
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.aliases import similar_key
 from rlkit.runs.config.errors import explain, show_key, show_value
@@ -22,7 +23,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     """Validate a flat mapping of keys to values.
 
     Args:
-      values: the keys and values of a config.
+      values: the keys and values of a config; env and eval_env may also be environments in JAX.
       name: the stem of the run directory's name.
 
     Raises:
@@ -32,7 +33,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     if not isinstance(agent, str):
         given = f"agent={show_value(agent)}" if "agent" in values else "agent"
         raise ConfigError(f"{given} must be the name of an agent; add e.g. agent: ppo")
-    keys = schema(agent)
+    keys, values = schema(agent), named_envs(values)
     for key in values:
         if key not in keys.fields:
             raise ConfigError(f"{show_key(key)} is not a key of a {agent} config{similar_key(key, keys.fields)}")
@@ -53,6 +54,13 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
 
     run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper)
     return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run="schedule_steps" not in values)
+
+
+def named_envs(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The values with names for environments that are given as objects. Raises ConfigError where one is not in JAX."""
+    plain = str | bytes | int | float | list | tuple | dict | None
+    objects = {key: values[key] for key in ("env", "eval_env") if not isinstance(values.get(key), plain)}
+    return {**values, **{key: own.name_of(env) for key, env in objects.items()}}
 
 
 def _check(config: RunConfig) -> None:
@@ -102,7 +110,7 @@ def _check_env(env: str, key: str = "env") -> None:
     try:
         if is_host(env):
             checked_name(env)
-        elif env not in envs.names():
+        elif not is_own(env) and env not in envs.names():
             require_known_prefix(env)
             envs.make(env)  # raises a ConfigError with the reason
     except ConfigError as error:

@@ -1,0 +1,95 @@
+"""Environments of the user's own in JAX: by name and as objects, in every command and in `runs`."""
+
+import host_envs
+import jax
+import jax_envs
+import numpy as np
+import pytest
+import yaml
+
+import rlkit
+from rlkit import envs, hosts, runs
+from rlkit.agents import ppo
+from rlkit.cli import main
+from rlkit.types import ConfigError
+
+PPO = {
+    "agent": "ppo",
+    "num_envs": 4,
+    "num_steps": 16,
+    "total_steps": 256,
+    "hidden_sizes": [8],
+    "num_minibatches": 2,
+    "eval_episodes": 4,
+}
+
+
+def test_a_name_is_told_from_one_of_a_gymnasium_class():
+    in_jax = ("jax_envs:Reach", "jax_envs:Walk", "jax_envs:instance")
+    assert not any(hosts.is_host(name) for name in in_jax)
+    assert all(hosts.is_host(name) for name in ("host_envs:Counter", "jax_envs:missing", "no_such_module:Env"))
+
+
+@pytest.mark.parametrize("name", ["jax_envs:Reach", "jax_envs:Walk", "jax_envs:instance"])
+def test_an_own_environment_keeps_the_contract(name):
+    env, params = envs.make(name)
+    envs.check(env, params, jax.random.key(0), name=name)
+
+
+def test_arguments_are_those_of_the_constructor_or_of_the_parameters():
+    env, _ = envs.make("jax_envs:Reach", limit=3)
+    assert env.limit == 3
+    _, params = envs.make("jax_envs:Walk", goal=0.25)
+    assert params.goal == 0.25
+    with pytest.raises(ConfigError, match=r"gaol=1.*did you mean 'goal'"):
+        envs.make("jax_envs:Walk", gaol=1)
+
+
+def test_gymnax_1_needs_no_is_terminated():
+    env, params = envs.adapt(jax_envs.Walk())
+    _, state = env.reset(jax.random.key(0), params)
+    ends = []
+    for key in jax.random.split(jax.random.key(1), 10):
+        _, state, _, terminated, truncated, _ = env.step(key, state, 1, params)
+        ends.append((bool(terminated), bool(truncated)))
+    assert ends == [(False, False)] * 9 + [(False, True)]
+    plain = jax_envs.Walk()
+    with pytest.raises(ConfigError, match=r"action space.*gymnax.*envs\.adapt"):
+        ppo.make(ppo.Config(), plain.observation_space(params), plain.action_space(params))
+
+
+@pytest.mark.thorough
+def test_every_command_takes_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(PPO | {"env": "CartPole-v1"}))
+    own = ["--env", "jax_envs:Walk"]
+    assert main(["train", "config.yaml", *own, "--env_kwargs.goal", "0.5", "--out", "run"]) == 0
+    assert main(["resume", "run"]) == 2
+    assert "no file may name code to run; add --env jax_envs:Walk" in capsys.readouterr().err
+    assert main(["resume", "run", *own, "--total_steps", "512"]) == 0
+    for command in (["eval", "run"], ["render", "run"], ["collect", "run", "--steps", "8", "--out", "data"]):
+        assert main([*command, *own]) == 0
+    assert main(["check", "config.yaml", *own]) == 0
+    assert main(["train", "config.yaml", *own, "--seeds", "2", "--out", "seeds"]) == 0
+    assert main(["plot", "run", "seeds"]) == 0
+    (tmp_path / "sweep.yaml").write_text("config: config.yaml\ntrials: 2\nlearning_rate: {log_uniform: [1e-4, 1e-2]}\n")
+    assert main(["sweep", "sweep.yaml", *own, "--out", "sweep"]) == 0
+
+
+@pytest.mark.thorough
+def test_an_object_is_an_environment_of_runs(tmp_path):
+    env = jax_envs.Reach(limit=5)
+    run = runs.train(PPO | {"env": env}, out=tmp_path / "run", show=False).run
+    policy = rlkit.load(run, env=env)
+    assert policy.env is env
+    assert policy.config.run.env == "jax_envs:Reach"
+    with pytest.raises(ConfigError, match="add --env jax_envs:Reach"):
+        rlkit.load(run)
+    longer = runs.resume(run, env=env, overrides={"total_steps": 320}, show=False)
+    assert [line["length_mean"] for line in runs.metrics.read(longer.run) if line["episodes"]][-1] == 5
+    assert np.isfinite(longer.evaluation["mean"])
+
+
+def test_an_object_outside_of_jax_is_refused():
+    with pytest.raises(ConfigError, match="env='host_envs:Counter' must have the interface"):
+        runs.parse(PPO | {"env": host_envs.Counter})
