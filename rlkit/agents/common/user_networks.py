@@ -100,7 +100,8 @@ def _require_params_alone(params: PyTree) -> None:
 def _trace(name: str, function: Any, *arguments: Any) -> PyTree:
     """The shapes of a function's results. Raises ConfigError where it fails."""
     try:
-        return jax.eval_shape(function, *arguments)
+        with jax.numpy_rank_promotion("allow"):  # a network that only ever acts is vmapped and need not broadcast
+            return jax.eval_shape(function, *arguments)
     except flax.errors.InvalidRngError as error:
         raise ConfigError(
             f"network must need no random numbers, and {name} does ({_line(error)}); {_REMEDIES['deterministic']}"
