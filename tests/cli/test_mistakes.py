@@ -54,8 +54,10 @@ def test_names_of_other_libraries_are_known(key, meant):
         parse(BASE | {key: 1})
 
 
-def test_a_name_of_another_agent_is_not_suggested():
-    with pytest.raises(ConfigError, match=r"^buffer_size is not a key of a ppo config$"):
+def test_a_key_of_other_agents_alone_names_them():
+    with pytest.raises(
+        ConfigError, match=r"^buffer_size is not a key .*; as 'capacity' it is a key of c51, .*, td3_bc$"
+    ):
         parse(BASE | {"buffer_size": 10})
 
 

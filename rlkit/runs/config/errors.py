@@ -46,6 +46,11 @@ def plain_value(value: Any) -> Any:
     return {key: plain_value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+def is_missing(key: str, field: Any) -> str:
+    """Return the text on a key that a config must have and has not; `field` is pydantic's, or None."""
+    return f"{key} is missing; add it: {field.description if field else ''}"
+
+
 def explain(model: type[BaseModel], error: ValidationError) -> str:
     """One line on the first problem of a validation, and the number of the others."""
     problems = error.errors(include_url=False)
@@ -54,7 +59,7 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
     key = ".".join(show_key(part) for part in first["loc"])
     field = model.model_fields.get(str(first["loc"][0])) if first["loc"] else None
     if first["type"] == "missing":
-        line = f"{key} is missing; add it: {field.description if field else ''}"
+        line = is_missing(key, field)
     elif first["loc"][-1:] == ("[key]",):  # pydantic's sign for a mistake in the key of a mapping
         line = f"{'.'.join(map(show_key, first['loc'][:-1]))}: a key must be a word; put it in quotes"
     elif field is None:  # a rule between fields, in the model's own words

@@ -12,11 +12,13 @@ from rlkit import agents, envs
 from rlkit.envs import own
 from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_prefix
 from rlkit.runs.config import population, strict_yaml
-from rlkit.runs.config.aliases import similar_key
-from rlkit.runs.config.errors import explain, show_key, show_value
+from rlkit.runs.config.aliases import suggestion
+from rlkit.runs.config.errors import explain, is_missing, show_key, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 from rlkit.types import ConfigError
+
+_MOST_MISTAKES = 20  # that an error names
 
 
 def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
@@ -34,9 +36,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
         given = f"agent={show_value(agent)}" if "agent" in values else "agent"
         raise ConfigError(f"{given} must be the name of an agent; add e.g. agent: ppo")
     keys, values = schema(agent), named_envs(values)
-    for key in values:
-        if key not in keys.fields:
-            raise ConfigError(f"{show_key(key)} is not a key of a {agent} config{similar_key(key, keys.fields)}")
+    _check_keys(values, agent, keys.fields)
     typed = [(key, value, keys.fields[key].annotation) for key, value in values.items()]
     frozen = {key: _freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
     if "schedule_steps" in keys.fields and "total_steps" in frozen:
@@ -61,6 +61,20 @@ def named_envs(values: Mapping[Any, Any]) -> dict[Any, Any]:
     plain = str | bytes | int | float | list | tuple | dict | None
     objects = {key: values[key] for key in ("env", "eval_env") if not isinstance(values.get(key), plain)}
     return {**values, **{key: own.name_of(env) for key, env in objects.items()}}
+
+
+def _check_keys(values: Mapping[Any, Any], agent: str, fields: Mapping[str, Any]) -> None:
+    """Raise a ConfigError that names all keys that are unknown or missing, in one line."""
+    mistakes = []
+    for key in values:
+        if key not in fields:
+            rule = "is not one either" if mistakes else f"is not a key of a {agent} config"
+            mistakes.append(f"{show_key(key)} {rule}{suggestion(key, agent, fields)}")
+    mistakes += [is_missing(key, field) for key, field in fields.items() if field.is_required() and key not in values]
+    if mistakes:
+        more = len(mistakes) - _MOST_MISTAKES
+        line = " ".join(text if text.endswith("?") else f"{text}." for text in mistakes[:_MOST_MISTAKES])
+        raise ConfigError(f"{line.removesuffix('.')}{f' (and {more} more)' if more > 0 else ''}")
 
 
 def _check(config: RunConfig) -> None:
