@@ -1,4 +1,4 @@
-"""Display of a run's progress: a live bar on a terminal or in a notebook, plain lines elsewhere."""
+"""Display of a run's progress: a live bar on a terminal, one line in a notebook, plain lines elsewhere."""
 
 import sys
 import threading
@@ -71,7 +71,29 @@ class Plain(Silent):
         if now - self.last >= self.seconds or step >= self.total:
             self.last = now
             left = (self.total - step) * line["seconds"] / step
-            self.print(f"{self.describe(step, self.total, line)}, {left:.0f} s left")
+            self._show(f"{self.describe(step, self.total, line)}, {left:.0f} s left")
+
+    def _show(self, progress: str) -> None:
+        """Show a line of progress."""
+        self.print(progress)
+
+
+class Notebook(Plain):
+    """A display of one line below a notebook's cell, which is replaced when there is news; it needs IPython alone."""
+
+    def __init__(self, total: int, describe: Describe):
+        super().__init__(total, describe, seconds=0.5)
+        self.output: Any = None  # IPython's handle of the line
+
+    def _show(self, progress: str) -> None:
+        """Show a line of progress in place of the one before."""
+        from IPython.display import display
+
+        content = {"text/plain": progress}
+        if self.output is None:
+            self.output = display(content, raw=True, display_id=True)
+        else:
+            self.output.update(content, raw=True)
 
 
 class Bar(Silent):
@@ -115,7 +137,9 @@ def make_display(total: int, *, show: bool = True, describe: Describe | None = N
 
     console = Console(stderr=True)
     describe = describe or describe_run
-    return Bar(total, describe, console) if console.is_terminal or console.is_jupyter else Plain(total, describe)
+    if console.is_jupyter:
+        return Notebook(total, describe)
+    return Bar(total, describe, console) if console.is_terminal else Plain(total, describe)
 
 
 def describe_run(step: int, total: int, line: dict[str, Any]) -> str:
