@@ -71,6 +71,21 @@ def test_steps_before_learning_are_collected_together(agent, num_envs, num_steps
         assert np.std(actions) == pytest.approx(4 / np.sqrt(12), rel=0.25)
 
 
+def test_nothing_is_acted_on_after_steps_that_were_collected_together(monkeypatch):
+    """A wait between updates that act: each of those is on the newest observation, which its transition begins with."""
+    monkeypatch.setattr(host_iterations, "_WAIT_STEPS", 15)
+    program = host_program.HostProgram(runs.parse(EACH_STEP | {"env": "host_envs:Counter", "learning_starts": 64}))
+    chunk, acts = program.advance(program.start(), np.int32(3)), []
+    act = program.collector.act
+    program.collector.act = lambda *args: acts.append(jax.device_get(args[3])) or act(*args)
+    chunk = program.advance(chunk.state, np.int32(15))
+    assert len(acts) == 15
+    chunk = program.advance(chunk.state, np.int32(1))  # no longer together, and nothing is acted on beforehand
+    program.close()
+    assert len(acts) == 16
+    assert int(chunk.state.agent.replay.num_steps) == 19
+
+
 def test_the_last_line_has_the_speed_of_the_whole_run(tmp_path):
     """With overlap its rollout was collected before its time began."""
     run = runs.train(PPO, out=tmp_path / "run", show=False).run

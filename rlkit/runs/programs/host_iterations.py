@@ -130,7 +130,7 @@ class HostIterations:
                 return actions[index], ()
 
             rollout = self.collector.run(choose, count * num_steps)
-            self.acted = None  # it was for an earlier observation
+        self.acted = None  # it was for an earlier observation
         agent, metrics = self._wait(state.agent, rollout.transitions)
         seconds = time.perf_counter() - begin
         means = rollout.transitions.reward.reshape(count, -1).mean(1)
