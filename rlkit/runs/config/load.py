@@ -15,6 +15,8 @@ from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import ConfigError
 
+_MOST_NAMES = 12  # of configs, that an error lists
+
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Load the config of a file: a path, or a name such as ppo/cartpole in ./configs or in the package.
@@ -116,5 +118,8 @@ def find(source: str | Path) -> Path:
             return next(file for folder in folders() if (file := folder / f"{name}.yaml").is_file())
     except (OSError, ValueError):  # too long, or a zero byte
         name, known = "", names()
-    remedy = did_you_mean(name, known) or f"; there is {', '.join(known[:12])}"
+    own = [config for config in known if config.startswith(f"{name}/")]  # where the name of an agent was given
+    choices = own or known[:_MOST_NAMES]
+    remedy = "" if own else did_you_mean(name, known)
+    remedy = remedy or f"; there is {', '.join(choices)}; `rlkit list` names all {len(known)}"
     raise ConfigError(f"config={show_value(str(source))} must be a file or the name of a config{remedy}")
