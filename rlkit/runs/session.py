@@ -17,7 +17,7 @@ from rlkit.runs.checkpoints import checkpoint, transfer
 from rlkit.runs.metrics import MetricLines, summarize
 from rlkit.runs.pictures import curves, lineage
 from rlkit.runs.population.evolution import Evolution
-from rlkit.runs.programs.finite import remedy
+from rlkit.runs.programs.finite import largest_reward, remedy
 from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
 from rlkit.runs.schedule import Schedule
@@ -242,7 +242,7 @@ class Session:
         quantity = self.program.name_non_finite(state, chunk)
         raise NonFiniteError(
             f"{quantity} is not finite after step {failed_step}; the state of step {last_finite_step} was kept; "
-            f"{remedy(quantity)}"
+            f"{remedy(quantity, self.config, largest_reward(chunk.metrics))}"
         )
 
     def _fail_population(self, state: PyTree, step: int, count: int, lines: MetricLines, seconds: float) -> NoReturn:

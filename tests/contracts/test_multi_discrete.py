@@ -16,7 +16,7 @@ by_name = pytest.mark.parametrize("name", OTHERS)
 
 @by_name
 def test_the_agent_names_ppo(name):
-    module, obs = agents.get(name), Box(np.float32([-1.0]), np.float32([1.0]))
+    module, obs = agents.get(name), Box(np.full(1, -1.0, np.float32), np.ones(1, np.float32))
     with pytest.raises(ConfigError, match=REFUSED.format(name, "2, 3")):
         module.make(module.Config(), obs, MultiDiscrete((2, 3)))
 

@@ -1,5 +1,6 @@
 """Quantities that must stay finite during training."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.hosts.registry import is_host
+from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import Array, PyTree
+
+_HUGE_REWARD = 1e6  # mean absolute reward of a step from which losses are likely to overflow
 
 
 def losses_and_gradients(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,8 +43,37 @@ def name_non_finite(metrics: Mapping[str, Any]) -> str:
     return "params"
 
 
-def remedy(quantity: str) -> str:
-    """Return a remedy for a quantity that is not finite, named as by a program's `name_non_finite`."""
+def largest_reward(metrics: Mapping[str, Any]) -> float:
+    """Return the largest |reward_mean| of a chunk's updates and seeds; 0 for one without rewards, as of a dataset."""
+    means = np.abs(np.asarray(metrics.get("reward_mean", 0.0), np.float64))
+    return float(np.max(means, initial=0.0, where=~np.isnan(means)))
+
+
+def remedy(quantity: str, config: RunConfig, reward: float) -> str:
+    """Return the likely cause of a quantity that is not finite, with a remedy that the run has not taken already.
+
+    Args:
+      quantity: named as by a program's `name_non_finite`.
+      config: of the run.
+      reward: `largest_reward` of its last updates.
+    """
+    if reward > _HUGE_REWARD and not _is_observation(quantity):
+        return f"rewards are the likely cause, with a mean of {reward:.3g} in size: {_smaller_rewards(config)}"
     if " of environment " in quantity or quantity.startswith(("observations", "rewards")):
-        return "it came from the environment: look for a bug in its reset and step, and train with env_check: true"
+        checked = "" if config.run.env_check else ", and train with env_check: true"
+        return f"it came from the environment: look for a bug in its reset and step{checked}"
     return "a smaller learning_rate or max_grad_norm may help"
+
+
+def _is_observation(quantity: str) -> bool:
+    """True for the name of an observation, of environments in JAX or outside of it."""
+    return bool(re.match(r"(env='.*': )?obs", quantity))
+
+
+def _smaller_rewards(config: RunConfig) -> str:
+    """The remedies for huge rewards that the agent and the environment of a config have."""
+    env = config.run.env
+    remedies = ["normalize_reward: true"] if getattr(config.agent, "normalize_reward", None) is False else []
+    if is_host(env) and not env.startswith(("ale:", "envpool:")):  # those take no wrappers
+        remedies.append('wrappers: ["clip_reward:-1,1"] or ["scale_reward:FACTOR"]')
+    return "; or ".join(remedies) or "scale them in the environment"
