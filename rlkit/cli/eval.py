@@ -6,7 +6,6 @@ from typing import Any
 
 from rlkit.cli.command import add_checkpoint, add_command, add_own_code
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
-from rlkit.cli.report import evaluation_line
 
 
 def add_to(commands: Any) -> None:
@@ -26,6 +25,7 @@ def run(options: argparse.Namespace) -> int:
     from rlkit.runs import files, run_directory, scores
     from rlkit.runs.policy import load_state
     from rlkit.runs.progress import note_if_slow
+    from rlkit.runs.scores import evaluation_line
     from rlkit.types import ConfigError
 
     path = run_directory.existing(options.run)

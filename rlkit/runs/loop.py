@@ -37,7 +37,12 @@ def train(
 
     Args:
       config: a RunConfig, a flat mapping of its keys, or an argument of `load_config`.
-      on_chunk: called with each metric line and the state after it; a true result ends the run.
+      on_chunk: called with each metric line, before it is written, and the state after it. A dict that it returns, of
+        a number by name (or one a seed), is added to the line. True ends the run, None does nothing:
+
+            def on_chunk(line, state):
+                return line["return_mean"] is not None and line["return_mean"] > 400
+
       out: the run directory; None for the first free name in ./runs.
       init_from: a run whose agent's parameters and statistics this one starts with.
       show: True to show progress.

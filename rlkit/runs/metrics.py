@@ -5,8 +5,9 @@ all seeds together since the line before; in the last line, since the run began 
 `return_mean`, `return_iqm`, `return_min`, `return_max` and `length_mean` over the episodes that finished since the line
 before, then the agent's own metrics, averaged over the updates. With environments outside of JAX, `env_restarts` is the
 number of workers that were restarted since the line before. Of a population, `hyper_KEY` is each member's value of a
-key that evolves, in effect up to this line. With several seeds or members all but the first three are lists with one
-entry per seed. A number that is not finite, or that has no episode, is null.
+key that evolves, in effect up to this line. The numbers that `on_chunk` of `runs.train` returns follow at the end. With
+several seeds or members all but the first three are lists with one entry per seed. A number that is not finite, or that
+has no episode, is null.
 """
 
 import json
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from rlkit.names import shorten
 from rlkit.runs import files, run_directory
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import ConfigError
@@ -41,6 +43,29 @@ def summarize(metrics: Mapping[str, np.ndarray], num_seeds: int) -> dict[str, An
         return _summary(metrics)
     seeds = [_summary({name: array[:, seed] for name, array in metrics.items()}) for seed in range(num_seeds)]
     return {name: [summary[name] for summary in seeds] for name in seeds[0]}
+
+
+def additional(entries: Mapping[Any, Any], line: Mapping[str, Any], num_seeds: int) -> dict[str, Any]:
+    """Return the numbers that a user's `on_chunk` adds to a line, in the form of its other entries.
+
+    Args:
+      entries: a number by name, or with several seeds a list or an array [num_seeds] too.
+      line: the line without them.
+      num_seeds: S.
+
+    Raises:
+      ConfigError: a name is not a text or is in the line already, or a value is not a number.
+    """
+    added = {}
+    for name, value in entries.items():
+        if not isinstance(name, str) or name in line:
+            raise ConfigError(f"on_chunk returned the entry {name!r}, and needs a new name for it; try 'my_{name}'")
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf" or array.shape not in ((), (num_seeds,)[num_seeds == 1 :]):
+            several = f", or {num_seeds} numbers, one a seed" if num_seeds > 1 else ""
+            raise ConfigError(f"on_chunk returned {name}={shorten(repr(value))}, which must be a number{several}")
+        added[name] = _number(array) if array.ndim == 0 else [_number(number) for number in array]
+    return added
 
 
 def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import changes, run_directory
+from rlkit.runs import changes, run_directory, scores
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.load import load_config, read
 from rlkit.runs.config.parse import named_envs
@@ -30,6 +30,13 @@ class Policy(NamedTuple):
     params: Any  # of the environment
     config: RunConfig
     step: int  # environment steps learned from
+    run: Path  # the run directory
+
+    def __repr__(self) -> str:
+        """Describe the policy in a line, without its arrays, and with its evaluation where eval.json has it."""
+        run, mean = self.config.run, scores.stored_mean(self.run, self.step)
+        evaluated = f", greedy return {mean:.4g}" if mean is not None else ""
+        return f"Policy(run={str(self.run)!r}, {run.agent} on {run.env}, step {self.step}{evaluated})"
 
     def act(self, obs: PyTree, key: Key, memory: PyTree = None) -> tuple[PyTree, PyTree]:
         """Return the greedy action for one observation, and the memory to be passed at the next step.
@@ -86,6 +93,7 @@ def load(
         params=program.params,
         config=program.config,
         step=step,
+        run=path,
     )
 
 

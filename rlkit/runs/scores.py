@@ -128,3 +128,29 @@ def json_value(value: Any) -> Any:
 def save(run: Path, evaluation: Mapping[str, Any]) -> None:
     """Write eval.json, whole or not at all."""
     files.replace(run / run_directory.EVALUATION, json.dumps(evaluation, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def stored_mean(run: Path, step: int) -> float | None:
+    """Return the mean return in eval.json; None where that is missing, damaged or of another step."""
+    try:
+        evaluation = json.loads(files.read(run / run_directory.EVALUATION, 1 << 24))
+        return float(evaluation["mean"]) if evaluation["step"] == step else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def evaluation_line(evaluation: Mapping[str, Any]) -> str:
+    """Return the scores of an evaluation, as `evaluate` makes it, in one line."""
+    if not evaluation["episodes"]:
+        return f"step {evaluation['step']}: no greedy episode ended"
+    numbers = (evaluation["mean"], evaluation["iqm"], *evaluation["interval"])
+    mean, center, low, high = ("not finite" if number is None else f"{number:.4g}" for number in numbers)
+    runs, best = "seed(s)", ""
+    if evaluation["interval_over"] == "members":
+        runs = "members"
+    if "best_member" in evaluation:
+        best = f"; best member {evaluation['best_member']}: {evaluation['best_mean']:.4g}"
+    return (
+        f"step {evaluation['step']}: greedy return {mean}, IQM {center} "
+        f"[{low}, {high}] over {len(evaluation['seeds'])} {runs} and {evaluation['episodes']} episodes{best}"
+    )

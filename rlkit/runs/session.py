@@ -1,6 +1,7 @@
 """A session of training: the loop around a compiled program, with its clock, files, display and signals."""
 
 import importlib
+import signal
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from rlkit.hosts.failure import Failure, HostError
 from rlkit.hosts.processes import Interrupted
 from rlkit.runs import faults, scores
 from rlkit.runs.checkpoints import checkpoint, transfer
-from rlkit.runs.metrics import MetricLines, summarize
+from rlkit.runs.metrics import MetricLines, additional, summarize
 from rlkit.runs.pictures import curves, lineage
 from rlkit.runs.population.evolution import Evolution
 from rlkit.runs.programs.finite import largest_reward, remedy
@@ -24,7 +25,7 @@ from rlkit.runs.schedule import Schedule
 from rlkit.runs.signals import Signals
 from rlkit.types import ConfigError, PyTree
 
-OnChunk = Callable[[dict[str, Any], PyTree], bool | None]
+OnChunk = Callable[[dict[str, Any], PyTree], Mapping[str, Any] | bool | None]
 
 
 class NonFiniteError(RuntimeError):
@@ -38,6 +39,15 @@ class Trained(NamedTuple):
     state: PyTree  # a TrainState; leaves [S, ...] with several seeds
     evaluation: dict[str, Any] | None  # the content of eval.json; None without one, or after a signal
     signal: int | None  # number of the signal that stopped the run, e.g. signal.SIGINT
+
+    def __repr__(self) -> str:
+        """Describe the result in two lines, without the arrays of the state."""
+        updates = int(np.ravel(self.state.step)[0])
+        if self.evaluation is not None:
+            rest = scores.evaluation_line(self.evaluation)
+        else:
+            rest = "not evaluated" if self.signal is None else f"stopped by {signal.Signals(self.signal).name}"
+        return f"Trained(run={str(self.run)!r}, after {updates} updates)\n  {rest}"
 
 
 class Session:
@@ -132,15 +142,26 @@ class Session:
                         lines.add(line)
                         self._save(state, step, lines, seconds)
                         raise
-                lines.add(line)
                 if self.evolution is not None:
                     state = self.evolution.after(line, state, update)
                 self.display.update(step, line)
                 best = self._is_best(line)
-                stop = bool(self.on_chunk and self.on_chunk(line, self.program.export(state)))
+                stop = self._write(line, state, lines)
                 if best or stop or signals.received is not None or self.schedule.saves(update):
                     self._save(state, step, lines, seconds)
         return state, step
+
+    def _write(self, line: dict[str, Any], state: PyTree, lines: MetricLines) -> bool:
+        """Write a metric line, with the numbers that `on_chunk` adds to it; True where `on_chunk` ends the run."""
+        result = None
+        try:
+            if self.on_chunk is not None:
+                result = self.on_chunk(dict(line), self.program.export(state))
+                if isinstance(result, Mapping):
+                    line |= additional(result, line, self.config.run.num_seeds)
+        finally:
+            lines.add(line)
+        return bool(result) and not isinstance(result, Mapping)
 
     def _report_failure(self, failure: Failure) -> None:
         """Show a failure of an environment, and write it into the run."""

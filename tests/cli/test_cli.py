@@ -22,9 +22,9 @@ from PIL import Image
 
 from rlkit import cli
 from rlkit.cli.jax_settings import enable_compilation_cache
-from rlkit.cli.report import evaluation_line
 from rlkit.runs import loop, metrics, scores
 from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.scores import evaluation_line
 from rlkit.training import Evaluation
 
 

@@ -1,0 +1,77 @@
+"""The function of a user that is called with each metric line: it adds numbers, or ends the run."""
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_runs import SMALL, shared_compilations
+
+from rlkit import runs
+from rlkit.runs import metrics
+from rlkit.types import ConfigError
+
+PAGE = Path(__file__).parents[2] / "docs" / "training-from-python.md"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+        yield
+
+
+def train(path, on_chunk, **keys):
+    return runs.train(SMALL | keys, on_chunk, out=path / "run", show=False)
+
+
+def test_numbers_that_are_returned_are_in_the_written_lines_and_do_not_end_the_run(tmp_path):
+    def on_chunk(line, state):
+        line["changed"] = 1  # of a copy
+        return {"twice": 2 * line["step"], "array": jnp.float32(0.5), "none": float("nan"), "yes": np.bool_(True)}
+
+    trained = train(tmp_path, on_chunk)
+    lines = metrics.read(trained.run)
+    assert [line["twice"] for line in lines] == [2 * step for step in range(32, 321, 32)]
+    assert all((line["array"], line["none"], line["yes"]) == (0.5, None, 1.0) for line in lines)
+    assert not any("changed" in line for line in lines)
+    stopped = runs.train(SMALL, lambda line, state: {}, out=tmp_path / "empty", show=False)
+    assert len(metrics.read(stopped.run)) == 10
+
+
+def test_each_seed_has_its_number(tmp_path):
+    trained = train(tmp_path, lambda line, state: {"own": np.arange(2), "one": 1}, num_seeds=2)
+    assert all((line["own"], line["one"]) == ([0.0, 1.0], 1.0) for line in metrics.read(trained.run))
+
+
+def test_true_ends_the_run_after_its_line(tmp_path):
+    trained = train(tmp_path, lambda line, state: line["step"] >= 64)
+    assert [line["step"] for line in metrics.read(trained.run)] == [32, 64]
+    assert trained.evaluation is not None
+    assert trained.evaluation["step"] == 64
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"return_mean": 1.0}, "'return_mean', and needs a new name"),
+        ({3: 1.0}, "entry 3, and needs a new name"),
+        ({"word": "1.5"}, "word='1.5', which must be a number$"),
+        ({"many": [1.0, 2.0]}, "must be a number$"),
+    ],
+)
+def test_what_cannot_be_written_is_named_in_one_line(tmp_path, entries, said):
+    with pytest.raises(ConfigError, match=said):
+        train(tmp_path, lambda line, state: entries)
+    assert len(metrics.read(tmp_path / "run")) == 1
+
+
+def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        exec(compile(block, str(PAGE), "exec"), names)
+    first, stopped, logged = (metrics.read(Path("runs") / name) for name in ("first", "stopped", "logged"))
+    assert len(stopped) < len(first) == len(logged)
+    assert all(line["largest_param"] > 0 for line in logged)
+    assert len(Path("my_log.csv").read_text().splitlines()) == len(logged)
