@@ -13,7 +13,7 @@ import numpy as np
 
 from rlkit.hosts.failure import Failure, HostError
 from rlkit.hosts.processes import Interrupted
-from rlkit.runs import faults, scores
+from rlkit.runs import faults, hints, scores
 from rlkit.runs.checkpoints import checkpoint, transfer
 from rlkit.runs.metrics import MetricLines, additional, summarize
 from rlkit.runs.pictures import curves, lineage
@@ -69,6 +69,7 @@ class Session:
         self.display = make_display(config.num_updates * self.batch, show=show)
         self.background, self.signals = ThreadPoolExecutor(1), Signals()
         self.evolution: Evolution | None = None  # of a population
+        self.hinted = False  # True once a hint was shown
         self.step = 0  # environment steps at the last metric line
         self.began = 0, 0.0  # environment steps and seconds of training at the start of the session
         faults.drop_unfinished_line(path)
@@ -145,6 +146,7 @@ class Session:
                 if self.evolution is not None:
                     state = self.evolution.after(line, state, update)
                 self.display.update(step, line)
+                self._show_hint(line)
                 best = self._is_best(line)
                 stop = self._write(line, state, lines)
                 if best or stop or signals.received is not None or self.schedule.saves(update):
@@ -167,6 +169,13 @@ class Session:
         """Show a failure of an environment, and write it into the run."""
         self.display.print(str(failure))
         faults.add(self.path, self.step, failure)
+
+    def _show_hint(self, line: Mapping[str, Any]) -> None:
+        """Show a hint where a metric line gives one, once in a session."""
+        hint = None if self.hinted else hints.slow_environments(self.config, line)
+        if hint is not None:
+            self.hinted = True
+            self.display.print(hint)
 
     def _metric_line(self, chunk: Chunk, step: int, seconds: float, elapsed: float) -> dict[str, Any]:
         """The metric line of a chunk that took `elapsed` seconds and ended at environment step `step`."""

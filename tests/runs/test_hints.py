@@ -1,0 +1,66 @@
+"""A run with slow environments shows once how they may be stepped faster, and only where that can help."""
+
+import pytest
+from host_runs import PPO
+
+from rlkit.runs import hints, loop
+from rlkit.runs.config.parse import parse
+
+SLOW = PPO | {"num_envs": 8, "num_workers": 2}  # four environments a worker: 100 ms a step of all for 25 ms of each
+LINE = {"step": 1024, "envs_idle": 0.05, "steps_per_second": 0.95 * 8 / 0.1}
+DQN = {"agent": "dqn", "num_steps": 1, "num_minibatches": None, "capacity": 512, "batch_size": 16}
+DQN |= {"learning_starts": 64}
+
+
+def hint(line, **values):
+    """The hint of a config, or "" without one."""
+    config = parse({key: value for key, value in (SLOW | values).items() if value is not None})
+    return hints.slow_environments(config, line) or ""
+
+
+def test_the_hint_has_the_seconds_of_a_step_and_the_number_of_workers():
+    text = hint(LINE)
+    assert text.startswith("environments take 25 ms a step: ")
+    assert "num_workers: 8 (one for each environment)" in text
+    assert "overlap" not in text  # it does already
+    assert "backend" not in text
+
+
+def test_in_one_process_it_is_another_backend_that_helps():
+    text = hint(LINE, backend="serial")
+    assert text.startswith("environments take 12.5 ms a step: ")
+    assert "backend: process and num_workers: 8" in text
+
+
+@pytest.mark.parametrize(("overlap", "why", "named"), [(None, None, True), (False, None, False), (None, "x", False)])
+def test_an_agent_that_learns_after_every_step_may_overlap(monkeypatch, overlap, why, named):
+    monkeypatch.setattr(hints.devices, "acting", lambda: (None, why))
+    assert ("so may overlap: true" in hint(LINE, **DQN, overlap=overlap)) == named
+
+
+def test_seeds_are_averaged():
+    assert hint(LINE | {"envs_idle": [0.0, 0.1]}) == hint(LINE)
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ({}, {"num_workers": 8}),  # one for each already
+        ({}, {"env": "envpool:Pong-v5", "env_kwargs": {}}),  # stepped in its own threads
+        ({"envs_idle": 0.3}, {}),  # learning takes its time as well
+        ({"steps_per_second": 10000.0}, {}),  # fast
+        ({"envs_idle": None}, {}),  # learns from a dataset, or in JAX
+        ({"step": 64}, DQN),  # learning has not started
+    ],
+)
+def test_there_is_no_hint_where_more_workers_cannot_help(line, values):
+    assert hint(LINE | line, **values) == ""
+
+
+@pytest.mark.thorough
+def test_a_run_shows_it_once(tmp_path, capsys):
+    values = SLOW | {"env_kwargs": {"sleep": 0.02}, "num_envs": 4, "num_workers": 1, "num_steps": 2, "eval_episodes": 0}
+    loop.train(values | {"total_steps": 48, "log_every": 8}, out=tmp_path / "run")
+    shown = [line for line in capsys.readouterr().err.splitlines() if "ms a step" in line]
+    assert len(shown) == 1
+    assert "num_workers: 4 (one for each environment)" in shown[0]
