@@ -21,11 +21,11 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Record a GIF, and print its path."""
     enable_compilation_cache()
-    from rlkit.runs.pictures.record import record
+    from rlkit.runs.pictures.render import render
     from rlkit.runs.progress import note_if_slow
 
     with note_if_slow("compiling ..."):
-        gif = record(
+        gif = render(
             options.run,
             options.out,
             seed=options.seed,

@@ -11,27 +11,29 @@ _NAMES = {
     "Policy": "policy",
     "RunConfig": "config.run_config",
     "collect": "collecting",
+    "frame": "pictures.frames",
     "load": "policy",
     "load_config": "config.load",
     "parse": "config.parse",
     "plot": "pictures.curves",
-    "record": "pictures.record",
+    "render": "pictures.render",
     "restore": "checkpoints.states",
     "resume": "loop",
     "save": "checkpoints.states",
+    "save_gif": "pictures.frames",
     "sweep": "sweeps.sweep",
     "train": "loop",
     "use_cpu_cores": "devices",
 }
 
-_MODULES = {"datasets": "datasets", "render": "pictures.render"}
+_MODULES = ("datasets",)
 
 __all__ = [*_MODULES, *_NAMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"rlkit.runs.{_MODULES[name]}")
+        return importlib.import_module(f"rlkit.runs.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(f"rlkit.runs.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'rlkit.runs' has no attribute {name!r}")

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageColor
 
 from rlkit import envs
-from rlkit.runs.pictures import render
+from rlkit.runs.pictures import frames as pictures
 
 pytestmark = pytest.mark.thorough
 CLASSIC = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
@@ -31,7 +31,7 @@ def where(frame, color):
 def test_every_kind_of_task_has_a_picture(name):
     env, params = envs.make(name)
     obs, state = jax.jit(env.reset)(jax.random.key(0), params)
-    frame = render.frame(name, state, obs)
+    frame = pictures.frame(name, state, obs)
     assert frame.dtype == np.uint8
     assert frame.ndim == 3
     assert frame.shape[2] == 3
@@ -41,32 +41,32 @@ def test_every_kind_of_task_has_a_picture(name):
 
 def test_cart_pole():
     def frame(x, theta):
-        return render.frame("CartPole-v1", SimpleNamespace(x=x, theta=theta), None)
+        return pictures.frame("CartPole-v1", SimpleNamespace(x=x, theta=theta), None)
 
     upright, right, leaning = frame(0.0, 0.0), frame(1.0, 0.0), frame(0.0, 0.2)
-    np.testing.assert_allclose(where(upright, render._BLUE)[1], 299.5, atol=1)
-    np.testing.assert_allclose(where(right, render._BLUE)[1], 299.5 + 110, atol=1)  # 110 pixels are 1
-    assert where(leaning, render._GOLD)[1] > where(upright, render._GOLD)[1] + 5  # a positive angle leans right
+    np.testing.assert_allclose(where(upright, pictures._BLUE)[1], 299.5, atol=1)
+    np.testing.assert_allclose(where(right, pictures._BLUE)[1], 299.5 + 110, atol=1)  # 110 pixels are 1
+    assert where(leaning, pictures._GOLD)[1] > where(upright, pictures._GOLD)[1] + 5  # a positive angle leans right
 
 
 def test_pendulum_and_acrobot():
     def pendulum(theta):
-        frame = render.frame("Pendulum-v1", SimpleNamespace(theta=theta, last_u=0.0), None)
-        return where(frame, render._BLUE)
+        frame = pictures.frame("Pendulum-v1", SimpleNamespace(theta=theta, last_u=0.0), None)
+        return where(frame, pictures._BLUE)
 
     assert pendulum(0.0)[0] < 150  # up
     assert pendulum(np.pi)[0] > 250
     assert pendulum(np.pi / 2)[1] < 150  # counterclockwise: left
-    hanging = render.frame("Acrobot-v1", SimpleNamespace(joint_angle1=0.0, joint_angle2=0.0), None)
-    raised = render.frame("Acrobot-v1", SimpleNamespace(joint_angle1=np.pi, joint_angle2=0.0), None)
-    np.testing.assert_allclose(where(hanging, render._GOLD), (199.5 + 170, 199.5), atol=1)
-    np.testing.assert_allclose(where(raised, render._GOLD), (199.5 - 170, 199.5), atol=1)
+    hanging = pictures.frame("Acrobot-v1", SimpleNamespace(joint_angle1=0.0, joint_angle2=0.0), None)
+    raised = pictures.frame("Acrobot-v1", SimpleNamespace(joint_angle1=np.pi, joint_angle2=0.0), None)
+    np.testing.assert_allclose(where(hanging, pictures._GOLD), (199.5 + 170, 199.5), atol=1)
+    np.testing.assert_allclose(where(raised, pictures._GOLD), (199.5 - 170, 199.5), atol=1)
 
 
 def test_the_pendulums_arrow_turns_with_the_torque():
     def arrow(torque):
-        frame = render.frame("Pendulum-v1", SimpleNamespace(theta=np.pi, last_u=torque), None)
-        return where(frame, render._GOLD)[1] - 199.5
+        frame = pictures.frame("Pendulum-v1", SimpleNamespace(theta=np.pi, last_u=torque), None)
+        return where(frame, pictures._GOLD)[1] - 199.5
 
     # The head is the heavier end: on the left where the torque is counterclockwise.
     assert arrow(1.5) < -1
@@ -76,8 +76,8 @@ def test_the_pendulums_arrow_turns_with_the_torque():
 @pytest.mark.parametrize("name", ["MountainCar-v0", "MountainCarContinuous-v0"])
 def test_the_car_stands_on_the_hill(name):
     for position in (-1.1, -0.5, 0.3):
-        frame = render.frame(name, SimpleNamespace(position=position), None)
-        row, column = where(frame, render._BLUE)
+        frame = pictures.frame(name, SimpleNamespace(position=position), None)
+        row, column = where(frame, pictures._BLUE)
         hill = 200 - (0.45 * np.sin(3 * position) + 0.55 - 0.6) * 300
         assert abs(column - (300 + (position + 0.3) * 300)) < 25
         assert 5 < hill - row < 30
@@ -85,53 +85,53 @@ def test_the_car_stands_on_the_hill(name):
 
 @pytest.mark.parametrize("name", MINATAR)
 def test_each_channel_of_a_game_is_drawn_where_it_is(name):
-    channels = render._CHANNELS[name]
+    channels = pictures._CHANNELS[name]
     env, params = envs.make(name)
     assert env.observation_space(params).shape == (10, 10, channels)
-    for channel, color, shape in render._MINATAR[name]:
+    for channel, color, shape in pictures._MINATAR[name]:
         obs = np.zeros((10, 10, channels), np.float32)
         obs[2, 7, channel] = 1
-        frame = render.frame(name, None, obs)
+        frame = pictures.frame(name, None, obs)
         at = (106 if shape == "bar" else 100, 300)
         assert is_color(frame[at], color), (channel, color)
-        assert is_color(frame[300, 100], render._TILE)
+        assert is_color(frame[300, 100], pictures._TILE)
 
 
 @pytest.mark.thorough
 def test_channels_mean_what_the_games_say():
     obs, state = jax.jit(envs.make("Breakout-MinAtar")[0].reset)(jax.random.key(0), envs.make("Breakout-MinAtar")[1])
-    frame = render.frame("Breakout-MinAtar", state, obs)
+    frame = pictures.frame("Breakout-MinAtar", state, obs)
     center = lambda row, column: frame[row * 40 + 20, column * 40 + 20]  # noqa: E731
-    assert is_color(center(9, 4), render._SKY)  # the paddle
-    assert is_color(center(int(state.ball_y), int(state.ball_x)), render._YELLOW)
-    assert all(is_color(center(row, 5), render._CORAL) for row in (1, 2))  # bricks
+    assert is_color(center(9, 4), pictures._SKY)  # the paddle
+    assert is_color(center(int(state.ball_y), int(state.ball_x)), pictures._YELLOW)
+    assert all(is_color(center(row, 5), pictures._CORAL) for row in (1, 2))  # bricks
 
 
 @pytest.mark.thorough
 def test_wrapped_states_and_stacked_or_flat_observations():
     env, params = envs.make("Breakout-MinAtar")
     obs, state = jax.jit(env.reset)(jax.random.key(0), params)
-    plain = render.frame("Breakout-MinAtar", state, obs)
+    plain = pictures.frame("Breakout-MinAtar", state, obs)
     for wrappers in (["frame_stack:3", "time_limit:9"], ["flatten"]):
         wrapped = envs.wrap(env, wrappers)
         obs, state = jax.jit(wrapped.reset)(jax.random.key(0), params)
-        np.testing.assert_array_equal(render.frame("Breakout-MinAtar", state, obs), plain)
+        np.testing.assert_array_equal(pictures.frame("Breakout-MinAtar", state, obs), plain)
     old, new = (np.eye(10, dtype=np.float32)[..., None] * channels for channels in ([1, 0, 0, 0], [0, 1, 0, 0]))
     np.testing.assert_array_equal(
-        render.frame("Breakout-MinAtar", None, np.concatenate([old, new], -1)),
-        render.frame("Breakout-MinAtar", None, new),
+        pictures.frame("Breakout-MinAtar", None, np.concatenate([old, new], -1)),
+        pictures.frame("Breakout-MinAtar", None, new),
     )
     env, params = envs.make("CartPole-v1")
     wrapped = envs.wrap(env, ["hide_velocity", "frame_stack:3", "sticky_action:0.5"])
     _, inner = env.reset(jax.random.key(0), params)
     obs, state = wrapped.reset(jax.random.key(0), params)
-    np.testing.assert_array_equal(render.frame("CartPole-v1", state, obs), render.frame("CartPole-v1", inner, None))
+    np.testing.assert_array_equal(pictures.frame("CartPole-v1", state, obs), pictures.frame("CartPole-v1", inner, None))
 
 
 def test_a_gif_holds_the_frames(tmp_path):
-    frames = [render.frame("CartPole-v1", SimpleNamespace(x=x, theta=0.0), None) for x in np.linspace(-2, 2, 12)]
+    frames = [pictures.frame("CartPole-v1", SimpleNamespace(x=x, theta=0.0), None) for x in np.linspace(-2, 2, 12)]
     path = tmp_path / "cart.gif"
-    render.save_gif(frames, path, fps=25)
+    pictures.save_gif(frames, path, fps=25)
     with Image.open(path) as gif:
         assert gif.n_frames == 12
         assert gif.info["duration"] == 40
@@ -139,7 +139,7 @@ def test_a_gif_holds_the_frames(tmp_path):
         for i in (0, 11):
             gif.seek(i)
             shown = np.asarray(gif.convert("RGB"))
-            np.testing.assert_allclose(where(shown, render._BLUE), where(frames[i], render._BLUE), atol=1)
+            np.testing.assert_allclose(where(shown, pictures._BLUE), where(frames[i], pictures._BLUE), atol=1)
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(ValueError, match="at least one frame"):
-        render.save_gif([], path)
+        pictures.save_gif([], path)

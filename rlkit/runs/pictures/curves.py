@@ -162,12 +162,17 @@ def _gaps(curves: dict[str, Curve]) -> list[str]:
 
 
 def plot(
-    runs: Sequence[str | Path], out: str | Path, *, title: str | None = None, x: str = "steps", smooth: int = 1
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path = "curves",
+    *,
+    title: str | None = None,
+    x: str = "steps",
+    smooth: int = 1,
 ) -> list[Path]:
     """Draw the learning curves of one or more runs as OUT.png and OUT.svg.
 
     Args:
-      runs: run directories.
+      runs: a run directory, or several.
       out: path, with or without .png or .svg.
       title: text above the axes; None for the environment of a single run.
       x: "steps" or "time", the horizontal axis.
@@ -183,7 +188,7 @@ def plot(
         raise ConfigError(f"smooth={smooth} must be at least 1, which smooths nothing")
     if Path(out).name in ("", ".."):
         raise ConfigError(f"out={str(out)!r} must end in a name for the pictures; try --out curves")
-    paths = [run_directory.existing(run) for run in runs]
+    paths = [run_directory.existing(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     names = [path.name for path in paths]
     labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
     curves = {label: curve(metrics.read(path), path) for label, path in zip(labels, paths, strict=True)}

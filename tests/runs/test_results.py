@@ -1,6 +1,8 @@
-"""What a notebook shows of a result: a few lines, without the arrays of a state."""
+"""Results in Python: their text without the arrays of a state, and the pictures of `runs` as on the command line."""
 
+import inspect
 import signal
+from pathlib import Path
 
 import pytest
 from tiny_runs import SMALL, shared_compilations
@@ -30,3 +32,17 @@ def test_a_policy_is_one_line_with_the_run_its_step_and_the_return_at_that_step(
     assert "greedy return" not in repr(rlkit.load(trained.run, step=288))
     (trained.run / "eval.json").write_text("[")
     assert repr(rlkit.load(trained.run)).endswith("step 320)")
+
+
+def test_render_and_plot_are_the_commands_of_these_names(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert runs.render(trained.run, max_steps=3).read_bytes().startswith(b"GIF89a")
+    assert (trained.run / "policy.gif").exists()
+    assert runs.plot(trained.run) == runs.plot([str(trained.run)]) == [Path("curves.png"), Path("curves.svg")]
+    assert Path("curves.png").exists()
+
+
+def test_the_names_of_runs_are_functions_and_classes_beside_the_datasets():
+    modules = [name for name in runs.__all__ if inspect.ismodule(getattr(runs, name))]
+    assert modules == ["datasets"]
+    assert all(getattr(runs, name).__doc__ for name in runs.__all__)
