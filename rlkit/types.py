@@ -22,15 +22,25 @@ class ConfigError(ValueError):
 
 
 class Transition(NamedTuple):
-    """One step of one environment; in a rollout every leaf is [T, N, ...], time first."""
+    """One step of one environment; in a rollout every leaf is [T, N, ...], time first.
+
+    Fields:
+      obs: the observation that the action was chosen for.
+      action: the action.
+      reward: [] float32.
+      terminated: [] bool, True where next_obs is a terminal state: its value is 0.
+      truncated: [] bool, True where a time limit ended the episode: bootstrap from next_obs.
+      next_obs: the observation after the action, before the automatic reset.
+      extras: results of `Agent.act` that `Agent.update` needs: log-prob, recurrent memory, ...
+    """
 
     obs: PyTree
     action: PyTree
-    reward: Array  # [] float32
-    terminated: Array  # [] bool, next_obs is a terminal state: its value is 0
-    truncated: Array  # [] bool, a time limit ended the episode: bootstrap from next_obs
-    next_obs: PyTree  # the observation after the action, before the automatic reset
-    extras: PyTree = ()  # results of Agent.act that Agent.update needs: log-prob, recurrent memory, ...
+    reward: Array
+    terminated: Array
+    truncated: Array
+    next_obs: PyTree
+    extras: PyTree = ()
 
 
 class Env(Protocol):
@@ -56,50 +66,82 @@ class Env(Protocol):
 
 
 class Sample(NamedTuple):
-    """A batch drawn from a buffer."""
+    """A batch drawn from a buffer.
 
-    item: PyTree  # leaves [B, ...], or [B, L, ...] where the buffer draws windows
-    index: PyTree  # a handle for Buffer.update, which ignores slots that have been overwritten since
-    weight: Array  # [B] float32, importance weights; 1 where drawn uniformly
-    mask: Array  # [B] or [B, L] bool, true for valid entries
+    Fields:
+      item: the stored steps, leaves [B, ...], or [B, L, ...] where the buffer draws windows.
+      index: a handle for `Buffer.update`, which ignores slots that have been overwritten since.
+      weight: [B] float32, importance weights; 1 where items are drawn uniformly.
+      mask: [B] or [B, L] bool, True for valid entries.
+    """
+
+    item: PyTree
+    index: PyTree
+    weight: Array
+    mask: Array
 
 
 class Buffer(NamedTuple):
-    """A replay buffer as pure functions."""
+    """A replay buffer as pure functions.
 
-    init: Callable[[PyTree, int], PyTree]  # (example, num_envs) -> state; example: one step, no batch axes
-    add: Callable[[PyTree, PyTree], PyTree]  # (state, rollout) -> state; [T, N, ...], T up to capacity / N
+    Fields:
+      init: (example, num_envs) -> state. `example` is one step without batch axes.
+      add: (state, rollout) -> state. A rollout is [T, N, ...], with T up to capacity / N.
+      sample: (state, key) -> Sample.
+      update: (state, index, priority) -> state. `index` is that of a Sample, `priority` [B] float32.
+      size: state -> [] int, the number of items that can be drawn now.
+      batch_of_pass: (state, key, k) -> Sample, batch k of a pass that visits each item once, in an order that the key
+        chooses, as long as nothing is added. A pass has size / B batches, rounded up; the mask is False beyond the
+        items, and the weights are 1. None for a buffer without passes.
+    """
+
+    init: Callable[[PyTree, int], PyTree]
+    add: Callable[[PyTree, PyTree], PyTree]
     sample: Callable[[PyTree, Key], Sample]
-    update: Callable[[PyTree, PyTree, Array], PyTree]  # (state, index, priority) -> state
-    size: Callable[[PyTree], Array]  # state -> [] number of items that can be drawn now
-    # (state, key, k) -> batch k of a pass that visits each item once, in an order that the key chooses, as long as
-    # nothing is added: size / B batches, rounded up; the mask is False beyond them. Weights are 1.
+    update: Callable[[PyTree, PyTree, Array], PyTree]
+    size: Callable[[PyTree], Array]
     batch_of_pass: Callable[..., Sample] | None = None
 
 
 class Agent(NamedTuple):
-    """A learning algorithm as pure functions of transitions and spaces; it never has access to an environment."""
+    """A learning algorithm as pure functions of transitions and spaces; it never has access to an environment.
 
-    init: Callable[..., PyTree]  # (hyper, key, example: Transition, num_envs) -> state; example: one step, extras=()
-    actor: Callable[[PyTree], PyTree]  # state -> the part that acting needs: params, normalizer, exploration
-    act: Callable[..., tuple[PyTree, PyTree, PyTree]]  # (actor, memory, obs, key) -> memory, action, extras; explores
-    policy: Callable[..., tuple[PyTree, PyTree, PyTree]]  # the same, for evaluation and deployment
-    update: Callable[..., tuple[PyTree, dict[str, Array]]]  # (state, rollout [T, N, ...], key) -> state, metrics
-    memory: PyTree = ()  # a recurrent policy's initial carry, for one environment
-    memories: Callable[[int], PyTree] | None = None  # num_envs -> initial carries [N, ...], where environments differ
-    check: Callable[..., None] = lambda num_envs, num_steps: None  # raises ConfigError for a rollout of unsuitable size
-    # The two parts of an off-policy agent's update, for learning from a dataset alone: add(state, rollout) -> state;
-    # learn(state, key, num_steps) -> state, metrics: the gradient steps after `num_steps` transitions.
+    Fields:
+      init: (hyper, key, example, num_envs) -> state. `example` is a Transition of one step with extras=().
+      actor: state -> actor, the part that acting needs: parameters, normalizer, exploration.
+      act: (actor, memory, obs, key) -> memory, action, extras. Explores, for one environment.
+      policy: (actor, memory, obs, key) -> memory, action, extras. The same for evaluation and deployment.
+      update: (state, rollout, key) -> state, metrics. The rollout is a Transition of leaves [T, N, ...].
+      memory: initial carry of a recurrent policy, for one environment; () for others.
+      memories: num_envs -> initial carries [N, ...], where they differ between environments; otherwise None.
+      check: (num_envs, num_steps) -> None. Raises ConfigError for a rollout of unsuitable size. With an axis_name it
+        takes the number of devices too: (num_envs, num_steps, devices).
+      add: (state, rollout) -> state. Stores a rollout, the first part of an off-policy agent's update; None for others.
+      learn: (state, key, num_steps) -> state, metrics. The second part: the gradient steps after `num_steps`
+        transitions. An agent that has both parts can learn from a dataset alone; None for others.
+      wait: (state, rollout) -> state, metrics. Update of an off-policy agent before `learning_starts`, which only
+        stores; None for others.
+      uniform: key -> action. Exploration before `learning_starts`, where it is uniform and depends on nothing;
+        otherwise None.
+      static: the arguments that `make` bound, to call the functions of the agent's module with.
+      axis_name: mesh axis over which environments and batches are divided, inside of `jax.shard_map`; None for one
+        device. Numbers of environments are those of all its devices; rollouts, what is added, and memories are a
+        device's own.
+    """
+
+    init: Callable[..., PyTree]
+    actor: Callable[[PyTree], PyTree]
+    act: Callable[..., tuple[PyTree, PyTree, PyTree]]
+    policy: Callable[..., tuple[PyTree, PyTree, PyTree]]
+    update: Callable[..., tuple[PyTree, dict[str, Array]]]
+    memory: PyTree = ()
+    memories: Callable[[int], PyTree] | None = None
+    check: Callable[..., None] = lambda num_envs, num_steps: None
     add: Callable[..., PyTree] | None = None
     learn: Callable[..., tuple[PyTree, dict[str, Array]]] | None = None
-    # (state, rollout) -> state, metrics: an update of an off-policy agent before `learning_starts`, which only stores.
     wait: Callable[..., tuple[PyTree, dict[str, Array]]] | None = None
-    # key -> action: exploration before `learning_starts`, where it is uniform and depends on nothing.
     uniform: Callable[[Key], PyTree] | None = None
-    static: Any = ()  # the arguments that `make` bound, to call the functions of the agent's module with
-    # The mesh axis over which environments and batches are divided, inside of `jax.shard_map`; None for one device.
-    # Numbers of environments are those of all its devices; rollouts, what is added, and memories are a device's own.
-    # `check` then takes the number of devices too: (num_envs, num_steps, devices).
+    static: Any = ()
     axis_name: str | None = None
 
 
@@ -107,13 +149,19 @@ class Network(NamedTuple):
     """A function with parameters, for one observation or any batch of them.
 
     flax modules fit as `Network(module.init, module.apply)`; an NNX or equinox module through its split or partition.
-    With `memory` set the network is recurrent: `init(key, obs, memory)` and `apply(params, obs, memory)`, which then
-    also returns the next memory, last.
+    With `memory` set the network is recurrent.
+
+    Fields:
+      init: (key, obs) -> params; of a recurrent network (key, obs, memory) -> params.
+      apply: (params, obs) -> outputs, those that the agent needs; of a recurrent network (params, obs, memory), which
+        also returns the next memory, last.
+      memory: initial carry of a recurrent network, for one environment; () for others.
+      parts: `apply` of a recurrent network in three functions, so that only the second runs step by step along time:
+        encode(params, obs) -> x; advance(params, memory, x) -> (memory, y); decode(params, y) -> the other outputs of
+        `apply`. None for `apply` alone.
     """
 
-    init: Callable[..., PyTree]  # (key, obs) -> params
-    apply: Callable[..., Any]  # (params, obs) -> the outputs that the agent needs
-    memory: PyTree = ()  # a recurrent network's initial carry, for one environment
-    # A recurrent network may give `apply` in three parts, so that only the second runs step by step along time:
-    # encode(params, obs) -> x; advance(params, memory, x) -> (memory, y); decode(params, y) -> apply's other results.
+    init: Callable[..., PyTree]
+    apply: Callable[..., Any]
+    memory: PyTree = ()
     parts: tuple[Callable, Callable, Callable] | None = None

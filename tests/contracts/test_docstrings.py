@@ -46,6 +46,16 @@ def test_ops_name_their_shapes(module: str):
     assert not without, f"{module}: no shape in the docstring of {without}"
 
 
+@pytest.mark.parametrize("record", ["Agent", "Buffer", "Network", "Sample", "Transition"])
+def test_help_on_a_record_describes_each_of_its_fields(record: str):
+    cls = getattr(rlkit.types, record)
+    text = inspect.getdoc(cls) or ""
+    described = re.findall(r"^  (\w+): \S", text, re.MULTILINE)
+    assert described == list(cls._fields)
+    functions = [name for name, hint in cls.__annotations__.items() if "Callable[" in str(hint) and name != "parts"]
+    assert [name for name in functions if not re.search(rf"^  {name}: .*->", text, re.MULTILINE)] == []
+
+
 def questions(source: str) -> list[str]:
     """Line and first line of each docstring, of private definitions too, that starts with a question word."""
     matches = []
