@@ -129,8 +129,6 @@ def test_overlap_uses_the_log_probs_of_acting(tmp_path, monkeypatch):
     program.close()
     assert program.overlap
     assert program.config.agent.old_log_prob == "collected"
-    with pytest.raises(ConfigError, match="num_seeds=2 does not go with env='host_envs:Target'"):
-        host_program.HostProgram(runs.parse(PPO | {"num_seeds": 2}))
 
 
 @pytest.mark.parametrize(

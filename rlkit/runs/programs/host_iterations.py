@@ -5,6 +5,7 @@ update k runs. A replaying agent that learns after every step makes an update an
 a replaying agent starts to learn, the rollouts of many updates are collected and stored together.
 """
 
+import copy
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -84,6 +85,13 @@ class HostIterations:
         self.acted: tuple[PyTree, PyTree, PyTree] | None = None  # memory, actions, extras for the newest observations
         self.restarts = 0  # of workers, until the last update
         self.non_finite, self.before = "a quantity", None  # of the last update that was not finite
+
+    def of(self, collector: Collector, pool: Any, background: Executor) -> "HostIterations":
+        """Return the same compiled iterations, of which none has been made, for another seed."""
+        other = copy.copy(self)
+        other.collector, other.pool, other.background = collector, pool, background
+        other.next_rollout, other.acted, other.restarts = None, None, 0
+        return other
 
     def _compile_uniform(self, key: Any) -> Callable[..., Any] | None:
         """A compiled function key -> uniform actions [K, N, ...] for the steps of a wait; None where acting depends."""

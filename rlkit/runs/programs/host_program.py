@@ -24,12 +24,12 @@ from rlkit.hosts.evaluate import play
 from rlkit.hosts.failure import Failure
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
-from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs import eval_env, host_state
+from rlkit.runs.programs.host_chunks import HostChunks
 from rlkit.runs.programs.host_iterations import HostIterations, updates_before_learning
-from rlkit.runs.programs.protocol import Chunk, Rollouts
+from rlkit.runs.programs.protocol import Rollouts
 from rlkit.runs.programs.replay_state import split
 from rlkit.spaces import shape_of
 from rlkit.training import Evaluation, TrainState
@@ -38,8 +38,12 @@ from rlkit.types import Agent, Array, ConfigError, PyTree, Transition
 _EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # folded into the seeds of evaluations and of resumed runs
 
 
-class HostProgram:
+class HostProgram(HostChunks):
     """A `Program` for an environment outside of JAX. Making one starts the worker processes.
+
+    Args:
+      config: a validated config of one seed.
+      like: a program of that config with another seed, whose compiled functions this one uses; None to compile.
 
     Raises:
       ConfigError: the environment cannot be made, breaks its contract, or does not fit the agent or the batch.
@@ -49,10 +53,9 @@ class HostProgram:
     num_streams: int | None = None
     num_devices = 1
 
-    def __init__(self, config: RunConfig):
+    def __init__(self, config: RunConfig, like: "HostProgram | None" = None):
+        super().__init__()
         run, module = config.run, agents.get(config.run.agent)
-        if run.num_seeds > 1:
-            raise ConfigError(f"num_seeds={run.num_seeds} does not go with env={run.env!r}; start one run for each")
         devices.prepare()
         self.device, why = devices.acting()
         after_each_step = isinstance(config.agent, OffPolicyConfig) and run.num_steps == 1
@@ -65,14 +68,14 @@ class HostProgram:
             config = replace(config, agent=config.agent.for_overlap())
         self.config, self.params = config, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
-        self.should_stop: Callable[[], bool] = lambda: False
         self.on_failure: Callable[[Failure], None] = lambda failure: None
         self.pool = self._new_pool(run.num_envs)
         self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         try:
             spaces = self.pool.observation_space, self.pool.action_space
             self.env = HostEnv(run.env, *spaces)
-            self.agent: Agent = module.make(config.agent, *spaces)
+            self.like = like
+            self.agent: Agent = module.make(config.agent, *spaces) if like is None else like.agent
             self._check_agent()
             self.wait_count = updates_before_learning(config, self.agent, spaces[0])
             if run.eval_env is not None and run.eval_episodes:
@@ -84,10 +87,7 @@ class HostProgram:
         self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
         self.hold = self.agent.add is not None
         self._iterations: HostIterations | None = None  # compiled
-        self._failure: Exception | None = None  # of the environments, to be raised by the next call
         self.background = ThreadPoolExecutor(1, "rlkit-update")
-        self.begun = False  # True once the environments have been reset
-        self.non_finite, self.before = "a quantity", None  # of the last update that was not finite
 
     def _check_agent(self) -> None:
         """Raise ConfigError where the batch does not fit the agent."""
@@ -125,14 +125,15 @@ class HostProgram:
         validation.check(self.pool, self.config.run.seed)
         self.pool.restarted = 0  # restarts during this check do not count for the run
 
-    def _init(self, seed: Array, hyper: PyTree) -> TrainState:
+    def init(self, seed: Array, hyper: PyTree) -> TrainState:
+        """Return the state of a seed before the first update."""
         num_envs = self.num_streams or self.config.run.num_envs
         return host_state.init(self.agent, self.env, num_envs, self.hold, seed, hyper)
 
     @cached_property
     def template(self) -> PyTree:
         """Shapes and dtypes of the state."""
-        return jax.eval_shape(self._init, self.seeds[0], self.hyper)
+        return jax.eval_shape(self.init, self.seeds[0], self.hyper)
 
     @property
     def num_bytes(self) -> int:
@@ -144,7 +145,7 @@ class HostProgram:
 
     def start(self) -> PyTree:
         """Return the state before the first update."""
-        return jax.jit(self._init)(self.seeds[0], self.hyper)
+        return jax.jit(self.init)(self.seeds[0], self.hyper)
 
     def export(self, state: PyTree) -> PyTree:
         """Return the state itself."""
@@ -164,12 +165,16 @@ class HostProgram:
     ) -> Collector:
         """A compiled collector of rollouts of `num_steps` steps of each environment."""
         collector = Collector(agent, pool, num_steps=num_steps, device=self.device, hold=hold, max_steps=max_steps)
+        if self.like is not None and agent is self.agent:
+            collector.act = self.like.collector.act
         collector.compile(actor, jax.random.key(0))
         return collector
 
     def compile(self) -> None:
         """Compile acting and learning; without this call, the first `advance` does."""
-        if self._iterations is None:
+        if self._iterations is None and self.like is not None:
+            self._iterations = self.like.iterations.of(self.collector, self.pool, self.background)
+        elif self._iterations is None:
             self._iterations = HostIterations(
                 self.agent,
                 self.config,
@@ -181,60 +186,27 @@ class HostProgram:
                 wait=self.wait_count,
             )
 
-    def advance(self, state: PyTree, count: np.int32) -> Chunk:
-        """Make `count` updates, or fewer where one is not finite or where `should_stop()`.
-
-        The replay buffer of the state is donated; everything else outlives the call.
-        """
+    @property
+    def iterations(self) -> HostIterations:
+        """The iterations of the run, compiled."""
         self.compile()
-        if self._failure is not None:
-            raise self._failure
-        if not self.begun:
-            self._begin(state)
-        rows: list[dict[str, Any]] = []
-        finite = True
-        while finite and len(rows) < count and not self.should_stop():
-            try:
-                state, new_rows, finite = self._iterate(state, int(count) - len(rows))
-            except Interrupted:
-                break
-            except NotFinite as error:
-                self.non_finite, finite = f"env={self.pool.name!r}: {error}", False
-                new_rows = [(rows or [{}])[-1]]
-            except (hosts.HostError, ConfigError) as error:
-                if not rows:
-                    raise
-                self._failure = error
-                break  # the updates so far are returned first; the next call raises
-            rows += new_rows
-        metrics: Any = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in (rows or [{}])[0]}
-        num_updates: Any = np.int32(len(rows))
-        is_finite: Any = np.bool_(finite)
-        return Chunk(state, num_updates, is_finite, metrics)
-
-    def _iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
-        """Make at least one update and at most `most`: the state, metrics of each, and whether the last is finite."""
         assert self._iterations is not None
+        return self._iterations
+
+    def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
+        """Make at least one update and at most `most`: the state, metrics of each, and whether the last is finite."""
         self.before = state
-        state, rows, finite = self._iterations.next(state, most)
+        state, rows, finite = self.iterations.next(state, most)
         if not finite:
-            self.before, self.non_finite = self._iterations.before, self._iterations.non_finite
+            self.before, self.non_finite = self.iterations.before, self.iterations.non_finite
         return state, rows, finite
 
-    def _begin(self, state: PyTree) -> None:
+    def begin(self, state: PyTree) -> None:
         """Reset the environments, after the steps that a checkpoint held back."""
         self.begun = True
         update, seed = int(state.step), self.config.run.seed
         held = state.envs.steps if bool(state.envs.there) else ()
         self.collector.begin(derive(seed, _RESUMED, update) if update else seed, jax.tree.map(np.asarray, held))
-
-    def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
-        """Return the state before the last update of the last chunk."""
-        return self.before
-
-    def name_non_finite(self, before: PyTree, chunk: Chunk) -> str:
-        """Name the quantity that was not finite in the last update of the last chunk."""
-        return self.non_finite
 
     def compile_evaluation(self) -> None:
         """Do nothing: acting is compiled in the first evaluation, for its number of environments."""
@@ -254,6 +226,8 @@ class HostProgram:
 
     @cached_property
     def _eval_functions(self) -> tuple[Callable[[PyTree], PyTree], Callable[..., Any]]:
+        if self.like is not None:
+            return self.like._eval_functions
         return jax.jit(self.agent.actor), jax.jit(jax.vmap(self.agent.policy, (None, 0, 0, 0)))
 
     @contextmanager

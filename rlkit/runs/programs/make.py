@@ -3,6 +3,7 @@
 from rlkit import hosts
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs.host_program import HostProgram
+from rlkit.runs.programs.host_seeds_program import HostSeedsProgram
 from rlkit.runs.programs.jax_program import JaxProgram, Runs
 from rlkit.runs.programs.offline_host_program import OfflineHostProgram
 from rlkit.runs.programs.offline_jax_program import OfflineJaxProgram
@@ -24,5 +25,6 @@ def make_program(config: RunConfig, num_streams: int | None = None, runs: Runs |
     """
     in_jax = not hosts.is_host(config.run.env)
     if config.run.dataset is None:
-        return JaxProgram(config, runs) if in_jax else HostProgram(config)
+        of_host = HostProgram if config.run.num_seeds == 1 else HostSeedsProgram
+        return JaxProgram(config, runs) if in_jax else of_host(config)
     return OfflineJaxProgram(config, num_streams, runs) if in_jax else OfflineHostProgram(config, num_streams)

@@ -18,7 +18,7 @@ from rlkit.runs.programs.finite import name_non_finite, update_is_finite
 from rlkit.runs.programs.host_program import HostProgram
 from rlkit.runs.programs.replay_state import join, split
 from rlkit.training import TrainState
-from rlkit.types import Array, Key, PyTree
+from rlkit.types import Array, ConfigError, Key, PyTree
 
 
 class OfflineHostProgram(HostProgram):
@@ -36,6 +36,11 @@ class OfflineHostProgram(HostProgram):
 
     def __init__(self, config: RunConfig, num_streams: int | None = None):
         assert config.run.dataset is not None
+        num_seeds, env = config.run.num_seeds, config.run.env
+        if num_seeds > 1:
+            raise ConfigError(
+                f"num_seeds={num_seeds} does not go with a dataset and env={env!r}; start one run for each"
+            )
         self.num_streams = num_streams
         self.dataset = datasets.find(config.run.dataset) if num_streams is None else None
         super().__init__(config)
@@ -69,11 +74,11 @@ class OfflineHostProgram(HostProgram):
         state, metrics = self.agent.learn(join(rest, replay), update_key, self.config.steps_per_update)
         return state, metrics, update_is_finite(metrics, self.agent.actor(state)), next_key
 
-    def _begin(self, state: PyTree) -> None:
+    def begin(self, state: PyTree) -> None:
         """Reset nothing: no environment is stepped between updates."""
         self.begun = True
 
-    def _iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
+    def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
         """One update."""
         self.before = state
         assert self._compiled is not None
