@@ -174,8 +174,7 @@ def make(
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
-    outputs = config.num_atoms
-    static = q_learning.static("c51", config, obs_space, action_space, network, outputs, axis_name)
+    static = q_learning.static("c51", config, obs_space, action_space, network, "num_atoms", axis_name)
     return Agent(
         init=partial(init, static),
         actor=partial(q_learning.actor, static),

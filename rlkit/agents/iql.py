@@ -185,7 +185,7 @@ def make(config: Config, obs_space: Space, action_space: Space, *, axis_name: st
       ConfigError: the action space is neither Discrete nor a Box with finite bounds, or a setting does not fit.
     """
     needed = "a Discrete action space or a Box of floats with finite bounds"
-    validation.check_action_space("iql", action_space, supported=supports(action_space), needed=needed)
+    validation.check_action_space("iql", config, action_space, supported=supports(action_space), needed=needed)
     networks = q_critics.make(config, obs_space, action_space, spread="constant", log_std_min=LOG_STD_MIN)
     static = Static(config, networks, off_policy.buffer(config, axis_name), axis_name)
     return Agent(

@@ -146,8 +146,7 @@ def make(
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
-    outputs = config.num_quantiles
-    static = q_learning.static("qrdqn", config, obs_space, action_space, network, outputs, axis_name)
+    static = q_learning.static("qrdqn", config, obs_space, action_space, network, "num_quantiles", axis_name)
     return Agent(
         init=partial(init, static),
         actor=partial(q_learning.actor, static),

@@ -266,7 +266,7 @@ def make(
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
     supported, needed = supports(action_space), "a Discrete action space"
-    validation.check_action_space("r2d2", action_space, supported=supported, needed=needed)
+    validation.check_action_space("r2d2", config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, Discrete)
     validation.check_torso(config, obs_space)
     if network is None:

@@ -234,7 +234,7 @@ def make(config: Config, obs_space: Space, action_space: Space, *, axis_name: st
       ConfigError: the action space is neither Discrete nor a Box with finite bounds, or a setting does not fit.
     """
     needed = "a Discrete action space or a Box of floats with finite bounds"
-    validation.check_action_space("sac", action_space, supported=supports(action_space), needed=needed)
+    validation.check_action_space("sac", config, action_space, supported=supports(action_space), needed=needed)
     if config.gsde:
         validation.check_box("gsde", action_space, bounded=True)
         validation.check_gsde(config)

@@ -223,7 +223,7 @@ def make(
       ConfigError: the action space is not a Box with finite bounds, or a setting does not fit.
     """
     needed = "a Box action space of floats with finite bounds"
-    validation.check_action_space(name, action_space, supported=supports(action_space), needed=needed)
+    validation.check_action_space(name, config, action_space, supported=supports(action_space), needed=needed)
     networks = q_critics.make(config, obs_space, action_space, spread="none")
     static = Static(config, networks, off_policy.buffer(config, axis_name), axis_name)
     return Agent(

@@ -41,7 +41,8 @@ def hand_made():
 
 def numbers(module, agent, batch, outputs=()):
     """-> loss, priority and gradient of the agent, and the outputs of its two networks in float64."""
-    static, state = agent.static, start(agent, space=MASKED)
+    hyper = c51.Hyper(gamma=0.9) if module is c51 else module.Hyper(gamma=0.9, huber_delta=1.0)
+    static, state = agent.static, start(agent, hyper, MASKED)
     target = jax.random.normal(jax.random.key(9), (3, 4, *outputs))
     state = state.replace(target_params=target)
     grad = jax.jit(jax.value_and_grad(partial(module.loss, static), has_aux=True))

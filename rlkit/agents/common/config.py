@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, dataclass_transform
 
 from annotated_types import Interval
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlkit import _mesh
+from rlkit.agents.common import mistakes
 from rlkit.ops.schedules import Schedule
 from rlkit.types import ConfigError
 
@@ -18,7 +19,20 @@ Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's ar
 NumCritics = Annotated[int, Interval(ge=1, le=64)]  # each is a network of its own in the program: compile time
 
 
-class AgentConfig(BaseModel):
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+class _OneLineErrors(type(BaseModel)):
+    """Metaclass whose classes raise a ConfigError where they are called with a mistake; `model_validate` does not."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args, **kwargs):
+            try:
+                return super().__call__(*args, **kwargs)
+            except ValidationError as error:
+                raise ConfigError(mistakes.explain(cls, error)) from None
+
+
+class AgentConfig(BaseModel, metaclass=_OneLineErrors):
     """Base of every agent's `Config`: static, hashable, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

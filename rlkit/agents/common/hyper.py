@@ -1,6 +1,5 @@
 """Fields of `Hyper` that several agents have, under the same names and with the same meaning."""
 
-import contextlib
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -9,8 +8,9 @@ import jax.numpy as jnp
 from annotated_types import Interval
 from flax import struct
 
+from rlkit.agents.common import mistakes
 from rlkit.agents.common.config import AgentConfig
-from rlkit.types import Scalar
+from rlkit.types import ConfigError, Scalar
 
 Positive = Annotated[Scalar, Interval(gt=0.0)]
 FinitePositive = Annotated[Scalar, Interval(gt=0.0, lt=jnp.inf)]
@@ -38,6 +38,10 @@ class OptimizerHyper(struct.PyTreeNode):
     schedule_steps: Annotated[
         Positive, "environment steps that the schedules last; those of the run where not given"
     ] = jnp.inf
+
+    def __post_init__(self) -> None:
+        """Raise a ConfigError where a float is out of range."""
+        mistakes.check_floats(self)
 
     @classmethod
     def defaults(cls, config: Any, num_envs: int) -> dict[str, float]:
@@ -90,9 +94,13 @@ def as_arrays(hyper: Any, config: AgentConfig, num_envs: int) -> Any:
     Fields that depend on other settings where they are not given get their values.
 
     Raises:
-      ConfigError: a value that is not traced has no effect or no meaning with the static settings.
+      ConfigError: a value that is not traced is out of range, or has no effect or no meaning with the static settings;
+        or `hyper` is that of another agent.
     """
-    config.check_hyper(_known(hyper))
+    mistakes.check_hyper(config, hyper)
+    known = _known(hyper)
+    mistakes.check_values(hyper, known)
+    config.check_hyper(known)
     arrays = jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)
     given = {
         name: jnp.where(jnp.isinf(getattr(arrays, name)), jnp.float32(default), getattr(arrays, name))
@@ -105,6 +113,11 @@ def _known(hyper: Any) -> dict[str, float]:
     """The values of a `Hyper` that are not traced, by name."""
     known = {}
     for field in fields(hyper):
-        with contextlib.suppress(TypeError):  # of a value that is traced
-            known[field.name] = float(getattr(hyper, field.name))
+        value = getattr(hyper, field.name)
+        try:
+            known[field.name] = float(value)
+        except ValueError:
+            raise ConfigError(f"{field.name}={value!r} must be a number; give one") from None
+        except TypeError:  # of a value that is traced
+            continue
     return known

@@ -77,7 +77,7 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
     """
     supported = action_distributions.supports(action_space)
     needed = "a Discrete or MultiDiscrete action space or a Box of floats"
-    validation.check_action_space(agent, action_space, supported=supported, needed=needed)
+    validation.check_action_space(agent, config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, action_distributions.ActionSpace)
     for field in ("squash", "gsde"):
         if getattr(config, field):

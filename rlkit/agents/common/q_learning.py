@@ -40,7 +40,7 @@ def static(
     obs_space: Space,
     action_space: Space,
     network: Any,
-    outputs: int | None,
+    outputs: str | None,
     axis_name: str | None,
 ) -> Static:
     """The static arguments of a value-based agent.
@@ -50,23 +50,24 @@ def static(
       config: with the fields of `OffPolicyConfig`, `TorsoConfig`, `dueling` and `noisy`.
       obs_space, action_space: an environment's spaces.
       network: a user's network, see `dqn.make`; None for the one that `config` describes.
-      outputs: numbers for each action; None for one, without an axis of its own.
+      outputs: field of `config`, the numbers for each action; None for one, without an axis of its own.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
     supported = isinstance(action_space, Discrete)
-    validation.check_action_space(name, action_space, supported=supported, needed="a Discrete action space")
+    validation.check_action_space(name, config, action_space, supported=supported, needed="a Discrete action space")
     assert isinstance(action_space, Discrete)
     validation.check_torso(config, obs_space)
+    width = None if outputs is None else getattr(config, outputs)
     if network is None:
         described = config.model_dump(include=set(q_network.SETTINGS))
         network = q_network.q_network(
-            obs_space=obs_space, num_actions=action_space.n, outputs=outputs, **{"noisy": False} | described
+            obs_space=obs_space, num_actions=action_space.n, outputs=width, **{"noisy": False} | described
         )
     else:
-        sizes = np.array([action_space.n] if outputs is None else [action_space.n, outputs])
+        sizes = np.array([action_space.n] if width is None else [action_space.n, width])
         described = {"noisy": getattr(config, "noisy", False)}
         network = user_networks.checked(network, obs_space, "the outputs of each action", sizes, described=described)
     return Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)

@@ -7,23 +7,28 @@ import jax
 import numpy as np
 
 from rlkit import agents
+from rlkit.agents.common import mistakes
 from rlkit.names import ACTION_MASK
 from rlkit.networks.features import image_shape
 from rlkit.spaces import Box, Space, shape_of
 from rlkit.types import ConfigError
 
 
-def check_action_space(agent: str, space: Space, *, supported: bool, needed: str) -> None:
+def check_action_space(agent: str, config: Any, space: Space, *, supported: bool, needed: str) -> None:
     """Raise a ConfigError that names the agents for an action space, unless it is `supported`.
+
+    A config of another agent is refused as well.
 
     Bounds whose difference is not a float are refused as well: actions are scaled by it.
 
     Args:
       agent: the agent's name.
+      config: that `make` was given.
       space: an environment's action space.
       supported: True where the agent can act in it.
       needed: the action spaces that the agent supports, in words.
     """
+    mistakes.check_config(agent, config)
     if supported:
         _check_range(space)
         return

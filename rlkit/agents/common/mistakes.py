@@ -1,0 +1,109 @@
+"""Errors in one line for values of an agent's `Config` and `Hyper` that are given in Python."""
+
+import dataclasses
+import math
+import re
+import typing
+from functools import cache
+from typing import Any
+
+import numpy as np
+from annotated_types import Interval
+from pydantic import BaseModel, ValidationError
+
+from rlkit import agents
+from rlkit.names import did_you_mean, shorten
+from rlkit.types import ConfigError
+
+_BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le", "at most"))
+
+
+def class_name(cls: type) -> str:
+    """The name of a class with that of its module, as `ppo.Config`."""
+    return f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
+
+
+def explain(cls: type[BaseModel], error: ValidationError) -> str:
+    """Return the first problem of a Config's validation as one line, with the number of the others."""
+    problems = error.errors(include_url=False)
+    first, name = problems[0], ".".join(map(str, problems[0]["loc"]))
+    if first["type"] == "extra_forbidden":
+        line = f"{name} is not a field of {class_name(cls)}{did_you_mean(name, cls.model_fields)}"
+    elif not name:  # a rule between fields, in the model's own words
+        line = first["msg"].removeprefix("Value error, ")
+    else:
+        rule = re.sub(r"^(Input|Value|[A-Z][a-z]+) should |^Value error, ", "must ", first["msg"])
+        line = f"{name}={shorten(repr(first['input']))} {rule}; the default is "
+        line += repr(cls.model_fields[str(first["loc"][0])].default)
+    return line + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
+@cache
+def _limits(cls: type) -> dict[str, tuple[Interval, float]]:
+    """The range and the default of each field of a Hyper."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = {}
+    for field in dataclasses.fields(cls):
+        ranges = [entry for entry in getattr(hints[field.name], "__metadata__", ()) if isinstance(entry, Interval)]
+        found[field.name] = (ranges[-1] if ranges else Interval(), float(field.default))  # type: ignore[arg-type]
+    return found
+
+
+def check_floats(hyper: Any) -> None:
+    """Raise a ConfigError where a float of a Hyper is out of range.
+
+    Arrays are left out, which may be traced, and so are whole numbers and None, which `jax.vmap` takes as axes.
+    """
+    for name, limits in _limits(type(hyper)).items():
+        value = getattr(hyper, name)
+        if isinstance(value, float | np.floating):
+            _check(name, float(value), *limits)
+
+
+def check_values(hyper: Any, values: dict[str, float]) -> None:
+    """Raise a ConfigError where one of the known values of a Hyper, by name, is out of range."""
+    for name, limits in _limits(type(hyper)).items():
+        if name in values:
+            _check(name, values[name], *limits)
+
+
+def _check(name: str, value: float, limits: Interval, default: float) -> None:
+    """Raise a ConfigError where a value is out of range, and not the default, which may stand for another field."""
+    if value == default or _within(value, limits):
+        return
+    rules = [(words, bound) for key, words in _BOUNDS if (bound := getattr(limits, key)) is not None]
+    finite = [f"{words} {bound:g}" for words, bound in rules if math.isfinite(bound)]
+    finite += ["finite"] if len(finite) < len(rules) or math.isnan(value) else []
+    remedy = f"the default is {default:g}" if _within(default, limits) else "leave it out for the default"
+    raise ConfigError(f"{name}={value:g} must be {' and '.join(finite)}; {remedy}")
+
+
+def _within(value: float, limits: Interval) -> bool:
+    """True where a number is in a range; False for NaN."""
+    return not math.isnan(value) and (
+        (limits.gt is None or value > limits.gt)  # type: ignore[operator]
+        and (limits.ge is None or value >= limits.ge)  # type: ignore[operator]
+        and (limits.lt is None or value < limits.lt)  # type: ignore[operator]
+        and (limits.le is None or value <= limits.le)  # type: ignore[operator]
+    )
+
+
+def check_config(agent: str, config: Any) -> None:
+    """Raise a ConfigError unless `config` is that of the agent with this name, or derived from it."""
+    _check_class(agent, "Config", config)
+
+
+def check_hyper(config: Any, hyper: Any) -> None:
+    """Raise a ConfigError unless `hyper` is that of the agent whose Config this is, or derived from it."""
+    names = (cls.__module__.removeprefix("rlkit.agents.") for cls in type(config).__mro__)
+    agent = next((name for name in names if name in agents.names()), None)
+    if agent is not None:
+        _check_class(agent, "Hyper", hyper)
+
+
+def _check_class(agent: str, kind: str, value: Any) -> None:
+    wanted = getattr(agents.get(agent), kind)
+    if not isinstance(value, wanted):
+        raise ConfigError(
+            f"agent={agent!r} needs a {kind} of its own, and this is {class_name(type(value))}; use {agent}.{kind}(...)"
+        )
