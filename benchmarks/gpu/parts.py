@@ -115,7 +115,7 @@ def convolution(way: str, batch: int, size: int, channels: int, filters: int, st
     """Return the layer (kernel [9 C, F], images [B, H, W, C]) -> [B, H', W', F], one of two ways."""
 
     def patches(kernel: Any, x: Any) -> Any:
-        return _patches(x, stride) @ kernel
+        return _patches(x, 3, stride) @ kernel
 
     def direct(kernel: Any, x: Any) -> Any:
         kernel = kernel.reshape(3, 3, channels, filters)

@@ -1,4 +1,7 @@
-"""Observations of any space as one floating-point array, the input of a torso."""
+"""Observations of any space as floating-point arrays, the inputs of torsos."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,51 +17,101 @@ def action_mask(obs: PyTree) -> Array | None:
     return obs[ACTION_MASK].astype(bool) if isinstance(obs, dict) and ACTION_MASK in obs else None
 
 
-def image_shape(space: Space) -> tuple[int, ...] | None:
-    """Return (H, W, C) if the observation, apart from an action mask, is one image, else None."""
+def image_shape(space: Space, image_axes: str = "auto") -> tuple[int, ...] | None:
+    """Return (H, W, C) if the observation, apart from an action mask, is one array of three axes, else None.
+
+    Args:
+      space: the observation's space.
+      image_axes: "last" or "first", the place of the channels; "auto": first where the leading axis has at most 16
+        entries and fewer than both others.
+    """
     spaces = [s for name, s in space.spaces.items() if name != ACTION_MASK] if isinstance(space, Dict) else [space]
     (first, *others) = spaces or [space]
-    return first.shape if not others and isinstance(first, Box) and len(first.shape) == 3 else None
+    if others or not isinstance(first, Box) or len(first.shape) != 3:
+        return None
+    return _channels_last(first.shape, image_axes)
 
 
-def features(space: Space, obs: PyTree, *, image: bool = False) -> Array:
-    """Return the observation as one float array, without its action mask.
+def image_shapes(space: Space, image_axes: str = "auto") -> list[tuple[int, ...]]:
+    """Return (H, W, C) of the images in the observation: the only leaf if it has three axes, else `is_image` leaves."""
+    one = image_shape(space, image_axes)
+    shapes = [_channels_last(leaf.shape, image_axes) for leaf, _ in _leaves(space, None) if is_image(leaf, image_axes)]
+    return [one] if one is not None else shapes
 
-    Discrete and MultiDiscrete parts become one-hot, bytes are divided by 255, everything is flattened and joined.
+
+def is_image(space: Space, image_axes: str = "auto") -> bool:
+    """True for a Box of three axes that holds bytes, or whose height and width are at least 8."""
+    if not isinstance(space, Box) or len(space.shape) != 3:
+        return False
+    return space.dtype == np.uint8 or min(_channels_last(space.shape, image_axes)[:2]) >= 8
+
+
+def _channels_first(shape: tuple[int, ...], image_axes: str) -> bool:
+    first = shape[0] <= 16 and shape[0] < min(shape[1:])
+    return first if image_axes == "auto" else image_axes == "first"
+
+
+def _channels_last(shape: tuple[int, ...], image_axes: str) -> tuple[int, ...]:
+    return (*shape[1:], shape[0]) if _channels_first(shape, image_axes) else shape
+
+
+def features(
+    space: Space, obs: PyTree, *, images: bool = False, image_axes: str = "auto"
+) -> tuple[list[Array], Array | None]:
+    """Return the observation as float arrays, without its action mask.
+
+    Discrete and MultiDiscrete parts become one-hot, bytes are divided by 255.
 
     Args:
       space: the observation's space.
       obs: a pytree of that space, with any leading axes [...].
-      image: True keeps the shape [H, W, C] of an observation that is one image.
+      images: True keeps the images, as `image_shapes` names them; False flattens them like everything else.
+      image_axes: as for `image_shape`.
 
     Returns:
-      [..., D] float32, or [..., H, W, C].
+      The images, each [..., H, W, C] float32, and all other numbers joined, [..., D] float32, or None without any.
     """
-    parts = _parts(space, obs)
-    if image:
-        return parts[0][0]
-    flat = [x.reshape(*x.shape[: x.ndim - event], -1) for x, event in parts]
-    return flat[0] if len(flat) == 1 else jnp.concatenate(flat, axis=-1)
+    leaves = list(_leaves(space, obs))
+    one = images and image_shape(space, image_axes) is not None
+    kept, flat = [], []
+    for leaf, x in leaves:
+        x, event = _float(leaf, x)
+        if images and (one or is_image(leaf, image_axes)):
+            kept.append(jnp.moveaxis(x, -3, -1) if _channels_first(leaf.shape, image_axes) else x)
+        else:
+            flat.append(x.reshape(*x.shape[: x.ndim - event], -1))
+    if not flat:
+        return kept, None
+    return kept, flat[0] if len(flat) == 1 else jnp.concatenate(flat, axis=-1)
 
 
-def _parts(space: Space, obs: PyTree) -> list[tuple[Array, int]]:
-    """The leaves as float arrays, each with its number of event axes."""
+def _leaves(space: Space, obs: PyTree) -> Iterator[tuple[Any, Any]]:
+    """The spaces and values of the leaves, without the action mask; without an observation, the values are None."""
     if isinstance(space, Dict):
-        return [p for name, s in space.spaces.items() if name != ACTION_MASK for p in _parts(s, obs[name])]
-    if isinstance(space, Tuple):
-        return [p for s, x in zip(space.spaces, obs, strict=True) for p in _parts(s, x)]
+        for name, child in space.spaces.items():
+            if name != ACTION_MASK:
+                yield from _leaves(child, None if obs is None else obs[name])
+    elif isinstance(space, Tuple):
+        for child, x in zip(space.spaces, [None] * len(space.spaces) if obs is None else obs, strict=True):
+            yield from _leaves(child, x)
+    else:
+        yield space, obs
+
+
+def _float(space: Any, x: Any) -> tuple[Array, int]:
+    """A leaf as a float array, and its number of event axes."""
     if isinstance(space, Discrete):
-        return [(jax.nn.one_hot(obs, space.n, dtype=jnp.float32), 1)]
+        return jax.nn.one_hot(x, space.n, dtype=jnp.float32), 1
     if isinstance(space, MultiDiscrete):
-        hot = [jax.nn.one_hot(obs[..., i], n, dtype=jnp.float32) for i, n in enumerate(space.nvec)]
-        return [(jnp.concatenate(hot, axis=-1), 1)]
-    x = jnp.asarray(obs)
+        hot = [jax.nn.one_hot(x[..., i], n, dtype=jnp.float32) for i, n in enumerate(space.nvec)]
+        return jnp.concatenate(hot, axis=-1), 1
+    x = jnp.asarray(x)
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32)
-    return [(x / 255 if space.dtype == np.uint8 else x, len(space.shape))]
+    return x / 255 if space.dtype == np.uint8 else x, len(space.shape)
 
 
 def real_valued(space: Space, obs: PyTree) -> list[Array]:
-    """Return the leaves of `obs` to normalize: those of float boxes, never the action mask."""
+    """Return the leaves of `obs` to normalize: those of float boxes, never the action mask or an image."""
     leaves = jax.tree.leaves(obs)
     return [x for x, real in zip(leaves, _real_flags(space), strict=True) if real]
 
@@ -75,4 +128,4 @@ def _real_flags(space: Space) -> list[bool]:
         return [f and name != ACTION_MASK for name, s in space.spaces.items() for f in _real_flags(s)]
     if isinstance(space, Tuple):
         return [f for s in space.spaces for f in _real_flags(s)]
-    return [isinstance(space, Box) and np.issubdtype(space.dtype, np.floating)]
+    return [isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and not is_image(space)]

@@ -13,7 +13,7 @@ from small_networks import small_network
 from rlkit.networks import critics
 from rlkit.networks.features import action_mask, features, image_shape, real_valued, replace_real_valued
 from rlkit.networks.recurrent import unroll, where_rows
-from rlkit.networks.torsos import MLP, Conv
+from rlkit.networks.torsos import MLP, Conv, small_layers
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
 OBS_SPACE = Dict(
@@ -33,11 +33,11 @@ def test_features_join_every_kind_of_leaf_but_the_mask():
         "pixels": jnp.array([[0, 255], [51, 0]], jnp.uint8),
         "pair": (jnp.array([0.5, -0.5]), jnp.array([1, 0])),
     }
-    x = features(OBS_SPACE, obs)
+    (), x = features(OBS_SPACE, obs)
     expected = [*[0, 0, 1, 0], *[0.5, -0.5], *[0, 1, 1, 0, 0], *[0, 1, 0.2, 0]]
     np.testing.assert_allclose(x, np.asarray(expected, np.float32), atol=1e-6)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), obs)
-    np.testing.assert_array_equal(features(OBS_SPACE, batch), np.stack([x] * 5))
+    np.testing.assert_array_equal(features(OBS_SPACE, batch)[1], np.stack([x] * 5))
     np.testing.assert_array_equal(action_mask(obs), [True, False, True])
     assert action_mask(jnp.zeros(3)) is None
 
@@ -63,12 +63,14 @@ def test_images_keep_their_shape():
     assert image_shape(image) == (10, 10, 4)
     assert image_shape(Dict({"action_mask": Box(0, 1, (2,)), "x": image})) == (10, 10, 4)
     assert image_shape(OBS_SPACE) is None
-    assert features(image, jnp.zeros((7, 10, 10, 4), jnp.uint8), image=True).shape == (7, 10, 10, 4)
+    (kept,), rest = features(image, jnp.zeros((7, 10, 10, 4), jnp.uint8), images=True)
+    assert kept.shape == (7, 10, 10, 4)
+    assert rest is None
 
 
 @pytest.mark.parametrize(("size", "channels", "flat"), [(10, (4,), 8 * 8 * 4), (84, (4, 4), 39 * 39 * 4)])
 def test_only_large_images_are_halved(size, channels, flat):
-    torso = Conv(channels=channels, hidden_sizes=(16,))
+    torso = Conv(small_layers(channels, (size, size, 1)), hidden_sizes=(16,))
     params = jax.eval_shape(torso.init, jax.random.key(0), jnp.zeros((size, size, 1)))["params"]
     assert params["MLP_0"]["Dense_0"]["kernel"].shape == (flat, 16)
 
@@ -134,7 +136,7 @@ def test_where_rows_broadcasts_one_over_many():
 @pytest.mark.optimized
 @pytest.mark.parametrize(("size", "strides"), [(10, (1, 1)), (33, (2, 1))])
 def test_patches_times_a_matrix_are_a_convolution(size, strides):
-    network = Conv(channels=(4, 3), hidden_sizes=(), activation="relu")
+    network = Conv(small_layers((4, 3), (size, size, 2)), hidden_sizes=(), activation="relu")
     x = jax.random.normal(jax.random.key(0), (2, 5, size, size, 2))
     params = network.init(jax.random.key(1), x)
     expected = x.reshape(-1, *x.shape[2:])

@@ -92,7 +92,14 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
 class TorsoConfig(AgentConfig):
     """Static: the network that computes features of an observation."""
 
-    torso: Literal["auto", "mlp", "conv"] = Field("auto", description="auto takes conv for one image [H, W, C]")
+    torso: Literal["auto", "mlp", "conv", "nature"] = Field(
+        "auto",
+        description="of images: conv (`channels`), nature (Mnih et al. 2015), or mlp, which flattens them; auto takes "
+        "nature from 36 pixels a side on, and conv below",
+    )
+    image_axes: Literal["auto", "last", "first"] = Field(
+        "auto", description="channels of images; auto: first where the leading axis is at most 16 and the smallest"
+    )
     hidden_sizes: tuple[Width, ...] = Field((64, 64), description="dense layers of a torso")
     channels: tuple[Width, ...] = Field((16,), description="3x3 filters of each convolution")
     activation: Activation = "relu"

@@ -9,7 +9,9 @@ import numpy as np
 from rlkit import agents
 from rlkit.agents.common import mistakes
 from rlkit.names import ACTION_MASK
-from rlkit.networks.features import image_shape
+from rlkit.networks.encoder import layers
+from rlkit.networks.features import image_shapes
+from rlkit.networks.torsos import NATURE, smallest_side
 from rlkit.spaces import Box, Space, shape_of
 from rlkit.types import ConfigError
 
@@ -73,11 +75,18 @@ def check_torso(config: Any, obs_space: Space) -> None:
         raise ConfigError(
             f"observations must have numbers to act on, and these have none: {obs_space}; give e.g. a constant 0"
         )
-    shape = image_shape(obs_space)
-    if config.torso == "conv" and shape is None:
-        raise ConfigError(f"torso='conv' needs observations of one image [H, W, C], and this is {obs_space}; use 'mlp'")
-    if config.torso != "mlp" and shape is not None and smallest_side(shape, len(config.channels)) < 1:
-        most = max(n for n in range(len(config.channels)) if smallest_side(shape, n) >= 1)
+    shapes = image_shapes(obs_space, config.image_axes)
+    if config.torso in ("conv", "nature") and not shapes:
+        raise ConfigError(
+            f"torso={config.torso!r} needs observations with an image [H, W, C], and this is {obs_space}; use 'mlp'"
+        )
+    for shape in shapes if config.torso != "mlp" else ():
+        convolutions = layers(config.torso, config.channels, shape)
+        if smallest_side(shape, convolutions) >= 1:
+            continue
+        if convolutions is NATURE:
+            raise ConfigError(f"torso='nature' shrinks images of {shape} to nothing; use 'conv'")
+        most = max(n for n in range(len(convolutions)) if smallest_side(shape, convolutions[:n]) >= 1)
         raise ConfigError(f"channels={config.channels} shrinks images of {shape} to nothing; use at most {most} layers")
 
 
@@ -85,12 +94,3 @@ def check_gsde(config: Any) -> None:
     """Raise a ConfigError where state-dependent exploration has no layer of features to depend on."""
     if config.gsde and getattr(config, "recurrent", "none") == "none" and not config.hidden_sizes:
         raise ConfigError("gsde=True needs a hidden layer whose features it uses; set hidden_sizes, e.g. (64, 64)")
-
-
-def smallest_side(shape: tuple[int, ...], layers: int) -> int:
-    """The smaller side of an image after `layers` convolutions of `networks.Conv`, 0 or less where nothing is left."""
-    side = min(shape[:2])
-    for i in range(layers):
-        stride = 2 if shape[0] >= 32 and i < layers - 1 else 1
-        side = (side - 3) // stride + 1
-    return side

@@ -1,0 +1,80 @@
+"""Images in observations: beside other numbers, several at once, and with their channels first."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rlkit.agents import dqn, ppo
+from rlkit.networks.encoder import Encoder
+from rlkit.networks.features import features, image_shape, image_shapes, is_image, real_valued
+from rlkit.spaces import Box, Dict, Discrete
+from rlkit.types import ConfigError
+
+CAMERA = Box(0, 255, (36, 36, 3), np.uint8)
+BOTH = Dict({"camera": CAMERA, "joints": Box(-1, 1, (5,)), "action_mask": Box(0, 1, (2,), np.int8)})
+SETTINGS = {"hidden_sizes": (32,), "channels": (4,), "activation": "relu", "layer_norm": False}
+
+
+def encoder(space, torso="auto", **settings):
+    return Encoder(space, torso, compute_dtype="float32", **SETTINGS | settings)
+
+
+def sizes(space, torso="auto", **settings):
+    """The shapes of an encoder's weights."""
+    obs = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), space.sample(jax.random.key(0)))
+    params = jax.eval_shape(encoder(space, torso, **settings).init, jax.random.key(0), obs)
+    return sorted(x.shape for x in jax.tree.leaves(params) if x.ndim > 1)
+
+
+def test_a_camera_beside_a_vector_is_convolved():
+    """The Nature CNN on 36 pixels a side leaves 1 x 1 x 64, then a dense layer beside the five joints."""
+    expected = [(8 * 8 * 3, 32), (4 * 4 * 32, 64), (3 * 3 * 64, 64), (64, 32), (32 + 5, 32)]
+    assert sizes(BOTH) == sorted(expected)
+    assert sizes(BOTH, "mlp") == [(36 * 36 * 3 + 5, 32)]
+    assert (9 * 3, 4) in sizes(BOTH, "conv")
+
+
+def test_two_images_have_convolutions_of_their_own():
+    space = Dict({"left": Box(0, 1, (8, 8, 1)), "right": Box(0, 1, (8, 8, 2))})
+    assert [shape for shape in sizes(space) if shape[1] == 4] == [(9, 4), (18, 4)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "expected"),
+    [
+        ((4, 84, 84), "auto", (84, 84, 4)),
+        ((84, 84, 4), "auto", (84, 84, 4)),
+        ((10, 10, 10), "auto", (10, 10, 10)),  # MinAtar's Seaquest
+        ((10, 64, 64), "last", (10, 64, 64)),
+        ((20, 20, 20), "first", (20, 20, 20)),
+        ((3, 10, 12), "auto", (10, 12, 3)),
+    ],
+)
+def test_the_place_of_the_channels(shape, axes, expected):
+    space = Box(0, 255, shape, np.uint8)
+    assert image_shape(space, axes) == expected
+    pixels = jnp.arange(np.prod(shape), dtype=jnp.uint8).reshape(1, *shape)
+    (image,), _ = features(space, pixels, images=True, image_axes=axes)
+    assert image.shape == (1, *expected)
+    moved = axes == "first" or shape != expected
+    np.testing.assert_allclose(image, (np.moveaxis(pixels, 1, -1) if moved else pixels) / 255, rtol=1e-6)
+
+
+def test_small_boards_beside_numbers_are_no_images():
+    assert not is_image(Box(0, 1, (3, 3, 2)))
+    assert is_image(Box(0, 255, (3, 3, 2), np.uint8))
+    assert image_shapes(Dict({"board": Box(0, 1, (3, 3, 2)), "turn": Discrete(2)})) == []
+    assert image_shapes(Box(0, 1, (3, 3, 2))) == [(3, 3, 2)]  # alone, any array of three axes is one
+
+
+def test_images_are_not_normalized():
+    space = Dict({"depth": Box(0, 10, (8, 8, 1)), "joints": Box(-1, 1, (5,))})
+    assert [x.shape for x in real_valued(space, space.sample(jax.random.key(0)))] == [(5,)]
+
+
+def test_what_does_not_fit_is_one_line():
+    with pytest.raises(ConfigError, match=r"torso='nature' shrinks images of \(10, 10, 4\)"):
+        dqn.make(dqn.Config(torso="nature"), Box(0, 255, (10, 10, 4), np.uint8), Discrete(2))
+    with pytest.raises(ConfigError, match="torso='conv' needs observations with an image"):
+        ppo.make(ppo.Config(torso="conv"), Box(-1, 1, (5,)), Discrete(2))
