@@ -7,8 +7,6 @@ cross-entropies without the targets' own entropies. Rainbow's noisy layers are t
 `dqn`.
 """
 
-import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -50,16 +48,6 @@ class Config(OffPolicyConfig, TorsoConfig):
         if not self.v_min < self.v_max:
             raise ValueError(f"v_min={self.v_min:g} must be below v_max={self.v_max:g}; the returns lie between them")
         return self
-
-    def describe_update(
-        self, num_envs: int, num_steps: int, hyper: Mapping[str, float], episode_length: int | None
-    ) -> dict[str, str]:
-        length, gamma = math.inf if episode_length is None else episode_length, hyper["gamma"]
-        summed = length if gamma == 1.0 else (1.0 - gamma**length) / (1.0 - gamma)  # of rewards of 1
-        fitting = f"rewards of {self.v_min / summed:.3g} to {self.v_max / summed:.3g} in every step fit"
-        return super().describe_update(num_envs, num_steps, hyper, episode_length) | {
-            "returns": f"clipped to {self.v_min:g} to {self.v_max:g}" + (f"; {fitting}" if summed < math.inf else "")
-        }
 
     @property
     def atoms(self) -> np.ndarray:

@@ -13,7 +13,7 @@ chunks under the parameters before the update. Time limits are bootstrapped from
 """
 
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,9 +53,6 @@ class Config(MinibatchConfig, GaussianPolicyConfig, TorsoConfig):
     @property
     def whole_sequences(self) -> bool:
         return self.recurrent != "none"
-
-    def for_overlap(self) -> Self:
-        return self.model_copy(update={"old_log_prob": "collected"})
 
 
 class Hyper(OptimizerHyper):

@@ -1,10 +1,12 @@
 """The run that a config describes, in text, without training it: for `rlkit check`."""
 
+import math
 from collections.abc import Mapping
 from contextlib import closing
 
 import jax
 
+from rlkit.agents.common.config import MinibatchConfig, OffPolicyConfig
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
 from rlkit.runs.metrics import require_writers
@@ -38,7 +40,7 @@ def _describe(program: Program) -> str:
         "environment": f"{run.env}: observations {observations}, actions {actions}",
         "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
-        **config.agent.describe_update(run.num_envs, run.num_steps, config.hyper, _episode_length(program)),
+        **_sizes(config, _episode_length(program)),
         "seeds": f"{run.num_seeds} from {run.seed}"
         + (", members of a population" if run.population else "")
         + (f", on {program.num_devices} devices" if program.num_devices > 1 else ""),
@@ -54,6 +56,37 @@ def _describe(program: Program) -> str:
     if run.dataset is None and (starts := getattr(config.agent, "learning_starts", 0)) > steps:
         rows["an update"] += f"; warning: learning_starts={starts:,} is beyond the run, which learns nothing"
     return "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())
+
+
+def _sizes(config: RunConfig, episode_length: int | None) -> dict[str, str]:
+    """The sizes of an update and of the replay buffer, and warnings of settings that have no effect, by title.
+
+    Args:
+      config: of the run.
+      episode_length: the most steps of an episode; None where it is not known.
+    """
+    agent, num_envs, num_steps = config.agent, config.run.num_envs, config.run.num_steps
+    rows: dict[str, str] = {}
+    if isinstance(agent, MinibatchConfig):
+        size = (num_envs if agent.whole_sequences else num_envs * num_steps) // agent.num_minibatches
+        items = f"sequences of {num_steps:,} steps" if agent.whole_sequences else "steps"
+        rows["an update"] = f"{agent.num_epochs:,} epochs of {agent.num_minibatches:,} minibatches of {size:,} {items}"
+    elif isinstance(agent, OffPolicyConfig):
+        count, steps = agent.num_gradient_steps(config.steps_per_update), agent.capacity // num_envs
+        rows["an update"] = f"{count:,} gradient steps, each from a sample of {agent.batch_size:,}"
+        rows["replay buffer"] = f"the last {agent.capacity:,} steps"
+        if episode_length is not None and steps < episode_length:
+            rows["replay buffer"] += (
+                f"; warning: {steps:,} of each environment, and an episode of the full {episode_length:,} does not fit"
+            )
+    if getattr(agent, "noisy", False):
+        rows["exploration"] = "by noisy layers alone; the keys epsilon_* have no effect"
+    if hasattr(agent, "v_min"):
+        length, gamma = math.inf if episode_length is None else episode_length, config.hyper["gamma"]
+        summed = length if gamma == 1.0 else (1.0 - gamma**length) / (1.0 - gamma)  # of rewards of 1
+        fitting = f"; rewards of {agent.v_min / summed:.3g} to {agent.v_max / summed:.3g} in every step fit"
+        rows["returns"] = f"clipped to {agent.v_min:g} to {agent.v_max:g}" + (fitting if summed < math.inf else "")
+    return rows
 
 
 def _parameters(params: PyTree, num_seeds: int) -> str:

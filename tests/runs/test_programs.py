@@ -75,8 +75,8 @@ def test_with_the_number_of_streams_the_dataset_is_not_opened(dataset, env):
         program.close()
 
 
-def test_overlap_asks_the_agent_for_its_config(monkeypatch):
-    """Any agent's, by `for_overlap`; without a second device there is no overlap and nothing is changed."""
+def test_overlap_keeps_the_log_probs_of_collection(monkeypatch):
+    """Without a second device there is no overlap, and nothing is changed."""
     monkeypatch.setattr(host_program.devices, "acting", lambda: (jax.devices()[0], None))
     for overlap, old_log_prob in ((True, "collected"), (False, "recompute")):
         config = parse(PPO | {"env": "gymnasium:CartPole-v1", "overlap": overlap})
@@ -105,7 +105,7 @@ def test_overlap_asks_the_agent_for_its_config(monkeypatch):
         ),
     ],
 )
-def test_an_update_is_described_by_the_agent(change, lines):
+def test_an_update_is_described(change, lines):
     described = describe.describe(parse(PPO | change)).splitlines()
     assert [line for line in described if line.startswith(("an update", "replay buffer"))] == lines
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, dataclass_transform
 
 from annotated_types import Interval
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -47,10 +47,6 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
         """Steps that the replay buffer holds; None for an agent without one."""
         return None
 
-    def for_overlap(self) -> Self:
-        """The config for rollouts that were collected with the parameters of one update before."""
-        return self
-
     def check_hyper(self, hyper: Mapping[str, float]) -> None:
         """Raise a ConfigError where a value of the agent's Hyper has no effect or no meaning with these settings.
 
@@ -74,19 +70,6 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
             )
         if self.optimizer != "adamw" and (decay := hyper.get("weight_decay", 0.0)) != 0.0:
             raise ConfigError(f"weight_decay={decay:g} needs optimizer='adamw', and it is {self.optimizer!r}; set it")
-
-    def describe_update(
-        self, num_envs: int, num_steps: int, hyper: Mapping[str, float], episode_length: int | None
-    ) -> dict[str, str]:
-        """The sizes of an update, and warnings of settings that have no effect, as text by title.
-
-        Args:
-          num_envs: environments.
-          num_steps: steps of each in a rollout.
-          hyper: the values of the agent's Hyper.
-          episode_length: the most steps of an episode; None where it is not known.
-        """
-        return {}
 
 
 class TorsoConfig(AgentConfig):
@@ -156,13 +139,6 @@ class MinibatchConfig(AgentConfig):
             remedy = " or ".join(str(d) for d in below + above)
             raise ConfigError(f"num_minibatches={self.num_minibatches} must divide {of} = {rows}; try {remedy}")
 
-    def describe_update(
-        self, num_envs: int, num_steps: int, hyper: Mapping[str, float], episode_length: int | None
-    ) -> dict[str, str]:
-        rows = (num_envs if self.whole_sequences else num_envs * num_steps) // self.num_minibatches
-        items = f"sequences of {num_steps:,} steps" if self.whole_sequences else "steps"
-        return {"an update": f"{self.num_epochs:,} epochs of {self.num_minibatches:,} minibatches of {rows:,} {items}"}
-
 
 class OffPolicyConfig(AgentConfig):
     """Static: replay buffer and gradient steps of an off-policy agent."""
@@ -220,22 +196,6 @@ class OffPolicyConfig(AgentConfig):
                 f"try {nearest!r}, which is {Fraction(count, num_steps)}"
             )
         return count
-
-    def describe_update(
-        self, num_envs: int, num_steps: int, hyper: Mapping[str, float], episode_length: int | None
-    ) -> dict[str, str]:
-        count, rows = self.num_gradient_steps(num_envs * num_steps), self.capacity // num_envs
-        described = {
-            "an update": f"{count:,} gradient steps, each from a sample of {self.batch_size:,}",
-            "replay buffer": f"the last {self.capacity:,} steps",
-        }
-        if episode_length is not None and rows < episode_length:
-            described["replay buffer"] += (
-                f"; warning: {rows:,} of each environment, and an episode of the full {episode_length:,} does not fit"
-            )
-        if getattr(self, "noisy", False):
-            described["exploration"] = "by noisy layers alone; the keys epsilon_* have no effect"
-        return described
 
 
 class QCriticConfig(OffPolicyConfig, TorsoConfig):

@@ -1,6 +1,6 @@
 """Programs whose environments are outside of JAX, in worker processes.
 
-With `overlap`, rollouts are one update late; `Config.for_overlap` makes the agent's settings right for that. A run that
+With `overlap`, rollouts are one update late, and PPO's old log-probs are those of the parameters that acted. A run that
 is resumed begins new episodes.
 """
 
@@ -64,8 +64,8 @@ class HostProgram(HostChunks):
         self.note = f"overlap is off: {why}" if wanted and why is not None else None
         if after_each_step and not self.overlap:
             self.device = jax.devices()[0]  # an update and acting are one call
-        if self.overlap:
-            config = replace(config, agent=config.agent.for_overlap())
+        if self.overlap and hasattr(config.agent, "old_log_prob"):  # to recompute it takes the parameters that acted
+            config = replace(config, agent=config.agent.model_copy(update={"old_log_prob": "collected"}))
         self.config, self.params = config, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
         self.on_failure: Callable[[Failure], None] = lambda failure: None
