@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _print_keys(run: str) -> int:
     """Print the keys of a run that may change, with their values."""
-    from rlkit.runs import changes, run_directory
+    from rlkit.runs import run_directory
+    from rlkit.runs.config import changes
     from rlkit.runs.config.keys import describe_keys
     from rlkit.runs.config.load import read
     from rlkit.runs.config.parse import parse

@@ -16,7 +16,7 @@ _NAMES = {
     "load_config": "config.load",
     "parse": "config.parse",
     "plot": "pictures.curves",
-    "render": "pictures.render",
+    "render": "rendering",
     "restore": "checkpoints.states",
     "resume": "loop",
     "save": "checkpoints.states",

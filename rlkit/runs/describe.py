@@ -8,11 +8,11 @@ import jax
 
 from rlkit.agents.common.config import MinibatchConfig, OffPolicyConfig
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.devices import memory
 from rlkit.runs.metrics import require_writers
-from rlkit.runs.programs.make import make_program
+from rlkit.runs.programs.make import make_program, require_memory
 from rlkit.runs.programs.protocol import Program
-from rlkit.runs.schedule import Schedule
 from rlkit.types import PyTree
 
 
@@ -33,7 +33,7 @@ def _describe(program: Program) -> str:
     config = program.config
     run, schedule = config.run, Schedule(config)
     steps, line = config.num_updates * config.steps_per_update, config.updates_per_line * config.steps_per_update
-    memory.require(program)
+    require_memory(program)
     limit = memory.available(program.num_devices)
     observations, actions = program.env.observation_space(program.params), program.env.action_space(program.params)
     rows = {

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import changes, files, run_directory
-from rlkit.runs.checkpoints import checkpoint, transfer
+from rlkit.runs import files, run_directory, transfer
+from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.devices import memory
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import best_evaluation, dataset_streams, stored_config
-from rlkit.runs.programs.make import make_program
+from rlkit.runs.programs.make import make_program, require_memory
 from rlkit.runs.progress import make_display
 from rlkit.runs.session import NonFiniteError, OnChunk, Session, Trained
 from rlkit.runs.versions import versions
@@ -67,7 +67,7 @@ def train(
                 notice.print(f"checking env={config.run.env!r} by a few random steps; env_check: false skips this")
             program.on_failure = lambda failure: notice.print(str(failure))
             program.check()
-        memory.require(program)
+        require_memory(program)
         learned = transfer.load(program, init_from) if init_from is not None else None
         run = run_directory.create(out if out is not None else run_directory.next_free(config.name))
         with run_directory.locked(run):

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import changes, run_directory, scores
+from rlkit.runs import run_directory, scores
 from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config, read
 from rlkit.runs.config.parse import named_envs
 from rlkit.runs.config.run_config import RunConfig

@@ -13,15 +13,15 @@ import numpy as np
 
 from rlkit.hosts.failure import Failure, HostError
 from rlkit.hosts.processes import Interrupted
-from rlkit.runs import faults, hints, scores
-from rlkit.runs.checkpoints import checkpoint, transfer
+from rlkit.runs import faults, hints, scores, transfer
+from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.metrics import MetricLines, additional, summarize
 from rlkit.runs.pictures import curves, lineage
 from rlkit.runs.population.evolution import Evolution
 from rlkit.runs.programs.finite import largest_reward, remedy
 from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
-from rlkit.runs.schedule import Schedule
 from rlkit.runs.signals import Signals
 from rlkit.types import ConfigError, PyTree
 

@@ -136,7 +136,7 @@ def test_an_out_without_a_name_is_refused_before_the_work(run, tmp_path, capsys,
     def forbidden(*arguments, **options):
         raise AssertionError("worked")
 
-    for module, name in (("pictures.curves", "curve"), ("pictures.render", "load"), ("collecting", "load_state")):
+    for module, name in (("pictures.curves", "curve"), ("rendering", "load"), ("collecting", "load_state")):
         monkeypatch.setattr(importlib.import_module(f"rlkit.runs.{module}"), name, forbidden)
     monkeypatch.chdir(tmp_path)
     for out in outs:

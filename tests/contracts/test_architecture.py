@@ -36,6 +36,10 @@ def test_no_file_imports_in_a_circle():
     assert circles(SOURCES) == []
 
 
+def test_folders_of_runs_import_one_way():
+    assert circles(SOURCES, "rlkit/runs/") == []
+
+
 def test_folders_are_small():
     folders = [path.rpartition("/")[0] for path in SOURCES]
     assert {folder: n for folder in folders if (n := folders.count(folder)) > MAX_FILES} == {}
@@ -156,3 +160,26 @@ PACKAGE = {"rlkit/a/__init__.py": "from rlkit.a import b", "rlkit/a/b.py": "", "
 def test_a_planted_circle_is_reported(changed, circle):
     assert circles(PACKAGE) == []
     assert circles(PACKAGE | changed) == [circle]
+
+
+FOLDERS = {
+    "rlkit/a/b/c.py": "from rlkit.a.d import e\nfrom rlkit.a.b import f",
+    "rlkit/a/b/f.py": "",
+    "rlkit/a/d/e.py": "",
+    "rlkit/a/d/g.py": "from rlkit.a import h",
+    "rlkit/a/h.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "circle"),
+    [
+        ({"rlkit/a/d/g.py": "from rlkit.a.b import f"}, ["rlkit/a/b", "rlkit/a/d"]),
+        ({"rlkit/a/h.py": "def f():\n    from rlkit.a.d.e import i"}, ["rlkit/a/d", "rlkit/a/h.py"]),
+        ({"rlkit/a/h.py": "from rlkit.a.b import f"}, ["rlkit/a/b", "rlkit/a/d", "rlkit/a/h.py"]),
+    ],
+)
+def test_a_planted_circle_of_folders_is_reported(changed, circle):
+    """No file imports itself there, and the files alone have no circle."""
+    assert circles(FOLDERS, "rlkit/a/") == circles(FOLDERS | changed) == []
+    assert circles(FOLDERS | changed, "rlkit/a/") == [circle]

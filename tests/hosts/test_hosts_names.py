@@ -8,7 +8,7 @@ import pytest
 from rlkit import runs
 from rlkit.cli import main
 from rlkit.hosts import registry
-from rlkit.runs.pictures import render
+from rlkit.runs import rendering
 from rlkit.types import ConfigError
 
 
@@ -37,5 +37,5 @@ def test_lists(capsys, monkeypatch):
 def test_rendering_without_a_screen_names_the_variable(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     text = "FatalError: an OpenGL platform library has not been loaded into this process"
-    assert render._headless_remedy(text) == "; without a screen, set MUJOCO_GL to egl or osmesa; it is glfw"
-    assert render._headless_remedy("RuntimeError: broken on purpose") == ""
+    assert rendering._headless_remedy(text) == "; without a screen, set MUJOCO_GL to egl or osmesa; it is glfw"
+    assert rendering._headless_remedy("RuntimeError: broken on purpose") == ""

@@ -14,8 +14,9 @@ from tiny_runs import SMALL, digest, shared_compilations
 import rlkit
 from rlkit import agents
 from rlkit.cli import main
-from rlkit.runs import changes, loop, metrics
+from rlkit.runs import loop, metrics
 from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config import changes
 from rlkit.runs.config.settings import Settings
 from rlkit.types import ConfigError
 

@@ -13,10 +13,10 @@ from tiny_runs import FOUR, digest, shared_compilations, without_clock
 import rlkit
 from rlkit.runs import files, loop
 from rlkit.runs.config.parse import parse
+from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.pictures import lineage
 from rlkit.runs.population import evolution, record
 from rlkit.runs.programs.make import make_program
-from rlkit.runs.schedule import Schedule
 from rlkit.types import ConfigError
 
 

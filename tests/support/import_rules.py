@@ -137,19 +137,25 @@ def file_of(module: str, files: Mapping[str, str]) -> str | None:
     return next((file for file in (f"{path}.py", f"{path}/__init__.py") if file in files), None)
 
 
-def circles(files: Mapping[str, str]) -> list[list[str]]:
+def circles(files: Mapping[str, str], folder: str = "") -> list[list[str]]:
     """Groups of files that import each other, directly or not (strongly connected components of the imports).
 
     `from rlkit.a import b` is an import of the file of `rlkit.a.b` if there is one, else of that of `rlkit.a`.
+
+    Args:
+      files: text by path.
+      folder: with its `/` at the end, for the groups of what it holds instead: its files, and its folders as wholes.
     """
-    graph = {
-        path: {
-            target
-            for _, module, name in imports(path, ast.parse(source))
-            if (target := file_of(f"{module}.{name}", files) or file_of(module, files))
-        }
-        for path, source in files.items()
-    }
+
+    def part(path: str) -> str:
+        return folder + path.removeprefix(folder).split("/")[0] if folder and path.startswith(folder) else path
+
+    graph: dict[str, set[str]] = {part(path): set() for path in files}
+    for path, source in files.items():
+        for _, module, name in imports(path, ast.parse(source)):
+            target = file_of(f"{module}.{name}", files) or file_of(module, files)
+            if target and (not folder or part(target) != part(path)):
+                graph[part(path)].add(part(target))
 
     def reachable(start: str) -> set[str]:
         reached, waiting = set(), [start]

@@ -1,13 +1,9 @@
-"""Memory of the device: how much a run needs, before anything is compiled, and how much there is."""
+"""Memory of the device: how much there is, and how much arrays take."""
 
 from pathlib import Path
 from typing import Any
 
 import jax
-
-from rlkit.runs.programs.protocol import Program
-from rlkit.runs.programs.replay_state import split
-from rlkit.types import ConfigError
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -34,22 +30,6 @@ def of_host() -> int | None:
         name, _, size = line.partition(":")
         limits += [int(size.split()[0]) * 1024] if name == "MemTotal" else []
     return min(limits, default=None)
-
-
-def require(program: Program) -> None:
-    """Raise a ConfigError where a run cannot fit the device's memory."""
-    needed, limit = program.num_bytes, available(program.num_devices)
-    if limit is None or needed <= limit:
-        return
-    run, agent = program.config.run, program.config.agent
-    field = f"num_envs={run.num_envs}" if agent.replay_capacity is None else f"capacity={agent.replay_capacity}"
-    without_replay = tree_num_bytes(split(program.template.agent)[0])
-    if 2 * without_replay > needed / 2:  # more than half of it is the parameters, in the two copies of a state
-        field = f"hidden_sizes={list(agent.hidden_sizes)}"
-    raise ConfigError(
-        f"{field} with num_seeds={run.num_seeds} needs about {needed / 2**30:.1f} GiB, and there are "
-        f"{limit / 2**30:.1f} GiB of memory; lower it, or train fewer seeds at a time"
-    )
 
 
 def tree_num_bytes(tree: Any) -> int:

@@ -1,1 +1,1 @@
-"""Pictures: learning curves, frames of environments, GIFs of policies."""
+"""Pictures: learning curves, lineages of populations, frames of environments."""

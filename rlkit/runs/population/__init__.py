@@ -1,1 +1,1 @@
-"""Population-based training in a run: its members' hyper-parameters, its evolutions and their record."""
+"""Population-based training in a run: its evolutions and their record."""

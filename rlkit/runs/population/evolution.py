@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.runs import files, metrics
+from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.population import record
-from rlkit.runs.population.hyper import evolution_key
 from rlkit.runs.programs import replay_state
 from rlkit.runs.programs.finite import all_finite, floats
 from rlkit.runs.programs.protocol import Program
-from rlkit.runs.schedule import Schedule
+from rlkit.runs.programs.runs import evolution_key
 from rlkit.training import population
 from rlkit.types import PyTree
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,13 @@ from rlkit.hosts.failure import Failure
 from rlkit.runs import devices
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.population.hyper import initial_hyper
 from rlkit.runs.programs import eval_env, updates
 from rlkit.runs.programs.finite import floats
 from rlkit.runs.programs.protocol import Chunk, Rollouts
+from rlkit.runs.programs.runs import Runs, of_config
 from rlkit.training import mesh
 from rlkit.training.train import step_keys
 from rlkit.types import Agent, Array, Key, PyTree, Transition
-
-
-class Runs(NamedTuple):
-    """The runs of a program: `num_seeds` in the config is their number, R."""
-
-    seeds: np.ndarray  # [R] int32
-    hyper: PyTree  # the agent's Hyper, leaves [R] float32
 
 
 class JaxProgram:
@@ -62,7 +55,7 @@ class JaxProgram:
         self.agent: Agent = module.make(config.agent, obs_space, action_space)
         self.training = self._make_training()
         self.batched = run.num_seeds > 1
-        self.runs = runs or _config_runs(config)
+        self.runs = runs or of_config(config)
         # False: a run that diverges goes on, as in a sweep, and harms no other; of a population it is replaced.
         self.stop_if_not_finite = run.population is None
         self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk of compiled updates ends by itself
@@ -286,13 +279,3 @@ class JaxProgram:
 
         start = jax.jit(lambda key: training.reset(agent, self.env, self.params, key, num_envs))(envs_key)
         yield Rollouts(jax.eval_shape(advance, start, key)[1], generate(start))
-
-
-def _config_runs(config: RunConfig) -> Runs:
-    """The runs of a config: its seeds, each with the config's Hyper, or with a member's of a population."""
-    run = config.run
-    values = {key: np.full(run.num_seeds, value, np.float32) for key, value in config.hyper.items()}
-    hyper = agents.get(run.agent).Hyper(**values)
-    if run.population is not None:
-        hyper = initial_hyper(config, hyper)
-    return Runs(np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32), hyper)

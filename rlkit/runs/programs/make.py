@@ -1,13 +1,17 @@
-"""The choice of a config's program."""
+"""The choice of a config's program, and whether it fits the memory."""
 
 from rlkit import hosts
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.devices import memory
 from rlkit.runs.programs.host_program import HostProgram
 from rlkit.runs.programs.host_seeds_program import HostSeedsProgram
-from rlkit.runs.programs.jax_program import JaxProgram, Runs
+from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.offline_host_program import OfflineHostProgram
 from rlkit.runs.programs.offline_jax_program import OfflineJaxProgram
 from rlkit.runs.programs.protocol import Program
+from rlkit.runs.programs.replay_state import split
+from rlkit.runs.programs.runs import Runs
+from rlkit.types import ConfigError
 
 
 def make_program(config: RunConfig, num_streams: int | None = None, runs: Runs | None = None) -> Program:
@@ -28,3 +32,19 @@ def make_program(config: RunConfig, num_streams: int | None = None, runs: Runs |
         of_host = HostProgram if config.run.num_seeds == 1 else HostSeedsProgram
         return JaxProgram(config, runs) if in_jax else of_host(config)
     return OfflineJaxProgram(config, num_streams, runs) if in_jax else OfflineHostProgram(config, num_streams)
+
+
+def require_memory(program: Program) -> None:
+    """Raise a ConfigError where a run cannot fit the device's memory."""
+    needed, limit = program.num_bytes, memory.available(program.num_devices)
+    if limit is None or needed <= limit:
+        return
+    run, agent = program.config.run, program.config.agent
+    field = f"num_envs={run.num_envs}" if agent.replay_capacity is None else f"capacity={agent.replay_capacity}"
+    without_replay = memory.tree_num_bytes(split(program.template.agent)[0])
+    if 2 * without_replay > needed / 2:  # more than half of it is the parameters, in the two copies of a state
+        field = f"hidden_sizes={list(agent.hidden_sizes)}"
+    raise ConfigError(
+        f"{field} with num_seeds={run.num_seeds} needs about {needed / 2**30:.1f} GiB, and there are "
+        f"{limit / 2**30:.1f} GiB of memory; lower it, or train fewer seeds at a time"
+    )

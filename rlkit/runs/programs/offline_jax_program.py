@@ -4,7 +4,8 @@ from rlkit import training
 from rlkit.runs import datasets
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs import offline
-from rlkit.runs.programs.jax_program import JaxProgram, Runs
+from rlkit.runs.programs.jax_program import JaxProgram
+from rlkit.runs.programs.runs import Runs
 from rlkit.types import PyTree
 
 

@@ -23,9 +23,10 @@ from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.load import load_config
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs.finite import floats
-from rlkit.runs.programs.jax_program import JaxProgram, Runs
+from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
+from rlkit.runs.programs.runs import Runs
 from rlkit.runs.session import NonFiniteError, Session
 from rlkit.runs.sweeps import stored
 from rlkit.runs.sweeps.trials import Trial

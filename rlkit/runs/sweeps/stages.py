@@ -14,9 +14,10 @@ from rlkit import hosts
 from rlkit.runs import files
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
-from rlkit.runs.programs.jax_program import JaxProgram, Runs
+from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
+from rlkit.runs.programs.runs import Runs
 from rlkit.runs.sweeps import blocks, stored
 from rlkit.runs.sweeps.blocks import Outcome, Run
 from rlkit.runs.sweeps.config import Sweep

@@ -10,9 +10,8 @@ import numpy as np
 
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
-from rlkit.runs.pictures import sweeps as pictures
 from rlkit.runs.progress import make_display
-from rlkit.runs.sweeps import results, stored, trials
+from rlkit.runs.sweeps import picture, results, stored, trials
 from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
 from rlkit.runs.sweeps.config import Sweep, load_sweep
 from rlkit.runs.sweeps.optuna_study import batches, require
@@ -121,7 +120,7 @@ class _Run:
         found = self.results()
         results.write(self.folder, found, self.sweep)
         if signal is None:
-            pictures.draw(self.folder, found, self.sweep)
+            picture.draw(self.folder, found, self.sweep)
         return Swept(self.folder, sorted(found, key=lambda result: result.order), signal, self.stages.num_programs)
 
     def _steps(self) -> Iterator[None]:

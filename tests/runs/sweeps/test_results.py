@@ -6,8 +6,7 @@ import pytest
 from small_sweeps import a_sweep
 
 from rlkit.cli import main
-from rlkit.runs.pictures import sweeps as pictures
-from rlkit.runs.sweeps import results
+from rlkit.runs.sweeps import picture, results
 from rlkit.runs.sweeps import sweep as sweeps
 from rlkit.runs.sweeps.blocks import Outcome
 from rlkit.runs.sweeps.config import load_sweep
@@ -43,10 +42,10 @@ def test_an_interval_of_more_seeds_is_a_bootstrap_interval(small):
 
 def test_scores_of_an_earlier_rung_are_not_called_final(small, monkeypatch):
     """Stopped trials have a legend with their steps; the axis "final" is for sweeps in which all trials ended."""
-    monkeypatch.setattr(pictures, "curve", lambda path, row: [])
+    monkeypatch.setattr(picture, "curve", lambda path, row: [])
     ended = [a_result(small, 0, 1, 2048, [9.0, 8.0]), a_result(small, 1, 1, 2112, [7.0, 8.0])]
     stopped = [a_result(small, 2, 0, 704, [3.0, 2.0]), a_result(small, 3, 0, 768, [1.0, 2.0])]
-    drawing = pictures.figure([*ended, *stopped], [], small)
+    drawing = picture.figure([*ended, *stopped], [], small)
     upper, lower = drawing.subfigs
     assert upper.axes[0].get_ylabel() == "greedy return"
     assert [text.get_text() for text in upper.legends[0].get_texts()] == [
@@ -56,7 +55,7 @@ def test_scores_of_an_earlier_rung_are_not_called_final(small, monkeypatch):
     names = [label.get_text() for label in lower.axes[0].get_yticklabels()]
     assert names == ["trial 0", "trial 1", "trial 2\nat 704 steps", "trial 3\nat 768 steps"]
     assert lower.axes[0].get_xlabel() == "score (IQM over 2 seeds, range)"
-    upper, _ = pictures.figure(ended, [], small).subfigs
+    upper, _ = picture.figure(ended, [], small).subfigs
     assert upper.axes[0].get_ylabel() == "final greedy return"
     assert not upper.legends
 
