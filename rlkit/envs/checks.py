@@ -81,7 +81,7 @@ def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, 
 
         def step(carry: Any, key: jax.Array) -> Any:
             action_key, step_key = jax.random.split(key)
-            action = _legal_action(name, action_space, action_key, carry[0])
+            action = legal_action(name, action_space, action_key, carry[0])
             obs, state, reward, terminated, truncated, info = env.step(step_key, carry[1], action, params)
             after = obs, state
             started = _at_start(start, carry, after)
@@ -167,8 +167,18 @@ def _numbers(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
     return (space.n,) if isinstance(space, Discrete) else tuple(space.nvec)
 
 
-def _legal_action(name: str, space: Space, key: Key, obs: PyTree) -> PyTree:
-    """Draw a random action, a legal one where the observation has a mask; any where the mask permits none."""
+def legal_action(name: str, space: Space, key: Key, obs: PyTree) -> PyTree:
+    """Draw a random action, a legal one where the observation has a mask; any where the mask permits none.
+
+    Args:
+      name: of the environment, for errors.
+      space: of the action.
+      key: one key.
+      obs: one observation.
+
+    Raises:
+      ConfigError: the mask does not fit the action space.
+    """
     mask = _action_mask(obs)
     if mask is None or not isinstance(space, Discrete | MultiDiscrete):
         return space.sample(key)

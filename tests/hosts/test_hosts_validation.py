@@ -1,5 +1,6 @@
 """The check of an environment outside of JAX before training: its actions, its errors, its switch."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -31,15 +32,15 @@ def test_actions_of_the_check_are_legal(kind):
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
 def test_every_legal_action_is_drawn(kind):
     with hosts.make("host_envs:Masked", num_envs=400, backend="serial", kind=kind) as pool:
-        obs, rng = pool.reset(0), np.random.default_rng(0)
+        obs, sampler = pool.reset(0), validation.make_sampler(pool)
         mask = obs["action_mask"].copy()
         mask[:] = [False, True, True, True] if kind == "discrete" else [False, True, True, True, False, True, True]
-        actions = validation.sample_legal(pool, obs | {"action_mask": mask}, rng)
+        actions = np.asarray(sampler(jax.random.key(0), obs | {"action_mask": mask}))
         expected = [{1, 2, 3}] if kind == "discrete" else [{1, 2}, {0, 2, 3}]
         assert actions.dtype == np.int32
         columns = actions.reshape(400, -1).T
         assert [set(column.tolist()) for column in columns] == expected
-        nothing = validation.sample_legal(pool, obs | {"action_mask": mask & False}, rng)
+        nothing = np.asarray(sampler(jax.random.key(1), obs | {"action_mask": mask & False}))
         assert set(nothing.reshape(400, -1)[:, -1].tolist()) == {0, 1, 2, 3}
 
 

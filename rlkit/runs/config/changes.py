@@ -21,41 +21,14 @@ from rlkit.types import ConfigError, PyTree
 
 FILE = "changes.json"
 
-# Keys of the run, and whether they may change once it has begun. Those of the agent's Hyper may, those of its Config
-# may not: they shape the program and its state.
-RUN_KEYS = {
-    "agent": False,
-    "env": False,
-    "env_kwargs": False,
-    "wrappers": False,
-    "num_envs": False,
-    "num_steps": False,
-    "total_steps": True,
-    "backend": True,
-    "num_workers": True,
-    "overlap": False,
-    "env_timeout": True,
-    "env_restarts": True,
-    "env_check": True,
-    "dataset": False,
-    "seed": False,
-    "population": False,
-    "evolve_every": True,
-    "population_ranges": True,
-    "exploit": True,
-    "explore": True,
-    "num_seeds": False,
-    "devices": True,
-    "log_every": True,
-    "eval_every": True,
-    "eval_episodes": True,
-    "eval_env": True,
-    "checkpoint_every": True,
-    "keep_checkpoints": True,
-    "keep_best": True,
-    "tensorboard": True,
-    "wandb": True,
-}
+# Keys of the run: those that must stay once it has begun, and those that may change. Of the agent's, those of its Hyper
+# may change, and those of its Config must stay: they shape the program and its state.
+_STAY = "agent env env_kwargs wrappers num_envs num_steps overlap dataset seed population num_seeds"
+_CHANGE = (
+    "total_steps backend num_workers env_timeout env_restarts env_check evolve_every population_ranges exploit explore "
+    "devices log_every eval_every eval_episodes eval_env checkpoint_every keep_checkpoints keep_best tensorboard wandb"
+)
+RUN_KEYS = {**dict.fromkeys(_STAY.split(), False), **dict.fromkeys(_CHANGE.split(), True)}
 
 
 class Changes(NamedTuple):

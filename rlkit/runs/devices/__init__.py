@@ -1,16 +1,18 @@
 """The devices of a run: which of them its seeds are spread over, and CPU cores as devices."""
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from rlkit.hosts.pool import num_cores
 from rlkit.training import mesh
 from rlkit.types import ConfigError
 
 _FLAG = "xla_force_host_platform_device_count"
+_QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")  # of cgroups 2 and 1
+_PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
 
 
 def use_cpu_cores(number: int | None = None) -> int:
@@ -82,11 +84,26 @@ def note(setting: str | int, num_runs: int) -> str | None:
 
 def cores() -> int:
     """Return the number of CPU cores that this process may use, by its affinity and its container's quota."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        count = min(count, max(1, int(quota) // int(period)))  # "max" where there is no quota
-    return count
+    count, granted = num_cores(), quota()
+    return count if granted is None else min(count, max(1, int(granted)))
+
+
+def quota() -> float | None:
+    """Return the cores' worth of time that this process's control group grants; None for no limit, or if unknown."""
+    for path in _QUOTAS:
+        words = read_text(path).split() or ["max"]
+        period = words[1] if len(words) > 1 else read_text(_PERIOD).strip()
+        if words[0].isdigit() and period.isdigit() and int(period):
+            return int(words[0]) / int(period)
+    return None
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file of the system; empty where it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def _is_cpu(devices: list[Any]) -> bool:

@@ -1,9 +1,10 @@
 """Memory of the device: how much there is, and how much arrays take."""
 
-from pathlib import Path
 from typing import Any
 
 import jax
+
+from rlkit.runs.devices import read_text
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -24,9 +25,9 @@ def of_host() -> int | None:
     """Return the bytes of the host's memory that this process may use; None where they are not known."""
     limits = []
     for path in _LIMITS:
-        text = _read(path).strip()
+        text = read_text(path).strip()
         limits += [int(text)] if text.isdigit() else []
-    for line in _read("/proc/meminfo").splitlines():
+    for line in read_text("/proc/meminfo").splitlines():
         name, _, size = line.partition(":")
         limits += [int(size.split()[0]) * 1024] if name == "MemTotal" else []
     return min(limits, default=None)
@@ -35,11 +36,3 @@ def of_host() -> int | None:
 def tree_num_bytes(tree: Any) -> int:
     """Return the bytes of all arrays, or shapes, of a tree."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
-def _read(path: str) -> str:
-    """The text of a file; empty where it cannot be read."""
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

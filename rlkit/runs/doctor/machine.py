@@ -10,20 +10,19 @@ import jax
 
 from rlkit import _cpu
 from rlkit._cpu.switch import enabled
+from rlkit.hosts.pool import num_cores
 from rlkit.runs import files
-from rlkit.runs.devices import memory
+from rlkit.runs.devices import memory, quota
 from rlkit.runs.doctor.finding import Finding
 from rlkit.types import ConfigError
 
 _NVIDIA = "/proc/driver/nvidia/version"  # there is a driver, and so a GPU
-_QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")  # of cgroups 2 and 1
-_PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
 _LITTLE = 2**30  # bytes on a disk
 
 
 def examine() -> Iterator[Finding]:
     """Yield findings about the machine; after a fault of JAX's backend, none that need it."""
-    yield cores(_quota())
+    yield cores(quota())
     yield _memory()
     yield runs_folder(Path("runs"))
     try:
@@ -36,18 +35,18 @@ def examine() -> Iterator[Finding]:
     yield tricks(_cpu.missing())
 
 
-def cores(quota: float | None) -> Finding:
+def cores(granted: float | None) -> Finding:
     """Return a finding about the cores that this process may use.
 
     Args:
-      quota: cores' worth of time that its control group grants; None for no limit.
+      granted: cores' worth of time that its control group grants; None for no limit.
     """
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = num_cores()
     text = f"{count} of the machine's {os.cpu_count()}"
-    if quota is None or quota >= count:
+    if granted is None or granted >= count:
         return Finding("ok", "cores", text)
-    fewer = f"0-{max(int(quota), 1) - 1}"
-    text += f", but its control group grants the time of {quota:g}, and XLA starts a thread for each core"
+    fewer = f"0-{max(int(granted), 1) - 1}"
+    text += f", but its control group grants the time of {granted:g}, and XLA starts a thread for each core"
     return Finding("note", "cores", text, f"start it as `taskset -c {fewer} rlkit ...`")
 
 
@@ -80,16 +79,6 @@ def tricks(missing: tuple[str, ...]) -> Finding:
     return Finding("ok", "CPU tricks", "on, and JAX has their APIs")
 
 
-def _quota() -> float | None:
-    """Cores' worth of time that the control group of this process grants; None for no limit, or where unknown."""
-    for path in _QUOTAS:
-        words = _read(path).split() or ["max"]
-        period = words[1] if len(words) > 1 else _read(_PERIOD).strip()
-        if words[0].isdigit() and period.isdigit() and int(period):
-            return int(words[0]) / int(period)
-    return None
-
-
 def _memory() -> Finding:
     """A finding about the memory of the host."""
     limit = memory.of_host()
@@ -106,11 +95,3 @@ def _devices(devices: Sequence[Any]) -> Finding:
     if Path(_NVIDIA).exists() and "cpu" not in os.environ.get("JAX_PLATFORMS", ""):
         return Finding("note", "devices", f"{text}, though an NVIDIA driver is loaded", 'pip install "jax[cuda13]"')
     return Finding("ok", "devices", text)
-
-
-def _read(path: str) -> str:
-    """The text of a file; empty where it cannot be read."""
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlkit import hosts
 from rlkit.hosts.collect import NotFinite
+from rlkit.hosts.failure import Failure
 from rlkit.hosts.processes import Interrupted
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.types import ConfigError, PyTree
@@ -17,9 +18,12 @@ class HostChunks(ABC):
     """The part of a `Program` that makes updates, one call of `iterate` after another."""
 
     pool: hosts.Pool | hosts.VectorPool
+    num_streams: int | None = None
+    num_devices = 1
 
     def __init__(self) -> None:
         self.should_stop: Callable[[], bool] = lambda: False
+        self.on_failure: Callable[[Failure], None] = lambda failure: None
         self._failure: Exception | None = None  # of the environments, to be raised by the next call
         self.begun = False  # True once the environments have been reset
         self.non_finite: str = "a quantity"  # of the last update that was not finite
@@ -67,6 +71,9 @@ class HostChunks(ABC):
         num_updates: Any = np.int32(len(rows))
         is_finite: Any = np.bool_(finite)
         return Chunk(state, num_updates, is_finite, metrics)
+
+    def compile_evaluation(self) -> None:  # noqa: B027 there may be nothing to do
+        """Do nothing: acting is compiled in the first evaluation, for its number of environments."""
 
     def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
         """Return the state before the last update of the last chunk."""

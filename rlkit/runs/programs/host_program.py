@@ -21,7 +21,6 @@ from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.hosts import devices, registry, validation
 from rlkit.hosts.collect import Collector, NotFinite
 from rlkit.hosts.evaluate import play
-from rlkit.hosts.failure import Failure
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
 from rlkit.runs.config.run_config import RunConfig
@@ -50,9 +49,6 @@ class HostProgram(HostChunks):
       HostError: the environment fails when it is made.
     """
 
-    num_streams: int | None = None
-    num_devices = 1
-
     def __init__(self, config: RunConfig, like: "HostProgram | None" = None):
         super().__init__()
         run, module = config.run, agents.get(config.run.agent)
@@ -68,7 +64,6 @@ class HostProgram(HostChunks):
             config = replace(config, agent=config.agent.model_copy(update={"old_log_prob": "collected"}))
         self.config, self.params = config, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
-        self.on_failure: Callable[[Failure], None] = lambda failure: None
         self.pool = self._new_pool(run.num_envs)
         self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         try:
@@ -207,9 +202,6 @@ class HostProgram(HostChunks):
         update, seed = int(state.step), self.config.run.seed
         held = state.envs.steps if bool(state.envs.there) else ()
         self.collector.begin(derive(seed, _RESUMED, update) if update else seed, jax.tree.map(np.asarray, held))
-
-    def compile_evaluation(self) -> None:
-        """Do nothing: acting is compiled in the first evaluation, for its number of environments."""
 
     def evaluate(self, state: PyTree) -> Evaluation:
         """Play greedy episodes, at least `eval_episodes`, equally many in each environment; leaves [N, E].

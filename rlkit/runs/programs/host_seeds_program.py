@@ -1,6 +1,5 @@
 """Programs of several seeds whose environments are outside of JAX: a program for each, advanced one after another."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.hosts.failure import Failure
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs.host_chunks import HostChunks
 from rlkit.runs.programs.host_program import HostProgram
@@ -32,14 +30,11 @@ class HostSeedsProgram(HostChunks):
       ConfigError, HostError: as `HostProgram`.
     """
 
-    num_streams: int | None = None
-    num_devices = 1
     batched = True
 
     def __init__(self, config: RunConfig):
         super().__init__()
         self.seeds = np.arange(config.run.seed, config.run.seed + config.run.num_seeds, dtype=np.int32)
-        self.on_failure: Callable[[Failure], None] = lambda failure: None
         self._stoppable = False  # True in evaluations: an update of all seeds is not cut
         self._configs = [
             replace(config, run=config.run.model_copy(update={"seed": int(seed), "num_seeds": 1}))
@@ -133,9 +128,6 @@ class HostSeedsProgram(HostChunks):
         updates = zip(*rows, strict=True)  # the rows of all seeds, for each update
         stacked = [{name: np.stack([row[name] for row in seeds]) for name in seeds[0]} for seeds in updates]
         return after, stacked, finite
-
-    def compile_evaluation(self) -> None:
-        """Do nothing: acting is compiled in the first evaluation, for its number of environments."""
 
     def evaluate(self, state: PyTree) -> Evaluation:
         """Play greedy episodes with each seed, as `HostProgram.evaluate` does; leaves [S, N, E]."""

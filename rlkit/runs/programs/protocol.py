@@ -35,32 +35,18 @@ class Program(Protocol):
     Making a program compiles nothing.
     """
 
+    config: RunConfig  # of the run, as the program applies it
+    agent: Agent
+    params: Any  # of the environment
+    batched: bool  # True where states have a leading axis of seeds
+    num_streams: int | None  # N of the dataset that the run learns from; None where it steps environments
+    note: str | None  # a line to be shown when the run starts
     should_stop: Callable[[], bool]  # set by the loop; where it is True, a program may end a chunk early
     on_failure: Callable[[Failure], None]  # set by the loop; called with failures of environments outside of JAX
 
     @property
-    def config(self) -> RunConfig:
-        """Config of the run, as the program applies it."""
-        ...
-
-    @property
-    def agent(self) -> Agent:
-        """Functions of the agent."""
-        ...
-
-    @property
     def env(self) -> Env | HostEnv:
         """The environment; of a HostEnv only the spaces can be used."""
-        ...
-
-    @property
-    def params(self) -> Any:
-        """Parameters of the environment."""
-        ...
-
-    @property
-    def batched(self) -> bool:
-        """True where states have a leading axis of seeds."""
         ...
 
     @property
@@ -69,18 +55,8 @@ class Program(Protocol):
         ...
 
     @property
-    def num_streams(self) -> int | None:
-        """N of the dataset that the run learns from; None where it steps environments."""
-        ...
-
-    @property
     def num_devices(self) -> int:
         """Number of devices that hold the state."""
-        ...
-
-    @property
-    def note(self) -> str | None:
-        """A line to be shown when the run starts."""
         ...
 
     @property
