@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments
 from rlkit.cli.jax_settings import enable_compilation_cache
 
 
@@ -12,7 +12,8 @@ def add_to(commands: Any) -> None:
     help = "a dataset of the policy's transitions, to learn from without an environment"
     parser = add_command(commands, "collect", run, help)
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--steps", type=int, required=True, help="steps of all environments together")
+    help = "steps of all environments together"
+    parser.add_argument("--steps", dest="num_steps", metavar="STEPS", type=int, required=True, help=help)
     parser.add_argument("--out", help="the dataset's folder (RUN/dataset)")
     parser.add_argument("--num-envs", type=int, default=16, help="environments side by side (%(default)s)")
     parser.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
@@ -28,17 +29,6 @@ def run(options: argparse.Namespace) -> int:
     from rlkit.runs.progress import note_if_slow
 
     with note_if_slow("compiling ..."):
-        folder = collect(
-            options.run,
-            options.steps,
-            options.out,
-            num_envs=options.num_envs,
-            greedy=options.greedy,
-            step=options.step,
-            best=options.best,
-            seed=options.seed,
-            env=options.env,
-            wrappers=options.wrappers,
-        )
+        folder = collect(**arguments(options))
     print(f"{folder}\nlearn from it: rlkit train CONFIG --dataset {folder}")
     return 0

@@ -22,6 +22,11 @@ def add_command(
     return parser
 
 
+def arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of a command's arguments by name."""
+    return {name: value for name, value in vars(options).items() if name != "command"}
+
+
 def add_own_code(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name the user's own code again, which no file may name."""
     parser.add_argument("--env", help="the run's environment again, where it is your own code (module:Class)")

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments
 from rlkit.cli.jax_settings import enable_compilation_cache
 
 
@@ -25,15 +25,6 @@ def run(options: argparse.Namespace) -> int:
     from rlkit.runs.rendering import render
 
     with note_if_slow("compiling ..."):
-        gif = render(
-            options.run,
-            options.out,
-            seed=options.seed,
-            step=options.step,
-            best=options.best,
-            max_steps=options.max_steps,
-            env=options.env,
-            wrappers=options.wrappers,
-        )
+        gif = render(**arguments(options))
     print(gif)
     return 0

@@ -81,11 +81,12 @@ def _sizes(config: RunConfig, episode_length: int | None) -> dict[str, str]:
             )
     if getattr(agent, "noisy", False):
         rows["exploration"] = "by noisy layers alone; the keys epsilon_* have no effect"
-    if hasattr(agent, "v_min"):
+    if hasattr(config.agent, "v_min"):
+        least, most = config.agent.v_min, config.agent.v_max
         length, gamma = math.inf if episode_length is None else episode_length, config.hyper["gamma"]
         summed = length if gamma == 1.0 else (1.0 - gamma**length) / (1.0 - gamma)  # of rewards of 1
-        fitting = f"; rewards of {agent.v_min / summed:.3g} to {agent.v_max / summed:.3g} in every step fit"
-        rows["returns"] = f"clipped to {agent.v_min:g} to {agent.v_max:g}" + (fitting if summed < math.inf else "")
+        fitting = f"; rewards of {least / summed:.3g} to {most / summed:.3g} in every step fit"
+        rows["returns"] = f"clipped to {least:g} to {most:g}" + (fitting if summed < math.inf else "")
     return rows
 
 

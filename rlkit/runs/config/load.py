@@ -38,17 +38,23 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
             )
     if "wrappers" not in (overrides or {}):
         _refuse_own_wrappers(values.get("wrappers"))
-    merged = dict(values)
-    for key, value in (overrides or {}).items():
-        outer, dot, inner = key.partition(".")
-        if dot and isinstance(merged.get(outer, {}), dict):
-            merged[outer] = {**merged.get(outer, {}), inner: value}
-        else:
-            merged[key] = value
+    merged = with_overrides(values, overrides or {})
     try:
         return parse(merged, name="-".join([path.parent.name, path.stem]) if path.parent.name else path.stem)
     except ConfigError as error:
         raise ConfigError(f"{_file_and_line(error, path, values, overrides or {})}{error}") from None
+
+
+def with_overrides(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> dict[Any, Any]:
+    """Return the values of a config with others in their place; `env_kwargs.NAME` replaces one entry of a mapping."""
+    merged = dict(values)
+    for key, value in overrides.items():
+        outer, dot, inner = str(key).partition(".")
+        if dot and isinstance(merged.get(outer, {}), dict):
+            merged[outer] = {**merged.get(outer, {}), inner: value}
+        else:
+            merged[key] = value
+    return merged
 
 
 def _refuse_own_wrappers(wrappers: Any) -> None:

@@ -85,19 +85,13 @@ def _remedy(run: Path | None) -> str:
     return "train longer"
 
 
-def _intervals(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _intervals(returns: np.ndarray) -> tuple[np.ndarray, ...]:
     """The IQM over seeds and its interval, for each row of [L, S]."""
     import jax
 
-    from rlkit.ops.statistics import iqm, iqm_interval
+    from rlkit.runs.scores import iqm_and_interval
 
-    @jax.jit
-    @jax.vmap
-    def row(returns):
-        return iqm(returns), *iqm_interval(returns, jax.random.key(0))
-
-    center, low, high = row(returns)
-    return np.asarray(center), np.asarray(low), np.asarray(high)
+    return jax.device_get(jax.vmap(iqm_and_interval)(returns))
 
 
 def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "steps") -> Any:
@@ -136,13 +130,18 @@ def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "step
     if x == "steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.margins(x=0.01)
-    axes.grid(color="#e6e6e6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors="#444444", labelsize=9)
+    plain(axes)
     if len(curves) > 1 or intervals:
         axes.legend(frameon=False, fontsize=9)
     return drawing
+
+
+def plain(axes: Any, labelsize: int = 9) -> None:
+    """Give axes thin lines and no frame."""
+    axes.grid(color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors="#444444", labelsize=labelsize)
 
 
 def _time_unit(curves: dict[str, Curve]) -> tuple[str, float]:

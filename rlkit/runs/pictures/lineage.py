@@ -8,7 +8,7 @@ import numpy as np
 
 from rlkit.runs import metrics
 from rlkit.runs.config.load import read as read_config
-from rlkit.runs.pictures.curves import save
+from rlkit.runs.pictures.curves import plain, save
 from rlkit.runs.population import record
 from rlkit.runs.run_directory import CONFIG
 from rlkit.types import ConfigError
@@ -69,10 +69,7 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
             axes.set_yscale("log")
         axes.set_ylabel(name)
         axes.margins(x=0.01)
-        axes.grid(color="#e6e6e6", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors="#444444", labelsize=9)
+        plain(axes)
     panels[0].set_title(title, fontsize=11, loc="left")
     caption = f"environment steps; broad band: the ancestry of the best member, {best}" if best is not None else None
     panels[-1].set_xlabel(caption or "environment steps")

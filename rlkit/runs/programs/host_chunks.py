@@ -18,6 +18,7 @@ class HostChunks(ABC):
     """The part of a `Program` that makes updates, one call of `iterate` after another."""
 
     pool: hosts.Pool | hosts.VectorPool
+    note: str | None
     num_streams: int | None = None
     num_devices = 1
 

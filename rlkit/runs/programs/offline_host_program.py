@@ -44,7 +44,8 @@ class OfflineHostProgram(HostProgram):
         self.num_streams = num_streams
         self.dataset = datasets.find(config.run.dataset) if num_streams is None else None
         super().__init__(config)
-        self.hold, self.overlap, self.note = False, False, None
+        self.hold, self.overlap = False, False
+        self.note: str | None = None
         self._compiled: Callable[..., Any] | None = None  # the update
 
     def _check_agent(self) -> None:

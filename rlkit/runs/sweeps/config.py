@@ -12,7 +12,7 @@ from rlkit.hosts.worker.wrapper_names import is_own as is_own_wrapper
 from rlkit.names import did_you_mean
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import explain, show_value
-from rlkit.runs.config.load import find, load_config, read
+from rlkit.runs.config.load import find, load_config, read, with_overrides
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 from rlkit.runs.sweeps.space import Dimension, is_dimension, parse_dimension
@@ -121,13 +121,8 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
         for key, value in values.items()
         if is_dimension(value) and key not in SweepSettings.model_fields
     }
-    for key, value in values.items():
-        if key not in settings and key not in dimensions and key not in own_code:
-            outer, _, inner = str(key).partition(".")
-            if inner and isinstance(base.get(outer, {}), dict):
-                base[outer] = {**base.get(outer, {}), inner: value}
-            else:
-                base[key] = value
+    others = values.keys() - settings.keys() - dimensions.keys() - own_code.keys()
+    base = with_overrides(base, {key: value for key, value in values.items() if key in others})
     try:
         parsed = SweepSettings.model_validate(settings, strict=True)
     except ValidationError as error:

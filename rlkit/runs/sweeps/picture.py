@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlkit.runs.pictures.curves import save
+from rlkit.runs.pictures.curves import plain, save
 from rlkit.runs.scores import interval_name
 from rlkit.runs.sweeps.blocks import curve
 from rlkit.runs.sweeps.config import Sweep
@@ -81,7 +81,7 @@ def _effect(axes: Any, key: str, scored: Sequence[Result], diverged: Sequence[Re
     if words:
         axes.set_xticks(range(len(names)), names, rotation=20, fontsize=8)
     axes.set_xlabel(key)
-    _plain(axes)
+    plain(axes, labelsize=8)
 
 
 def _steps(results: Sequence[Result]) -> str:
@@ -103,7 +103,7 @@ def _best(axes: Any, best: Sequence[Result]) -> None:
     axes.invert_yaxis()
     seeds = len(best[0].of_seed)
     axes.set_xlabel(f"score (IQM over {seeds} seeds, {interval_name(seeds)})" if seeds > 1 else "score")
-    _plain(axes)
+    plain(axes, labelsize=8)
 
 
 def _curves(axes: Any, best: Sequence[Result]) -> None:
@@ -123,12 +123,4 @@ def _curves(axes: Any, best: Sequence[Result]) -> None:
     axes.set_xlabel("environment steps of a run")
     axes.set_ylabel("training return (mean over seeds)")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _plain(axes)
-
-
-def _plain(axes: Any) -> None:
-    """Thin lines and no frame."""
-    axes.grid(color="#e6e6e6", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
+    plain(axes, labelsize=8)

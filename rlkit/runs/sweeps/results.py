@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from rlkit.runs import files, scores
 from rlkit.runs.config import strict_yaml
+from rlkit.runs.config.load import with_overrides
 from rlkit.runs.sweeps.blocks import Outcome
 from rlkit.runs.sweeps.config import Sweep
 from rlkit.runs.sweeps.trials import Trial
@@ -100,13 +101,8 @@ def best(results: Sequence[Result]) -> Result | None:
 
 def best_config(result: Result, sweep: Sweep) -> str:
     """Return YAML text that trains a trial as it is, under all its seeds."""
-    values: dict[str, Any] = {key: value for key, value in sweep.base.items() if key not in sweep.own_code}
-    for key, value in result.trial.values.items():
-        outer, dot, inner = key.partition(".")
-        if dot and isinstance(values.get(outer, {}), Mapping):
-            values[outer] = {**values.get(outer, {}), inner: value}
-        else:
-            values[key] = value
+    base = {key: value for key, value in sweep.base.items() if key not in sweep.own_code}
+    values = with_overrides(base, result.trial.values)
     values["num_seeds"] = sweep.settings.seeds_per_trial
     low, high = result.interval
     seeds = len(result.of_seed)
