@@ -214,7 +214,18 @@ def test_environments_whose_observations_do_not_change_at_a_reset_pass():
             obs, state, reward, _, truncated, info = super().step(key, state, action, params)
             return obs, state, reward, jax.random.bernoulli(key, 0.2), truncated, info
 
-    for env in (observing(lambda obs, state: jnp.ones(2)), Bandit(), Chance()):
+    class Turns(Bandit):
+        """Episodes of one step, whose observation is 0 and 1 by turns."""
+
+        def reset(self, key, params):
+            obs = jnp.full(2, jax.random.bernoulli(key), jnp.float32)
+            return obs, {"obs": obs}
+
+        def step(self, key, state, action, params):
+            obs, done = 1 - state["obs"], jnp.ones((), bool)
+            return obs, {"obs": obs}, jnp.float32(1), done, ~done, {"final_observation": obs}
+
+    for env in (observing(lambda obs, state: jnp.ones(2)), Bandit(), Chance(), Turns()):
         envs.check(env, (), KEY)
 
 
