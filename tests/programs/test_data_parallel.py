@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from rlkit import envs, training
 from rlkit.agents import dqn, ppo
@@ -78,6 +79,12 @@ def test_an_agent_of_another_axis_or_without_a_buffer_adds_nothing():
         training.data_parallel_add(make(dqn, capacity=1200)[0], mesh, "run")
     with pytest.raises(ConfigError, match="not from a dataset; use iql or td3_bc"):
         training.data_parallel_add(make(ppo)[0], mesh, "run")
+
+
+def test_streams_that_do_not_divide_over_the_devices_are_not_added():
+    add = training.data_parallel_add(make(dqn, capacity=1200)[0], AbstractMesh((2,), ("data",)), "data")
+    with pytest.raises(ConfigError, match=r"num_envs=3 must be a multiple of the devices .* 2; try 2 or 4"):
+        add(None, SimpleNamespace(reward=np.zeros((8, 3))))
 
 
 def test_an_axis_that_the_mesh_lacks():
