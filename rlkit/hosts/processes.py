@@ -48,7 +48,7 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(read_command, write_answer, shared_fd),
                 process_group=0,
-                env=os.environ | {"JAX_PLATFORMS": "cpu"},
+                env=os.environ | {"JAX_PLATFORMS": "cpu"},  # an environment in JAX holds no accelerator
             )
         finally:
             os.close(read_command)
@@ -57,12 +57,12 @@ class _Process:
     def send(self, operation: int, value: Any = None) -> None:
         """Send a command."""
         self.sequence += 1
-        messages.send_command(self.commands, self.sequence, operation, value)
+        messages.send(self.commands, self.sequence, value, operation=operation)
 
     def receive(self) -> Any:
         """Wait for the answer to the last command; answers to earlier ones are dropped."""
         while True:
-            sequence, value = messages.receive_answer(self.answers)
+            sequence, _, value = messages.receive(self.answers)
             if sequence == self.sequence:
                 return value
 

@@ -20,7 +20,6 @@ def main() -> None:
     for name in ("SIGINT", "SIGHUP"):  # both reach every process of a terminal, and the pool's process handles them
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    recipe.hide_accelerators()
     for fd in (commands, answers, shared):
         os.set_inheritable(fd, False)  # child processes of an environment must not keep them open
     _die_with(parent)
@@ -52,7 +51,7 @@ def _die_with(parent: int) -> None:
 
 
 def _serve(commands: int, answers: int, shared: int, number: int) -> None:
-    sequence, _, (env_recipe, first, count, status_bytes) = messages.receive_command(commands)
+    sequence, _, (env_recipe, first, count, status_bytes) = messages.receive(commands)
     start = number * messages.STATUS_SIZE
     status = memoryview(mmap.mmap(shared, status_bytes)).cast("q")[start : start + messages.STATUS_SIZE]
     calls = 0
@@ -64,21 +63,17 @@ def _serve(commands: int, answers: int, shared: int, number: int) -> None:
 
     report(group.IMPORTING, first)
     try:
-        make = recipe.constructor(env_recipe)
+        envs = Group(recipe.constructor(env_recipe), first, count, report)
     except Exception as error:
-        messages.send_answer(answers, sequence, group.fault(error, first, group.MAKING))
+        fault = error.fault if isinstance(error, Failed) else group.fault(error, first, group.MAKING)
+        messages.send(answers, sequence, fault)
         return
-    try:
-        envs = Group(make, first, count, report)
-    except Failed as failed:
-        messages.send_answer(answers, sequence, failed.fault)
-        return
-    messages.send_answer(answers, sequence, (envs.obs, envs.action))
+    messages.send(answers, sequence, (envs.obs, envs.action))
     try:
         while True:
             report(group.READY, first)
-            sequence, operation, value = messages.receive_command(commands)
-            messages.send_answer(answers, sequence, _execute(envs, operation, value, shared, status_bytes))
+            sequence, operation, value = messages.receive(commands)
+            messages.send(answers, sequence, _execute(envs, operation, value, shared, status_bytes))
     finally:
         envs.close()
 

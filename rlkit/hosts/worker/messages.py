@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 RESET, STEP, ATTACH = range(1, 4)
-_COMMAND, _ANSWER = struct.Struct("<qq"), struct.Struct("<qq")
+_HEADER = struct.Struct("<qq")  # sequence number; operation and length of the value
 STATUS_SIZE = 8  # int64 of each worker in the shared status: stage, environment, number of calls; the rest is padding
 
 
@@ -18,29 +18,17 @@ class Closed(Exception):
     """Raised where the other end of a pipe is closed."""
 
 
-def send_command(fd: int, sequence: int, operation: int, value: Any = None) -> None:
-    """Send a command, with a value where the operation has one."""
+def send(fd: int, sequence: int, value: Any = None, *, operation: int = 0) -> None:
+    """Send a command, or without an operation an answer, with a value where it has one."""
     payload = pickle.dumps(value) if value is not None else b""
-    _write(fd, _COMMAND.pack(sequence, operation if not payload else operation | len(payload) << 8) + payload)
+    _write(fd, _HEADER.pack(sequence, operation | len(payload) << 8) + payload)
 
 
-def receive_command(fd: int) -> tuple[int, int, Any]:
-    """Wait for the next command; return its sequence number, operation and value."""
-    sequence, word = _COMMAND.unpack(_read(fd, _COMMAND.size))
+def receive(fd: int) -> tuple[int, int, Any]:
+    """Wait for the next message; return its sequence number, operation and value."""
+    sequence, word = _HEADER.unpack(_read(fd, _HEADER.size))
     length = word >> 8
     return sequence, word & 0xFF, pickle.loads(_read(fd, length)) if length else None
-
-
-def send_answer(fd: int, sequence: int, value: Any = None) -> None:
-    """Send the answer to the command of that sequence number."""
-    payload = pickle.dumps(value) if value is not None else b""
-    _write(fd, _ANSWER.pack(sequence, len(payload)) + payload)
-
-
-def receive_answer(fd: int) -> tuple[int, Any]:
-    """Wait for the next answer; return its sequence number and value."""
-    sequence, length = _ANSWER.unpack(_read(fd, _ANSWER.size))
-    return sequence, pickle.loads(_read(fd, length)) if length else None
 
 
 def _read(fd: int, size: int) -> bytes:

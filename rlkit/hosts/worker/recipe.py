@@ -1,7 +1,6 @@
 """Recipes for environments: plain data that a worker turns into a function that makes one environment."""
 
 import importlib
-import os
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple
@@ -100,8 +99,3 @@ def _atari(recipe: Recipe) -> Callable[[], Any]:
         )
 
     return make
-
-
-def hide_accelerators() -> None:
-    """Restrict JAX in this process to the CPU: an environment that uses JAX would occupy memory of the accelerator."""
-    os.environ["JAX_PLATFORMS"] = "cpu"

@@ -6,7 +6,6 @@ numbers.
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -22,7 +21,7 @@ from rlkit.runs import files, metrics, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.load import load_config
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.programs.finite import floats
+from rlkit.runs.programs.finite import all_finite, floats
 from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
@@ -204,10 +203,11 @@ def execute(
         final = [mean if ok else None for mean, ok in zip(means[: len(runs)], alive, strict=False)]
     except NonFiniteError:  # of a program of a single run outside of JAX
         pass
+    lines = metrics.read(path)
     result = {
         "step": program.config.num_updates * program.config.steps_per_update,
         "final": final,
-        "evaluations": _evaluations(path, len(runs)),
+        "evaluations": [_points(lines, "eval_return_mean", row) for row in range(len(runs))],
     }
     files.replace(path / RESULT, json.dumps(result, allow_nan=False).encode())
 
@@ -241,29 +241,16 @@ def _rows(state: PyTree, rows: np.ndarray) -> PyTree:
 
 def curve(path: Path, row: int) -> list[tuple[int, float]]:
     """Return steps and mean training returns of a run in a block."""
-    points = []
-    for line in metrics.read(path):
-        value = line.get("return_mean")
-        value = value[row] if isinstance(value, list) else value
-        if value is not None:
-            points.append((line["step"], value))
-    return points
+    return _points(metrics.read(path), "return_mean", row)
 
 
-def _evaluations(path: Path, num_runs: int) -> list[list[list[float]]]:
-    """Steps and mean greedy returns of each run, in the metric lines of a block."""
-    found: list[list[list[float]]] = [[] for _ in range(num_runs)]
-    for line in metrics.read(path):
-        for row, value in enumerate(np.atleast_1d(np.asarray(line.get("eval_return_mean", []), object))[:num_runs]):
-            if value is not None and math.isfinite(value):
-                found[row].append([line["step"], value])
-    return found
+def _points(lines: Sequence[Mapping[str, Any]], name: str, row: int) -> list[tuple[int, float]]:
+    """Steps and values of a run's entry in the metric lines of a block, where it has a number."""
+    values = [(line["step"], np.atleast_1d(np.asarray(line[name], object))[row]) for line in lines if name in line]
+    return [(step, value) for step, value in values if value is not None]
 
 
 def _finite_runs(program: Program, state: PyTree) -> list[bool]:
     """True for each run whose parameters are finite."""
-    leaves = floats(program.agent.actor(state.agent))
-    if not program.batched:
-        return [all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)]
-    flags = [np.isfinite(np.asarray(leaf)).reshape(leaf.shape[0], -1).all(1) for leaf in leaves]
-    return np.all(flags, axis=0).tolist()
+    finite = jax.vmap(all_finite) if program.batched else all_finite
+    return np.atleast_1d(finite(floats(program.agent.actor(state.agent)))).tolist()
