@@ -68,14 +68,21 @@ def test_such_a_run_is_resumed_evaluated_and_loaded(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_signal_stops_all_seeds_at_the_same_update(tmp_path):
-    def interrupt(line, state):
-        if line["step"] == 128:
-            signal.raise_signal(signal.SIGINT)
+def test_a_signal_stops_all_seeds_at_the_same_update(tmp_path, monkeypatch):
+    """It comes in an update of the second of three seeds, which is made to its end with all of them."""
+    iterate, updates = host_seeds_program.HostProgram.iterate, []
 
-    stopped = loop.train(RUNS["ppo"] | {"num_seeds": 3}, interrupt, out=tmp_path / "run", show=False)
+    def interrupted(self, state, most):
+        if self.config.run.seed == 6:
+            updates.append(int(state.step) + 1)
+            if len(updates) == 2:
+                signal.raise_signal(signal.SIGINT)
+        return iterate(self, state, most)
+
+    monkeypatch.setattr(host_seeds_program.HostProgram, "iterate", interrupted)
+    stopped = loop.train(RUNS["ppo"] | {"num_seeds": 3}, out=tmp_path / "run", show=False)
     assert stopped.signal == signal.SIGINT
-    assert len(set(stopped.state.step.tolist())) == 1
+    assert stopped.state.step.tolist() == [updates[1]] * 3
 
 
 @pytest.mark.thorough
