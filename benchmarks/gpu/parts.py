@@ -16,7 +16,6 @@ from jax import lax
 from measuring import Budget, Program, Update, measure, repeated
 
 from rlkit import replay
-from rlkit.networks.torsos import _patches
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "replay"))
 
@@ -115,7 +114,9 @@ def convolution(way: str, batch: int, size: int, channels: int, filters: int, st
     """Return the layer (kernel [9 C, F], images [B, H, W, C]) -> [B, H', W', F], one of two ways."""
 
     def patches(kernel: Any, x: Any) -> Any:
-        return _patches(x, 3, stride) @ kernel
+        end = size - 2
+        shifted = [x[:, i : i + end : stride, j : j + end : stride] for i in range(3) for j in range(3)]
+        return jnp.concatenate(shifted, axis=-1) @ kernel
 
     def direct(kernel: Any, x: Any) -> Any:
         kernel = kernel.reshape(3, 3, channels, filters)

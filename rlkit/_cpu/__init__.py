@@ -4,6 +4,7 @@ No function changes a result beyond the rounding of a sum; random bits are the s
 two cores with the commands of benchmarks/ppo/NOTES.md:
 
   affine: 1.25 to 1.8 times the speed of the gradient of a dense layer of up to 128 x 128 numbers.
+  convolution: a convolution whose gradient is as fast inside of a loop as outside (benchmarks/ppo/NOTES.md).
   keep_layout: 1.24 to 1.31 times the speed of PPO with 64 environments, together with the next two.
   softmax_log_prob, softmax_entropy: see `keep_layout`.
   materialize: no recomputation of a tree's descent in each of its levels.
@@ -17,12 +18,14 @@ needs, that one is the plain computation, too: another version of JAX costs spee
 
 from rlkit._cpu import primitives, random_bits
 from rlkit._cpu.affine import affine
+from rlkit._cpu.convolution import convolution
 from rlkit._cpu.primitives import keep_layout, materialize, padded_size, sequence
 from rlkit._cpu.random_bits import straight_line_keys
 from rlkit._cpu.softmax import softmax_entropy, softmax_log_prob
 
 __all__ = [
     "affine",
+    "convolution",
     "keep_layout",
     "materialize",
     "missing",

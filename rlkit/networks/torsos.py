@@ -1,6 +1,5 @@
 """Torsos: dense and convolutional layers from an observation to features."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +7,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rlkit import _cpu
+from rlkit._mesh import vary_like
 from rlkit.networks.dense import Dense
+from rlkit.networks.initializers import orthogonal_param
 from rlkit.types import Array
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -67,6 +69,22 @@ def smallest_side(shape: tuple[int, ...], layers: Sequence[ConvLayer]) -> int:
     return side
 
 
+class Convolution(nn.Module):
+    """A convolution and a bias: [B, H, W, C] -> [B, H', W', channels]. Weights are float32, products are in `dtype`."""
+
+    layer: ConvLayer
+    scale: float = 1.0  # of the kernel, orthogonal as a matrix from a patch to the channels; the bias starts at 0
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        channels, size, stride = self.layer
+        kernel = orthogonal_param(self, "kernel", (size, size, x.shape[-1], channels), self.scale)
+        bias = self.param("bias", nn.initializers.zeros, (channels,), jnp.float32)
+        x, kernel, bias = vary_like(tuple(a.astype(self.dtype) for a in (x, kernel, bias)))
+        return _cpu.convolution(x, kernel, stride, "VALID") + bias[None, None, None]
+
+
 class Conv(nn.Module):
     """Convolutions, flattened, then dense layers: [..., H, W, C] -> [..., hidden_sizes[-1]]."""
 
@@ -81,19 +99,6 @@ class Conv(nn.Module):
         batch, image = x.shape[:-3], x.shape[-3:]
         x = x.reshape(-1, *image)
         for layer in self.layers:
-            x = Dense(layer.channels, 2**0.5, self.dtype)(_patches(x, layer.kernel, layer.stride))
-            x = ACTIVATIONS[self.activation](x)
+            x = ACTIVATIONS[self.activation](Convolution(layer, 2**0.5, self.dtype)(x))
         x = x.reshape(*batch, -1)
         return MLP(self.hidden_sizes, self.activation, self.layer_norm, self.dtype)(x)
-
-
-def _patches(x: Array, kernel: int, stride: int) -> Array:
-    """Return the square patches that lie wholly inside images: [B, H, W, C] -> [B, H', W', kernel^2 C].
-
-    Their product with a matrix is a convolution. On a CPU, the gradient of a product takes a sixteenth of the time of
-    that of a convolution (benchmarks/ppo/NOTES.md).
-    """
-    rows, columns = (size - kernel + 1 for size in x.shape[1:3])
-    offsets = itertools.product(range(kernel), repeat=2)
-    shifted = [x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets]
-    return jnp.concatenate(shifted, axis=-1)

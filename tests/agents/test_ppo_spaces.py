@@ -183,7 +183,7 @@ def test_images_go_through_convolutions():
     space = Box(0, 255, (10, 10, 2), np.uint8)
     agent = ppo.make(ppo.Config(**SMALL, channels=(4,), shared_torso=True), space, Discrete(3))
     state = start(agent, obs_space=space)
-    assert (3 * 3 * 2, 4) in [leaf.shape for leaf in jax.tree.leaves(state.params)]  # a kernel over patches
+    assert (3, 3, 2, 4) in [leaf.shape for leaf in jax.tree.leaves(state.params)]
     rollout = rollout_of(agent, state, 4, 2, obs_space=space)
     assert rollout.obs.dtype == jnp.uint8
     after, _ = update(agent, state, rollout, 0)

@@ -27,6 +27,12 @@ ACTION = jnp.arange(384, dtype=jnp.int32) % 5  # 4 does not exist
 FUNCTIONS = {
     "affine": with_gradients(lambda x: _cpu.affine(x, KERNEL, BIAS)),
     "affine of the kernel": with_gradients(lambda x: _cpu.affine(jnp.ones((256, 384)), x, BIAS[:1].repeat(4))),
+    "convolution": with_gradients(
+        lambda x: _cpu.convolution(x.reshape(6, 8, 8, 4), jnp.sin(jnp.arange(96.0)).reshape(2, 3, 4, 4), 2, "SAME")
+    ),
+    "convolution of the kernel": with_gradients(
+        lambda x: _cpu.convolution(jnp.cos(jnp.arange(900.0)).reshape(3, 5, 5, 12) / 10, x.reshape(4, 4, 12, 8), 1, 1)
+    ),
     "softmax_log_prob": with_gradients(lambda x: _cpu.softmax_log_prob(x, ACTION)),
     "softmax_log_prob of int8": with_gradients(lambda x: _cpu.softmax_log_prob(x, ACTION.astype(jnp.int8))),
     "softmax_log_prob of many rows": with_gradients(

@@ -29,15 +29,15 @@ def sizes(space, torso="auto", **settings):
 
 def test_a_camera_beside_a_vector_is_convolved():
     """The Nature CNN on 36 pixels a side leaves 1 x 1 x 64, then a dense layer beside the five joints."""
-    expected = [(8 * 8 * 3, 32), (4 * 4 * 32, 64), (3 * 3 * 64, 64), (64, 32), (32 + 5, 32)]
+    expected = [(8, 8, 3, 32), (4, 4, 32, 64), (3, 3, 64, 64), (64, 32), (32 + 5, 32)]
     assert sizes(BOTH) == sorted(expected)
     assert sizes(BOTH, "mlp") == [(36 * 36 * 3 + 5, 32)]
-    assert (9 * 3, 4) in sizes(BOTH, "conv")
+    assert (3, 3, 3, 4) in sizes(BOTH, "conv")
 
 
 def test_two_images_have_convolutions_of_their_own():
     space = Dict({"left": Box(0, 1, (8, 8, 1)), "right": Box(0, 1, (8, 8, 2))})
-    assert [shape for shape in sizes(space) if shape[1] == 4] == [(9, 4), (18, 4)]
+    assert [shape for shape in sizes(space) if len(shape) == 4] == [(3, 3, 1, 4), (3, 3, 2, 4)]
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def test_weights_drawn_together_have_the_structure_and_laws_of_weights_drawn_apa
             np.testing.assert_array_equal(weights, apart[path])
             continue
         assert np.abs(weights - apart[path]).max() > 1e-4
+        weights = weights.reshape(-1, weights.shape[-1])  # those of a convolution, over rows, columns and channels
         for gate in jnp.split(weights, gates if "cells" in name and "inputs" not in name else 1, axis=1):
             scale = np.linalg.norm(gate) / min(gate.shape) ** 0.5
             assert_orthogonal(gate, scale)

@@ -135,16 +135,18 @@ def test_where_rows_broadcasts_one_over_many():
 
 @pytest.mark.optimized
 @pytest.mark.parametrize(("size", "strides"), [(10, (1, 1)), (33, (2, 1))])
-def test_patches_times_a_matrix_are_a_convolution(size, strides):
+def test_a_torso_is_convolutions_with_biases(size, strides):
     network = Conv(small_layers((4, 3), (size, size, 2)), hidden_sizes=(), activation="relu")
     x = jax.random.normal(jax.random.key(0), (2, 5, size, size, 2))
     params = network.init(jax.random.key(1), x)
+    params = jax.tree.map(lambda w: w + 0.1 * (w.ndim == 1), params)  # biases start at 0
     expected = x.reshape(-1, *x.shape[2:])
     for layer, stride in enumerate(strides):
-        weights = params["params"][f"Dense_{layer}"]
-        kernel = weights["kernel"].reshape(3, 3, expected.shape[-1], -1)
+        weights = params["params"][f"Convolution_{layer}"]
         numbers = ("NHWC", "HWIO", "NHWC")
-        expected = jax.lax.conv_general_dilated(expected, kernel, (stride, stride), "VALID", dimension_numbers=numbers)
+        expected = jax.lax.conv_general_dilated(
+            expected, weights["kernel"], (stride, stride), "VALID", dimension_numbers=numbers
+        )
         expected = jax.nn.relu(expected + weights["bias"][None, None, None])
     np.testing.assert_allclose(network.apply(params, x), expected.reshape(2, 5, -1), rtol=1e-4, atol=1e-5)
 
