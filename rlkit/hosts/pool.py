@@ -259,8 +259,7 @@ class Pool(Closeable):
         return locate(env, worker, self._seed(env))
 
     def _check_open(self) -> None:
-        if self.closed:
-            raise HostError(f"env={self.name!r}: the pool is closed")
+        super()._check_open()
         if self.failed:
             raise HostError(f"env={self.name!r}: the pool must not be used after it has failed; make another")
 

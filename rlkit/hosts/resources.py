@@ -1,14 +1,17 @@
-"""Base class of objects whose resources are released on exit or garbage collection."""
+"""Base class of pools, whose resources are released on exit or garbage collection."""
 
 import atexit
 import weakref
 from collections.abc import Callable
 from typing import Any, Self
 
+from rlkit.hosts.failure import HostError
+
 
 class Closeable:
-    """An object that is closed by `close`, by its `with` block, by garbage collection, or at interpreter exit."""
+    """A pool that is closed by `close`, by its `with` block, by garbage collection, or at interpreter exit."""
 
+    name: str  # for errors
     closed = True
 
     def _set_close(self, close: Callable[[], Any]) -> None:
@@ -26,6 +29,10 @@ class Closeable:
             self.closed = True
             atexit.unregister(self._close)
             self._close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise HostError(f"env={self.name!r}: the pool is closed")
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from rlkit.hosts.failure import HostError
 from rlkit.hosts.pool import Episodes, Step
 from rlkit.hosts.resources import Closeable
 from rlkit.hosts.spaces import space
@@ -157,10 +156,6 @@ class VectorPool(Closeable):
 
     def _fail(self, violation: Violation) -> NoReturn:
         raise ConfigError(f"env={self.name!r}: {violation}")
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise HostError(f"env={self.name!r}: the pool is closed")
 
 
 def _leaves(tree: SpaceTree, value: Any) -> list[Any]:

@@ -15,7 +15,7 @@ _SHOWN = ("jax", "jaxlib", "flax", "optax", "gymnax", "numpy")
 
 def examine() -> Iterator[Finding]:
     """Yield findings about the versions of what rlkit needs, and about its extras."""
-    installed = {name: number for name in _SHOWN if (number := _version(name))}
+    installed = {name: number for name in _SHOWN if (number := installed_version(name))}
     shown = ", ".join(f"{name} {number}" for name, number in installed.items())
     yield Finding("ok", "versions", f"rlkit {__version__}, Python {platform.python_version()}, {shown}")
     try:
@@ -44,7 +44,7 @@ def examine_extras(extras: dict[str, list[Requirement]]) -> Iterator[Finding]:
       extras: requirements of each extra, by its name.
     """
     whole = [name for name, needed in extras.items() if not any(map(_problem, needed))]
-    absent = [name for name, needed in extras.items() if any(_version(one.name) is None for one in needed)]
+    absent = [name for name, needed in extras.items() if any(installed_version(one.name) is None for one in needed)]
     yield Finding("ok", "extras", f"installed: {', '.join(whole) or 'none'}")
     if absent:
         yield Finding("ok", "extras", f"not installed: {', '.join(absent)}", f'pip install "{_PACKAGE}[NAME]" adds one')
@@ -65,7 +65,7 @@ def _of_extra(requirements: Sequence[Requirement], extra: str) -> list[Requireme
 
 def _problem(requirement: Requirement) -> str | None:
     """The difference of the installed version from the required one; None where it fits."""
-    installed = _version(requirement.name)
+    installed = installed_version(requirement.name)
     if installed is None:
         return f"{requirement.name} is not installed"
     if requirement.specifier.contains(installed, prereleases=True):
@@ -73,8 +73,8 @@ def _problem(requirement: Requirement) -> str | None:
     return f"{requirement.name} {installed} is not {requirement.specifier}"
 
 
-def _version(package: str) -> str | None:
-    """The version of an installed package."""
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
