@@ -2,7 +2,7 @@
 
 XLA's CPU backend has a fast kernel for convolutions whose operands are in the order NHWC, HWIO. It reorders others only
 outside of loops, and gradients of JAX are in another order: inside of a `lax.scan` they take 14 times as long
-(benchmarks/ppo/NOTES.md). Other platforms compute JAX's gradients.
+(benchmarks/networks/NOTES.md). Other platforms compute JAX's gradients.
 """
 
 import itertools
@@ -14,11 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from rlkit._cpu.affine import affine
-from rlkit._cpu.primitives import keep_layout
 from rlkit._cpu.switch import enabled
 from rlkit.types import Array
 
-_CHUNK = 32  # images that are convolved at a time, so that they stay in the caches
+_CHUNK = 16  # images that are convolved at a time, so that they stay in the caches
 _SMALL = 16 * 16  # pixels of an image
 _ORDER = ("NHWC", "HWIO", "NHWC")
 
@@ -90,7 +89,7 @@ def _input_gradient(x: Array, kernel: Array, grad: Array, stride: int, pads: Pad
         (size - 1 - before, x.shape[axis] + before - (grad.shape[axis] - 1) * stride - 1, stride - 1)
         for axis, size, (before, _) in zip((1, 2), kernel.shape, pads, strict=False)
     ]
-    return _map(lambda part: _plain(keep_layout(_pad(part, sides)), reversed_kernel, 1, ((0, 0), (0, 0))), grad)
+    return _map(lambda part: _plain(_pad(part, sides), reversed_kernel, 1, ((0, 0), (0, 0))), grad)
 
 
 def _kernel_gradient(x: Array, kernel: Array, grad: Array, stride: int, pads: Pads) -> Array:
@@ -137,7 +136,7 @@ def _product(x: Array, kernel: Array, stride: int, pads: Pads) -> Array:
 
 
 def _covered(x: Array, kernel: Array, stride: int, pads: Pads) -> list[tuple[int, int, int]]:
-    """How `_pad` makes of x the rows and columns that the kernel covers."""
+    """Zeros before and after the rows and columns of x (negative: to cut), so that the kernel covers all of them."""
     sides = []
     for length, size, (before, after) in zip(x.shape[1:3], kernel.shape[:2], pads, strict=True):
         unused = (length + before + after - size) % stride
