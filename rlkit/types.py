@@ -146,22 +146,26 @@ class Agent(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A function with parameters, for one observation or any batch of them.
+    """A function with trained parameters, and with statistics of its own where it has any.
 
-    flax modules fit as `Network(module.init, module.apply)`; an NNX or equinox module through its split or partition.
-    With `memory` set the network is recurrent.
+    It works on one observation and on any batch of them. `params` are trained; `stats`, such as the moments of a batch
+    normalization, are written by `apply` alone, and only where `train` is true. Both are saved, transferred and loaded
+    together. With `memory` set the network is recurrent. `networks.as_network` makes one from a flax, NNX or equinox
+    module.
 
     Fields:
-      init: (key, obs) -> params; of a recurrent network (key, obs, memory) -> params.
-      apply: (params, obs) -> outputs, those that the agent needs; of a recurrent network (params, obs, memory), which
-        also returns the next memory, last.
+      init: (key, *inputs) -> params, stats, for inputs without batch axes. The inputs are an observation and what an
+        agent adds to it, as critics an action; of a recurrent network also its memory, last. `stats` is () for most.
+      apply: (params, stats, *inputs, train=False, key=None) -> outputs, stats. The outputs are those that the agent
+        needs; of a recurrent network a tuple whose last entry is the next memory. `key` draws the noise of noisy
+        layers, and of dropout where `train` is true; None for no noise.
       memory: initial carry of a recurrent network, for one environment; () for others.
       parts: `apply` of a recurrent network in three functions, so that only the second runs step by step along time:
-        encode(params, obs) -> x; advance(params, memory, x) -> (memory, y); decode(params, y) -> the other outputs of
-        `apply`. None for `apply` alone.
+        encode(params, stats, obs, train=False, key=None) -> x, stats; advance(params, stats, memory, x) -> memory, y;
+        decode(params, stats, y, train=False, key=None) -> the other outputs of `apply`, stats. None for `apply` alone.
     """
 
-    init: Callable[..., PyTree]
-    apply: Callable[..., Any]
+    init: Callable[..., tuple[PyTree, PyTree]]
+    apply: Callable[..., tuple[Any, PyTree]]
     memory: PyTree = ()
     parts: tuple[Callable, Callable, Callable] | None = None

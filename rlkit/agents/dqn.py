@@ -13,19 +13,19 @@ their steps; Adam in place of RMSProp; a target network that is copied, or that 
 the heads alone. Time limits are bootstrapped from the true final observation.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from pydantic import Field
 
-from rlkit.agents.common import exploration, normalization, off_policy, q_learning
+from rlkit.agents.common import batches, exploration, off_policy, q_learning
+from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive, as_arrays
-from rlkit.agents.common.normalization import Normalizer
-from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
+from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.q_learning import Actor, Static
 from rlkit.networks.features import action_mask
@@ -50,79 +50,69 @@ class Hyper(OffPolicyHyper, EpsilonHyper):
     max_grad_norm: Positive = 10.0
 
 
-class State(struct.PyTreeNode):
-    """Everything that learning carries from update to update."""
-
-    hyper: Hyper
-    params: PyTree
-    target_params: PyTree
-    opt_state: PyTree
-    normalizer: Normalizer
-    replay: ReplayState
+State = off_policy.State
 
 
-def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
-    """The loss [] of a batch, its priorities [B], and its metrics."""
-    obs_stats = state.normalizer.obs
+def values(static: Static, outputs: Array) -> Array:
+    """Q [..., A] from the outputs of the network."""
+    return outputs
+
+
+def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
+    """The loss [] of a batch; the network's statistics, the batch's priorities [B], and metrics."""
+    apply = partial(q_learning.apply, static, obs_stats=state.normalizer.obs)
     key, next_key, select_key = jax.random.split(key, 3)
-    q = q_learning.apply(static, params, obs_stats, batch.obs, key)
-    next_q = q_learning.apply(static, state.target_params, obs_stats, batch.next_obs, next_key)
+    q, stats = apply((params, state.stats), obs=batch.obs, key=key, train=True)
+    next_q, _ = apply((state.target_params, state.target_stats), obs=batch.next_obs, key=next_key)
     selector = next_q
     if static.config.double:
-        selector = q_learning.apply(static, params, obs_stats, batch.next_obs, select_key)
+        selector, _ = apply((params, state.stats), obs=batch.next_obs, key=select_key)
     selector = jax.lax.stop_gradient(exploration.mask_illegal(selector, action_mask(batch.next_obs)))
     td_error = losses.double_q_learning(q, batch.action, batch.reward, batch.discount, next_q, selector)
     total = jnp.mean(batch.weight * losses.huber(td_error, state.hyper.huber_delta))
     priority = jax.lax.stop_gradient(jnp.abs(td_error))
     metrics = {"loss": total, "q": jnp.mean(pick(q, batch.action)), "priority": priority.mean()}
-    return total, (priority, metrics)
+    return total, (stats, priority, metrics)
 
 
 def gradient_step(
-    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
+    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key, *, loss: Callable = loss
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
-    batch = off_policy.n_step_batch(sample, state.hyper.gamma)
-    gradient, (priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
+    batch = batches.n_step_batch(sample, state.hyper.gamma)
+    gradient, (stats, priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
     optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
-    target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
-    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
+    state = off_policy.update_target(state, params, stats, when=schedules.update_target)
+    state = state.replace(params=params, stats=stats, opt_state=opt_state)
     return state, priority, metrics | {"grad_norm": grad_norm}
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
-    params = static.network.init(key, example.obs)
-    return State(
-        hyper=as_arrays(hyper, static.config, num_envs),
-        params=params,
-        target_params=jax.tree.map(jnp.array, params),
-        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
-        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
-        replay=off_policy.init(static.buffer, example, num_envs),
-    )
+    hyper = as_arrays(hyper, static.config, num_envs)
+    return off_policy.init(static, hyper, example, num_envs, static.network.init(key, example.obs))
 
 
-def act(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
+def act(
+    static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key, *, values: Callable = values
+) -> tuple[tuple, Array, tuple]:
     """One exploring step for one observation: a random action with probability epsilon, or by noisy weights."""
     noise_key, explore_key = jax.random.split(key)
-    q = q_learning.apply(static, actor.params, actor.obs_stats, obs, noise_key)
+    q = values(static, q_learning.apply(static, actor[:2], actor.obs_stats, obs, noise_key)[0])
     action = exploration.epsilon_greedy(explore_key, static.action_space, q, action_mask(obs), actor.epsilon)
     return memory, action, ()
 
 
-def policy(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
+def policy(
+    static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key, *, values: Callable = values
+) -> tuple[tuple, Array, tuple]:
     """One step for one observation: the action of the largest value, without noise. The key is not used."""
-    q = q_learning.apply(static, actor.params, actor.obs_stats, obs)
+    q = values(static, q_learning.apply(static, actor[:2], actor.obs_stats, obs)[0])
     return memory, exploration.greedy(static.action_space, q, action_mask(obs)), ()
 
 
-def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
-    """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
-    state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
-    return off_policy.update_statistics(static, state, rollout), metrics
+update = partial(off_policy.update, gradient_step)
 
 
 def supports(action_space: Space) -> bool:
@@ -131,33 +121,23 @@ def supports(action_space: Space) -> bool:
 
 
 def make(
-    config: Config, obs_space: Space, action_space: Space, network: Any = None, *, axis_name: str | None = None
+    config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
     """DQN for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
-      network: anything with `init(key, obs) -> params` and `apply(params, obs) -> Q [..., A]`, as attributes or as a
-        pair; None for the network that `config` describes.
+      networks: a network from observations to Q [..., A], in any form of `networks.as_network`; None for the one that
+        `config` describes.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
-    static = q_learning.static("dqn", config, obs_space, action_space, network, None, axis_name)
-    return Agent(
-        init=partial(init, static),
-        actor=partial(q_learning.actor, static),
-        act=partial(act, static),
-        policy=partial(policy, static),
-        update=partial(update, static),
-        check=partial(off_policy.check, config),
-        add=partial(off_policy.add, static),
-        learn=partial(off_policy.learn, static, gradient_step),
-        wait=partial(off_policy.wait, static),
-        static=static,
-        axis_name=axis_name,
+    static = q_learning.static("dqn", config, obs_space, action_space, networks, None, axis_name)
+    return off_policy.agent(
+        static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step
     )
 
 

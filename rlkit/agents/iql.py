@@ -12,22 +12,23 @@ into it and whose deviation, of at least e^-5, does not depend on the observatio
 categorical. Time limits are bootstrapped from the true final observation.
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from annotated_types import Interval
-from flax import struct
 from pydantic import Field
 
-from rlkit.agents.common import action_distributions, normalization, off_policy, q_critics, validation
+from rlkit.agents.common import action_distributions, batches, off_policy, q_critics, validation
+from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import QCriticConfig
 from rlkit.agents.common.hyper import FiniteNonNegative, OffPolicyHyper, as_arrays
-from rlkit.agents.common.normalization import Normalizer, normalize_obs
-from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
-from rlkit.agents.common.q_critics import Static
+from rlkit.agents.common.q_critics import Static, Variables
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import DiagNormal
 from rlkit.spaces import Discrete, Space
@@ -55,53 +56,60 @@ class Hyper(OffPolicyHyper):
     ] = 3.0
 
 
-class State(struct.PyTreeNode):
-    """Everything that learning carries from update to update."""
-
-    hyper: Hyper
-    params: PyTree  # of the policy, the critics and the value
-    target_params: PyTree  # of the critics
-    opt_state: PyTree
-    normalizer: Normalizer
-    replay: ReplayState
+State = off_policy.State  # params: of the policy, the critics and the value; targets of the critics
 
 
 class Actor(NamedTuple):
     """Parameters and statistics for acting."""
 
     params: PyTree  # of the policy
+    stats: PyTree  # of the policy
     obs_stats: PyTree
 
 
-def distribution(static: Static, params: PyTree, obs_stats: PyTree, obs: PyTree) -> action_distributions.Distribution:
-    """The policy's distribution of normalized actions for observations [...]."""
-    output = static.networks.policy.apply(params, normalize_obs(static.obs_space, obs_stats, obs))
+def distribution(
+    static: Static, variables: Variables, obs_stats: PyTree, obs: PyTree, **training: Any
+) -> tuple[action_distributions.Distribution, PyTree]:
+    """The policy's distribution of normalized actions for observations [...], and its statistics.
+
+    `training` are `train` and `key` of `Network.apply`.
+    """
+    normalized = normalize_obs(static.obs_space, obs_stats, obs)
+    output, stats = static.networks.policy.apply(*variables, normalized, **training)
     space = static.networks.action_space
     if isinstance(space, Discrete):
-        return action_distributions.distribution(space, output, action_mask(obs), squash=False)
+        return action_distributions.distribution(space, output, action_mask(obs), squash=False), stats
     loc, log_std = output
-    return DiagNormal(jnp.tanh(loc), jnp.exp(log_std))
+    return DiagNormal(jnp.tanh(loc), jnp.exp(log_std)), stats
 
 
-def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
-    """The sum [] of the three losses, no two of which share a gradient, the priorities [B], and metrics.
+def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
+    """The sum [] of the three losses, no two of which share a gradient; statistics, the priorities [B], and metrics.
 
-    The key is not used.
+    The key draws the networks' noise.
     """
     hyper, obs_stats, networks, stop = state.hyper, state.normalizer.obs, static.networks, jax.lax.stop_gradient
+    policy, critics, value = ((params[name], state.stats[name]) for name in ("policy", "critics", "value"))
+    policy_key, critic_key, value_key = jax.random.split(key, 3)
+    assert networks.value is not None
     action = q_critics.normalize_action(networks, batch.action)
     obs, next_obs = (normalize_obs(static.obs_space, obs_stats, x) for x in (batch.obs, batch.next_obs))
-    q = q_critics.q_values(networks, state.target_params, obs_stats, batch.obs, action).min(0)
-    advantage = q - networks.value.apply(params["value"], obs)[0]
+    target_critics = state.target_params, state.target_stats
+    q = q_critics.q_values(networks, target_critics, obs_stats, batch.obs, action)[0].min(0)
+    now, value_stats = networks.value.apply(*value, obs, train=True, key=value_key)
+    advantage = q - now
     asymmetry = jnp.where(advantage < 0, 1.0 - hyper.expectile, hyper.expectile)
     value_loss = jnp.mean(batch.weight * asymmetry * jnp.square(advantage))
 
-    target = off_policy.bootstrapped(batch, stop(networks.value.apply(params["value"], next_obs)[0]))
-    td_error = q_critics.q_values(networks, params["critics"], obs_stats, batch.obs, action) - target[None]
+    target = batches.bootstrapped(batch, stop(networks.value.apply(*value, next_obs)[0]))
+    q_now, critic_stats = q_critics.q_values(
+        networks, critics, obs_stats, batch.obs, action, train=True, key=critic_key
+    )
+    td_error = q_now - target[None]
     critic_loss = jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2
 
     preference = jnp.minimum(jnp.exp(jnp.minimum(hyper.advantage_weight * stop(advantage), 10.0)), MAX_WEIGHT)
-    dist = distribution(static, params["policy"], obs_stats, batch.obs)
+    dist, policy_stats = distribution(static, policy, obs_stats, batch.obs, train=True, key=policy_key)
     policy_loss = -jnp.mean(batch.weight * preference * action_distributions.log_prob(dist, action))
     metrics = {
         "value_loss": value_loss,
@@ -111,61 +119,51 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
         "advantage": jnp.mean(advantage),
     }
     priority = stop(jnp.mean(jnp.abs(td_error), axis=0))
-    return value_loss + critic_loss + policy_loss, (priority, metrics)
+    stats = {"policy": policy_stats, "critics": critic_stats, "value": value_stats}
+    return value_loss + critic_loss + policy_loss, (stats, priority, metrics)
 
 
 def gradient_step(
     static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
-    batch = off_policy.n_step_batch(sample, state.hyper.gamma)
-    gradient, (priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
+    batch = batches.n_step_batch(sample, state.hyper.gamma)
+    gradient, (stats, priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
     optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
-    target_params = off_policy.target_update(
-        params["critics"], state.target_params, state.hyper.tau, when=schedules.update_target
-    )
-    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
+    state = off_policy.update_target(state, params["critics"], stats["critics"], when=schedules.update_target)
+    state = state.replace(params=params, stats=stats, opt_state=opt_state)
     return state, priority, metrics | {"grad_norm": grad_norm}
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
     key, value_key = jax.random.split(key)
-    networks = static.networks
-    params = q_critics.init(networks, key, example.obs) | {"value": networks.value.init(value_key, example.obs)}
-    return State(
-        hyper=as_arrays(hyper, static.config, num_envs),
-        params=params,
-        target_params=jax.tree.map(jnp.array, params["critics"]),
-        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
-        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
-        replay=off_policy.init(static.buffer, example, num_envs),
-    )
+    params, stats = q_critics.init(static.networks, key, example.obs)
+    assert static.networks.value is not None
+    params["value"], stats["value"] = static.networks.value.init(value_key, example.obs)
+    hyper, target = as_arrays(hyper, static.config, num_envs), (params["critics"], stats["critics"])
+    return off_policy.init(static, hyper, example, num_envs, (params, stats), target)
 
 
 def actor(static: Static, state: State) -> Actor:
     """Parameters and statistics for acting."""
-    return Actor(state.params["policy"], state.normalizer.obs)
+    return Actor(state.params["policy"], state.stats["policy"], state.normalizer.obs)
 
 
 def act(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One exploring step for one observation: a sample of the policy."""
-    dist = distribution(static, actor.params, actor.obs_stats, obs)
+    dist, _ = distribution(static, actor[:2], actor.obs_stats, obs)
     return memory, q_critics.denormalize_action(static.networks, action_distributions.sample(dist, key)), ()
 
 
 def policy(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One step for one observation: the mode of the policy. The key is not used."""
-    dist = distribution(static, actor.params, actor.obs_stats, obs)
+    dist, _ = distribution(static, actor[:2], actor.obs_stats, obs)
     return memory, q_critics.denormalize_action(static.networks, action_distributions.mode(dist)), ()
 
 
-def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
-    """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
-    state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
-    return off_policy.update_statistics(static, state, rollout), metrics
+update = partial(off_policy.update, gradient_step)
 
 
 def supports(action_space: Space) -> bool:
@@ -173,12 +171,20 @@ def supports(action_space: Space) -> bool:
     return isinstance(action_space, Discrete) or q_critics.is_bounded_box(action_space)
 
 
-def make(config: Config, obs_space: Space, action_space: Space, *, axis_name: str | None = None) -> Agent:
+def make(
+    config: Config,
+    obs_space: Space,
+    action_space: Space,
+    networks: Mapping[str, Any] | None = None,
+    *,
+    axis_name: str | None = None,
+) -> Agent:
     """IQL for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
+      networks: some of `policy`, `critics` and `value`, as for `sac.make`; the value maps observations to [...].
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -186,21 +192,11 @@ def make(config: Config, obs_space: Space, action_space: Space, *, axis_name: st
     """
     needed = "a Discrete action space or a Box of floats with finite bounds"
     validation.check_action_space("iql", config, action_space, supported=supports(action_space), needed=needed)
-    networks = q_critics.make(config, obs_space, action_space, spread="constant", log_std_min=LOG_STD_MIN)
-    static = Static(config, networks, off_policy.buffer(config, axis_name), axis_name)
-    return Agent(
-        init=partial(init, static),
-        actor=partial(actor, static),
-        act=partial(act, static),
-        policy=partial(policy, static),
-        update=partial(update, static),
-        check=partial(off_policy.check, config),
-        add=partial(off_policy.add, static),
-        learn=partial(off_policy.learn, static, gradient_step),
-        wait=partial(off_policy.wait, static),
-        static=static,
-        axis_name=axis_name,
+    built = q_critics.make(
+        config, obs_space, action_space, networks, spread="constant", log_std_min=LOG_STD_MIN, has_value=True
     )
+    static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
+    return off_policy.agent(static, init=init, actor=actor, act=act, policy=policy, gradient_step=gradient_step)
 
 
 EXAMPLES = (("Probe-Continuous", {}), ("Probe-MaskedAction", {}))  # (environment, settings) of the contract tests

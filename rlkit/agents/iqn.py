@@ -20,28 +20,28 @@ with are those of the last hidden layer. The Huber loss is not divided by its th
 """
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from flax import struct
 from pydantic import Field, model_validator
 
-from rlkit.agents.common import exploration, normalization, off_policy, user_networks, validation
+from rlkit.agents import dqn
+from rlkit.agents.common import exploration, off_policy, q_learning, user_networks, validation
+from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive, as_arrays
-from rlkit.agents.common.normalization import Normalizer, normalize_obs
-from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
-from rlkit.agents.common.optimizer import Optimizer, mean_gradient
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import State
 from rlkit.agents.common.q_learning import Actor, Static
 from rlkit.networks import implicit_quantiles
 from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
 from rlkit.ops.distributional import quantile_q_learning
 from rlkit.spaces import Discrete, Space
-from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
+from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 
 class Config(OffPolicyConfig, TorsoConfig):
@@ -76,27 +76,34 @@ class Hyper(OffPolicyHyper, EpsilonHyper):
     )
 
 
-class State(struct.PyTreeNode):
-    """Everything that learning carries from update to update."""
+class Values(NamedTuple):
+    """Parameters and statistics of a network, and of observations."""
 
-    hyper: Hyper
     params: PyTree
-    target_params: PyTree
-    opt_state: PyTree
-    normalizer: Normalizer
-    replay: ReplayState
+    stats: PyTree
+    obs_stats: PyTree
 
 
-def quantiles(static: Static, params: PyTree, obs_stats: PyTree, obs: PyTree, fractions: Array | np.ndarray) -> Array:
-    """The quantiles [..., K, A] float32 of observations [...] at fractions [..., K], or [K] for all of them."""
-    output = static.network.apply(params, normalize_obs(static.obs_space, obs_stats, obs), fractions)
-    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+def quantiles(
+    static: Static, network: Values | Actor, obs: PyTree, fractions: Array | np.ndarray, **training: Any
+) -> tuple[Array, PyTree]:
+    """The quantiles [..., K, A] float32 of observations [...] at fractions [..., K], or [K] for all of them.
+
+    With the network's statistics; `training` are `train` and `key` of `Network.apply`.
+    """
+    obs = normalize_obs(static.obs_space, network.obs_stats, obs)
+    output, stats = static.network.apply(network.params, network.stats, obs, fractions, **training)
+    return output.astype(jnp.promote_types(output.dtype, jnp.float32)), stats
 
 
-def values(static: Static, params: PyTree, obs_stats: PyTree, obs: PyTree) -> Array:
+def values(static: Static, network: Values | Actor, obs: PyTree) -> Array:
     """The values [..., A] of observations [...], means of their quantiles at K midpoints."""
-    fractions = midpoints(static.config.num_value_quantiles)
-    return quantiles(static, params, obs_stats, obs, fractions).mean(-2)
+    return quantiles(static, network, obs, midpoints(static.config.num_value_quantiles))[0].mean(-2)
+
+
+def target_network(state: State) -> Values:
+    """The target network of a state."""
+    return Values(state.target_params, state.target_stats, state.normalizer.obs)
 
 
 def midpoints(count: int) -> np.ndarray:
@@ -127,15 +134,15 @@ def soft_policy(q: Array, mask: Array | None, temperature: Scalar) -> tuple[Arra
 
 def greedy_targets(static: Static, params: PyTree, state: State, batch: Batch, next_quantiles: Array) -> Array:
     """The quantiles [B, N'] of the greedy next action, among `next_quantiles` [B, N', A]."""
-    selecting = params if static.config.double else state.target_params
-    q = values(static, jax.lax.stop_gradient(selecting), state.normalizer.obs, batch.next_obs)
+    online = Values(jax.lax.stop_gradient(params), state.stats, state.normalizer.obs)
+    q = values(static, online if static.config.double else target_network(state), batch.next_obs)
     action = exploration.greedy(static.action_space, q, action_mask(batch.next_obs)).astype(jnp.int32)
     return pick(next_quantiles, jnp.broadcast_to(action[:, None], next_quantiles.shape[:-1]))
 
 
 def soft_targets(static: Static, state: State, batch: Batch, next_quantiles: Array) -> Array:
     """The quantiles [B, N'] of the next return with its entropy, averaged over the next action of the soft policy."""
-    q = values(static, state.target_params, state.normalizer.obs, batch.next_obs)
+    q = values(static, target_network(state), batch.next_obs)
     probs, scaled_log = soft_policy(q, action_mask(batch.next_obs), state.hyper.temperature)
     # A select: the quantiles of illegal actions, which nothing trains, are not read; 0 times infinity is NaN.
     return jnp.sum(jnp.where(probs[:, None] > 0, probs[:, None] * (next_quantiles - scaled_log[:, None]), 0.0), axis=-1)
@@ -143,21 +150,21 @@ def soft_targets(static: Static, state: State, batch: Batch, next_quantiles: Arr
 
 def bonus(static: Static, state: State, batch: Batch) -> Array:
     """Munchausen's bonus [B]: the clipped log-probability of the actions taken, by the target network."""
-    q = values(static, state.target_params, state.normalizer.obs, batch.obs)
+    q = values(static, target_network(state), batch.obs)
     _, scaled_log = soft_policy(q, action_mask(batch.obs), state.hyper.temperature)
     return state.hyper.munchausen_alpha * jnp.clip(pick(scaled_log, batch.action), state.hyper.munchausen_clip, 0.0)
 
 
-def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
-    """The loss [] of a batch, its priorities [B], and its metrics."""
+def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
+    """The loss [] of a batch; the network's statistics, the batch's priorities [B], and metrics."""
     online_key, target_key = jax.random.split(key)
-    config, obs_stats = static.config, state.normalizer.obs
+    config, online = static.config, Values(params, state.stats, state.normalizer.obs)
     num_items = batch.reward.shape[0]
     fractions = jax.random.uniform(online_key, (num_items, config.num_quantiles), jnp.float32)
     next_fractions = jax.random.uniform(target_key, (num_items, config.num_target_quantiles), jnp.float32)
-    now = quantiles(static, params, obs_stats, batch.obs, fractions)  # [B, N, A]
+    now, stats = quantiles(static, online, batch.obs, fractions, train=True, key=key)  # [B, N, A]
     now = pick(now, jnp.broadcast_to(batch.action[:, None], fractions.shape))  # [B, N]
-    later = quantiles(static, state.target_params, obs_stats, batch.next_obs, next_fractions)  # [B, N', A]
+    later, _ = quantiles(static, target_network(state), batch.next_obs, next_fractions)  # [B, N', A]
     reward = batch.reward
     if config.munchausen:
         later = soft_targets(static, state, batch, later)
@@ -178,78 +185,45 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
     )
     total = jnp.mean(batch.weight * per_item)
     priority = jax.lax.stop_gradient(per_item)
-    return total, (priority, {"loss": total, "q": jnp.mean(now), "priority": priority.mean()})
-
-
-def gradient_step(
-    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
-) -> tuple[State, Array, dict[str, Array]]:
-    """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
-    batch = off_policy.n_step_batch(sample, state.hyper.gamma)
-    gradient, (priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
-    optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
-    params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
-    target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
-    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
-    return state, priority, metrics | {"grad_norm": grad_norm}
+    return total, (stats, priority, {"loss": total, "q": jnp.mean(now), "priority": priority.mean()})
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
-    params = static.network.init(key, example.obs, midpoints(1))
-    return State(
-        hyper=as_arrays(hyper, static.config, num_envs),
-        params=params,
-        target_params=jax.tree.map(jnp.array, params),
-        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
-        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
-        replay=off_policy.init(static.buffer, example, num_envs),
-    )
-
-
-def actor(static: Static, state: State) -> Actor:
-    """Parameters and statistics for acting."""
-    return Actor(state.params, state.normalizer.obs, exploration.epsilon(state.hyper, state.replay.num_steps))
+    hyper = as_arrays(hyper, static.config, num_envs)
+    return off_policy.init(static, hyper, example, num_envs, static.network.init(key, example.obs, midpoints(1)))
 
 
 def act(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One exploring step for one observation: the best mean of K quantiles, at random fractions, or a random action."""
     fractions_key, explore_key = jax.random.split(key)
     fractions = jax.random.uniform(fractions_key, (static.config.num_value_quantiles,), jnp.float32)
-    q = quantiles(static, actor.params, actor.obs_stats, obs, fractions).mean(-2)
+    q = quantiles(static, actor, obs, fractions)[0].mean(-2)
     action = exploration.epsilon_greedy(explore_key, static.action_space, q, action_mask(obs), actor.epsilon)
     return memory, action, ()
 
 
 def policy(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One step for one observation: the action of the largest mean, at the midpoints. The key is not used."""
-    q = values(static, actor.params, actor.obs_stats, obs)
+    q = values(static, actor, obs)
     return memory, exploration.greedy(static.action_space, q, action_mask(obs)), ()
 
 
-def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
-    """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
-    state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
-    return off_policy.update_statistics(static, state, rollout), metrics
-
-
-def supports(action_space: Space) -> bool:
-    """True for the action spaces that the agent can act in."""
-    return isinstance(action_space, Discrete)
+supports = dqn.supports
+gradient_step = partial(dqn.gradient_step, loss=loss)
+update = partial(off_policy.update, gradient_step)
 
 
 def make(
-    config: Config, obs_space: Space, action_space: Space, network: Any = None, *, axis_name: str | None = None
+    config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
     """IQN for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
-      network: anything with `init(key, obs, fractions) -> params` and `apply(params, obs, fractions) -> quantiles
-        [..., K, A]`, as attributes or as a pair, for fractions [..., K] or [K]; None for the one that `config`
-        describes.
+      networks: a network from observations and fractions, [..., K] or [K], to quantiles [..., K, A], in any form of
+        `networks.as_network`; None for the one that `config` describes.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -259,26 +233,16 @@ def make(
     validation.check_action_space("iqn", config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, Discrete)
     validation.check_torso(config, obs_space)
-    if network is None:
+    if networks is None:
         described = config.model_dump(include=set(implicit_quantiles.SETTINGS))
         network = implicit_quantiles.implicit_quantiles(obs_space=obs_space, num_actions=action_space.n, **described)
     else:
         sizes = np.array([config.num_value_quantiles, action_space.n])
         fractions = midpoints(config.num_value_quantiles)
-        network = user_networks.checked(network, obs_space, "the quantiles of each action", sizes, fractions)
+        network = user_networks.checked(networks, obs_space, "the quantiles of each action", sizes, fractions)
     static = Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
-    return Agent(
-        init=partial(init, static),
-        actor=partial(actor, static),
-        act=partial(act, static),
-        policy=partial(policy, static),
-        update=partial(update, static),
-        check=partial(off_policy.check, config),
-        add=partial(off_policy.add, static),
-        learn=partial(off_policy.learn, static, gradient_step),
-        wait=partial(off_policy.wait, static),
-        static=static,
-        axis_name=axis_name,
+    return off_policy.agent(
+        static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step
     )
 
 

@@ -80,6 +80,7 @@ class State(struct.PyTreeNode):
 
     hyper: Hyper
     params: PyTree
+    stats: PyTree  # of the network; () where it has none
     opt_state: PyTree
     normalizer: Normalizer
     kl_coef: Array  # [] float32
@@ -111,19 +112,20 @@ class Learner(NamedTuple):
     """State that the minibatches of an update change."""
 
     params: PyTree
+    stats: PyTree
     opt_state: PyTree
     stopped: Array  # [] bool, whether target_kl has ended this update
 
 
 def loss(
-    static: Static, params: PyTree, state: State, batch: Batch, core: PyTree, clip: Array
-) -> tuple[Array, dict[str, Array]]:
-    """The loss [] of a minibatch, and its metrics.
+    static: Static, params: PyTree, stats: PyTree, state: State, batch: Batch, core: PyTree, clip: Array, key: Key
+) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
+    """The loss [] of a minibatch; the network's statistics, and metrics.
 
     `core` [B, ...] is a recurrent network's memory before the first row, `clip` [] the schedule's factor of the clip.
     """
-    hyper, actor = state.hyper, Actor(params, state.normalizer.obs)
-    output, value, _ = policy_evaluation.apply_along(static.policy, actor, batch.obs, batch.start, core)
+    hyper, actor = state.hyper, Actor(params, stats, state.normalizer.obs)
+    output, value, stats = policy_evaluation.train(static.policy, actor, batch.obs, batch.start, core, key)
     dist = policy_evaluation.distribution(static.policy, output, batch.obs)
     log_prob = action_distributions.log_prob(dist, batch.action)
     low, high = (jnp.where(jnp.isinf(eps), eps, clip * eps) for eps in (hyper.clip_eps, hyper.clip_eps_high))
@@ -144,36 +146,49 @@ def loss(
     if static.config.kl_penalty:
         metrics["kl"] = action_distributions.kl(batch.old_dist, dist).mean()
         total = total + state.kl_coef * metrics["kl"]
-    return total, metrics | {"loss": total}
+    return total, (stats, metrics | {"loss": total})
 
 
 def gradient_step(
-    static: Static, state: State, optimizer: Optimizer, clip: Array, learner: Learner, batch: Batch, core: PyTree
+    static: Static,
+    state: State,
+    optimizer: Optimizer,
+    clip: Array,
+    learner: Learner,
+    batch: Batch,
+    core: PyTree,
+    key: Key,
 ) -> tuple[Learner, tuple[dict[str, Array], Array]]:
     """One step of descent on a minibatch; none from the first one on whose KL divergence exceeds 1.5 target_kl.
 
-    Returns the learner, the metrics, and whether they count (they do up to the minibatch that stopped the update). A
-    recurrent network's minibatch is never cut into chunks.
+    Returns the learner, the metrics, and whether they count (they do up to the minibatch that stopped the update). The
+    minibatch of a network with a memory or with statistics is never cut into chunks.
     """
     if static.config.normalize_advantage == "minibatch":
         batch = batch._replace(advantage=losses.normalize_advantage(batch.advantage, axis_name=static.axis_name))
-    chunk_size, axis_name = None if static.policy.recurrent else static.config.chunk_size, static.axis_name
-    gradient, metrics = minibatches.gradient(
-        lambda params, rows: loss(static, params, state, rows, core, clip), learner.params, batch, chunk_size, axis_name
+    chunk_size = None if static.policy.recurrent else minibatches.chunk_size(static.config, learner.stats)
+    gradient, (stats, metrics) = minibatches.gradient(
+        lambda params, rows: loss(static, params, learner.stats, state, rows, core, clip, key),
+        learner.params,
+        batch,
+        chunk_size,
+        static.axis_name,
     )
     stopped = learner.stopped | (metrics["approx_kl"] > 1.5 * state.hyper.target_kl)
     params, opt_state, grad_norm = optimizer.step(learner.params, learner.opt_state, gradient, skip=stopped)
-    return Learner(params, opt_state, stopped), (metrics | {"grad_norm": grad_norm}, ~learner.stopped)
+    stats = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), stats, learner.stats)
+    return Learner(params, stats, opt_state, stopped), (metrics | {"grad_norm": grad_norm}, ~learner.stopped)
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
     (config, policy, axis_name), hyper = static, as_arrays(hyper, static.config, num_envs)
     statistics = {"obs": config.normalize_obs, "reward": config.normalize_reward}
-    params = policy.network.init(key, example.obs, *((policy.network.memory,) if policy.recurrent else ()))
+    params, stats = policy.network.init(key, example.obs, *((policy.network.memory,) if policy.recurrent else ()))
     return State(
         hyper=hyper,
         params=params,
+        stats=stats,
         opt_state=Optimizer.of(config, hyper, 0.0).init(params),
         normalizer=normalization.init(policy.obs_space, example, num_envs, axis_name, **statistics),
         kl_coef=jnp.array(hyper.kl_coef),
@@ -183,12 +198,12 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
 
 def actor(state: State) -> Actor:
     """Parameters and statistics for acting."""
-    return Actor(state.params, state.normalizer.obs)
+    return Actor(state.params, state.stats, state.normalizer.obs)
 
 
 def prepare(static: Static, state: State, rollout: Transition) -> Batch:
     """The batch of an update, leaves [T, N, ...], under the parameters before it."""
-    old, advantage, target = advantages.estimate(static, state, state.params, rollout, rollout.extras.core)
+    old, advantage, target = advantages.estimate(static, state, actor(state), rollout, rollout.extras.core)
     return Batch(
         obs=rollout.obs,
         action=policy_evaluation.raw_action(static.policy, rollout),
@@ -209,27 +224,31 @@ def learn(
     optimizer = Optimizer.of(config, state.hyper, learning_rate)
     first_core = jax.tree.map(lambda x: x[0], rollout.extras.core)
 
-    def epoch(learner: Learner, orders: Array):
+    def learned(learner: Learner) -> Actor:
+        return Actor(learner.params, learner.stats, state.normalizer.obs)
+
+    def epoch(learner: Learner, inputs: tuple[Array, Key]):
+        orders, key = inputs
         data = batch
         if config.recompute_advantage:
-            _, advantage, target = advantages.estimate_anew(static, state, learner.params, rollout)
+            _, advantage, target = advantages.estimate_anew(static, state, learned(learner), rollout)
             data = batch._replace(advantage=advantage, target=target)
         data = data if policy.recurrent else minibatches.flat(data)
 
-        def step(learner: Learner, rows: Array):
+        def step(learner: Learner, rows: Array, key: Key):
             part = jax.tree.map(lambda x: x[:, rows], data) if policy.recurrent else minibatches.take(data, rows)
             core = minibatches.take(first_core, rows)
-            return gradient_step(static, state, optimizer, clip, learner, part, core)
+            return gradient_step(static, state, optimizer, clip, learner, part, core, key)
 
-        return minibatches.descend(step, learner, orders, axis_name)
+        return minibatches.descend(step, learner, orders, key, axis_name)
 
-    learner = Learner(state.params, state.opt_state, jnp.zeros((), bool))
+    learner = Learner(state.params, state.stats, state.opt_state, jnp.zeros((), bool))
     rows = rollout.reward.shape[1] if policy.recurrent else rollout.reward.size
     orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rows, axis_name)
     if config.recompute_advantage:
-        learner, metrics = jax.lax.scan(epoch, learner, orders)
+        learner, metrics = jax.lax.scan(epoch, learner, (orders, jax.random.split(key, config.num_epochs)))
     else:  # the same in one loop instead of one within another
-        learner, metrics = epoch(learner, orders.reshape(-1, orders.shape[-1]))
+        learner, metrics = epoch(learner, (orders.reshape(-1, orders.shape[-1]), key))
     return learner, metrics.means()
 
 
@@ -239,7 +258,8 @@ def adapt_kl_coef(
     """The next kl_coef, by the KL divergence of the whole update and not the mean over its minibatches, and metrics."""
     if not static.config.kl_penalty:
         return state.kl_coef, {}
-    now = advantages.estimate_anew(static, state, learner.params, rollout)[0]
+    actor = Actor(learner.params, learner.stats, state.normalizer.obs)
+    now = advantages.estimate_anew(static, state, actor, rollout)[0]
     update_kl = _mesh.mean(action_distributions.kl(batch.old_dist, now.dist).mean(), static.axis_name)
     adapted = losses.adaptive_kl_coef(state.kl_coef, update_kl, target_kl=state.hyper.kl_target)
     kl_coef = jnp.where(jnp.isinf(state.hyper.kl_target), state.kl_coef, adapted)
@@ -261,6 +281,7 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     kl_coef, kl_metrics = adapt_kl_coef(static, state, learner, rollout, batch)
     state = state.replace(
         params=learner.params,
+        stats=learner.stats,
         opt_state=learner.opt_state,
         normalizer=normalization.update(state.normalizer, policy.obs_space, rollout, state.hyper.gamma, axis_name),
         kl_coef=kl_coef,
@@ -273,22 +294,22 @@ supports = action_distributions.supports  # every action space with a distributi
 
 
 def make(
-    config: Config, obs_space: Space, action_space: Space, network: Any = None, *, axis_name: str | None = None
+    config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
     """PPO for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
-      network: `init(key, obs) -> params` and `apply(params, obs) -> (policy, value)`, as attributes or as a pair; None
-        for that of `config`. `policy` is the logits [..., A] (for MultiDiscrete all of them joined), or
-        `(loc, log_std)`, both [..., D], for a Box; `value` is [...]. A `Network` with a memory is recurrent.
+      networks: a network from observations to `(policy, value)`, in any form of `networks.as_network`; None for that
+        of `config`. `policy` is the logits [..., A] (for MultiDiscrete all of them joined), or `(loc, log_std)`, both
+        [..., D], for a Box; `value` is [...]. A network with a memory is recurrent.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: PPO cannot act in this action space, or a setting does not fit it.
     """
-    static = Static(config, policy_evaluation.make("ppo", config, obs_space, action_space, network), axis_name)
+    static = Static(config, policy_evaluation.make("ppo", config, obs_space, action_space, networks), axis_name)
     return Agent(
         init=partial(init, static),
         actor=actor,

@@ -64,6 +64,7 @@ class State(struct.PyTreeNode):
 
     hyper: Hyper
     params: PyTree
+    stats: PyTree  # of the network; () where it has none
     opt_state: PyTree
     normalizer: Normalizer
     num_steps: Array  # [] uint32, environment steps so far; it stays at 2^32 - 1
@@ -79,6 +80,14 @@ class Static(NamedTuple):
     axis_name: str | None = None  # of the mesh axis over which environments are divided
 
 
+class Learner(NamedTuple):
+    """State that the minibatches of an update change."""
+
+    params: PyTree
+    stats: PyTree
+    opt_state: PyTree
+
+
 class Batch(NamedTuple):
     """Rows of a rollout with their targets, leaves [B, ...]."""
 
@@ -87,35 +96,38 @@ class Batch(NamedTuple):
     target: Array
 
 
-def loss(static: Static, params: PyTree, state: State, batch: Batch) -> tuple[Array, dict[str, Array]]:
-    """The loss [] of a minibatch, and its metrics."""
-    q = pick(q_learning.apply(static, params, state.normalizer.obs, batch.obs), batch.action)
+def loss(
+    static: Static, params: PyTree, stats: PyTree, state: State, batch: Batch, key: Key
+) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
+    """The loss [] of a minibatch; the network's statistics, and metrics."""
+    q, stats = q_learning.apply(static, (params, stats), state.normalizer.obs, batch.obs, key, train=True)
+    q = pick(q, batch.action)
     total = jnp.mean(jnp.square(q - batch.target)) / 2
-    return total, {"loss": total, "q": jnp.mean(q)}
+    return total, (stats, {"loss": total, "q": jnp.mean(q)})
 
 
 def gradient_step(
-    static: Static, state: State, optimizer: Optimizer, learner: tuple[PyTree, PyTree], batch: Batch
-) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
-    """One step of descent on a minibatch: the parameters and the optimizer's state after it, and the metrics."""
-    params, opt_state = learner
-    gradient, metrics = minibatches.gradient(
-        lambda params, batch: loss(static, params, state, batch),
-        params,
+    static: Static, state: State, optimizer: Optimizer, learner: Learner, batch: Batch, key: Key
+) -> tuple[Learner, dict[str, Array]]:
+    """One step of descent on a minibatch: the learner after it, and the metrics."""
+    gradient, (stats, metrics) = minibatches.gradient(
+        lambda params, batch: loss(static, params, learner.stats, state, batch, key),
+        learner.params,
         batch,
-        static.config.chunk_size,
+        minibatches.chunk_size(static.config, learner.stats),
         static.axis_name,
     )
-    params, opt_state, grad_norm = optimizer.step(params, opt_state, gradient)
-    return (params, opt_state), metrics | {"grad_norm": grad_norm}
+    params, opt_state, grad_norm = optimizer.step(learner.params, learner.opt_state, gradient)
+    return Learner(params, stats, opt_state), metrics | {"grad_norm": grad_norm}
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
-    params = static.network.init(key, example.obs)
+    params, stats = static.network.init(key, example.obs)
     return State(
         hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
+        stats=stats,
         opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         num_steps=jnp.zeros((), jnp.uint32),
@@ -124,18 +136,18 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
 
 def actor(state: State) -> Actor:
     """Parameters and statistics for acting."""
-    return Actor(state.params, state.normalizer.obs, exploration.epsilon(state.hyper, state.num_steps))
+    return Actor(state.params, state.stats, state.normalizer.obs, exploration.epsilon(state.hyper, state.num_steps))
 
 
 def act(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One exploring step for one observation: a random action with probability epsilon."""
-    q = q_learning.apply(static, actor.params, actor.obs_stats, obs)
+    q, _ = q_learning.apply(static, actor[:2], actor.obs_stats, obs)
     return memory, exploration.epsilon_greedy(key, static.action_space, q, action_mask(obs), actor.epsilon), ()
 
 
 def policy(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
     """One step for one observation: the action of the largest value. The key is not used."""
-    q = q_learning.apply(static, actor.params, actor.obs_stats, obs)
+    q, _ = q_learning.apply(static, actor[:2], actor.obs_stats, obs)
     return memory, exploration.greedy(static.action_space, q, action_mask(obs)), ()
 
 
@@ -143,7 +155,7 @@ def targets(static: Static, state: State, rollout: Transition) -> Array:
     """The λ-returns [T, N] of a rollout, its next values computed in chunks of rows."""
 
     def largest_value(next_obs: PyTree) -> Array:
-        q = q_learning.apply(static, state.params, state.normalizer.obs, next_obs)
+        q, _ = q_learning.apply(static, (state.params, state.stats), state.normalizer.obs, next_obs)
         # The value of the greedy action is finite also where no action is legal.
         return pick(q, exploration.greedy(static.action_space, q, action_mask(next_obs)))
 
@@ -166,16 +178,15 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     optimizer = Optimizer.of(config, hyper, rate)
     data = minibatches.flat(Batch(rollout.obs, rollout.action, targets(static, state, rollout)))
 
-    def step(learner: tuple[PyTree, PyTree], rows: Array) -> tuple[Any, tuple[dict[str, Array], Array]]:
-        learner, metrics = gradient_step(static, state, optimizer, learner, minibatches.take(data, rows))
+    def step(learner: Learner, rows: Array, key: Key) -> tuple[Learner, tuple[dict[str, Array], Array]]:
+        learner, metrics = gradient_step(static, state, optimizer, learner, minibatches.take(data, rows), key)
         return learner, (metrics, jnp.ones((), bool))
 
     orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rollout.reward.size, axis_name)
-    orders = orders.reshape(-1, orders.shape[-1])
-    (params, opt_state), metrics = minibatches.descend(step, (state.params, state.opt_state), orders, axis_name)
+    learner = Learner(state.params, state.stats, state.opt_state)
+    learner, metrics = minibatches.descend(step, learner, orders.reshape(-1, orders.shape[-1]), key, axis_name)
     state = state.replace(
-        params=params,
-        opt_state=opt_state,
+        **learner._asdict(),
         normalizer=normalization.update(state.normalizer, static.obs_space, rollout, hyper.gamma, axis_name),
         num_steps=exploration.add_steps(state.num_steps, num_steps * num_envs),
     )
@@ -188,14 +199,14 @@ def supports(action_space: Space) -> bool:
 
 
 def make(
-    config: Config, obs_space: Space, action_space: Space, network: Any = None, *, axis_name: str | None = None
+    config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
     """PQN for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
-      network: as for `dqn.make`; None for the one that `config` describes.
+      networks: as for `dqn.make`; None for the one that `config` describes.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -205,13 +216,13 @@ def make(
     validation.check_action_space("pqn", config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, Discrete)
     validation.check_torso(config, obs_space)
-    if network is None:
+    if networks is None:
         described = config.model_dump(include=set(q_network.SETTINGS))
         network = q_network.q_network(
             obs_space=obs_space, num_actions=action_space.n, outputs=None, noisy=False, **described
         )
     else:
-        network = user_networks.checked(network, obs_space, "Q", np.array([action_space.n]))
+        network = user_networks.checked(networks, obs_space, "Q", np.array([action_space.n]))
     static = Static(config, obs_space, action_space, network, axis_name)
     return Agent(
         init=partial(init, static),

@@ -20,15 +20,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from flax import struct
 from pydantic import Field
 
 from rlkit import _mesh, replay
-from rlkit.agents.common import exploration, normalization, off_policy, user_networks, validation
+from rlkit.agents import dqn
+from rlkit.agents.common import exploration, off_policy, user_networks, validation
 from rlkit.agents.common.config import Count, OffPolicyConfig, TorsoConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share, as_arrays
-from rlkit.agents.common.normalization import Normalizer, normalize_obs
-from rlkit.agents.common.off_policy import ReplayState, Schedules
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.policy_evaluation import episode_starts
 from rlkit.agents.common.q_learning import Static
@@ -40,6 +40,8 @@ from rlkit.ops._arrays import pick
 from rlkit.ops.returns import n_step_returns
 from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, Network, PyTree, Sample, Scalar, Transition
+
+Variables = tuple[PyTree, PyTree]  # parameters and statistics of the network
 
 
 class Config(OffPolicyConfig, TorsoConfig):
@@ -77,15 +79,7 @@ class Hyper(OffPolicyHyper, EpsilonHyper):
         return super().defaults(config, num_envs) | {"epsilon_end": 0.05 if num_envs == 1 else 0.4}
 
 
-class State(struct.PyTreeNode):
-    """Everything that learning carries from update to update."""
-
-    hyper: Hyper
-    params: PyTree
-    target_params: PyTree
-    opt_state: PyTree
-    normalizer: Normalizer
-    replay: ReplayState
+State = off_policy.State
 
 
 class Memory(NamedTuple):
@@ -99,13 +93,14 @@ class Actor(NamedTuple):
     """Parameters and statistics for acting."""
 
     params: PyTree
+    stats: PyTree
     obs_stats: PyTree
     epsilon: Array  # [], of the first environment
     ladder: Scalar
 
 
-def loss(static: Static, params: PyTree, state: State, sample: Sample, key: Key) -> tuple[Array, tuple[Array, dict]]:
-    """The loss [] of sequences, their priorities [B], and metrics. The key is not used."""
+def loss(static: Static, params: PyTree, state: State, sample: Sample, key: Key) -> tuple[Array, tuple]:
+    """The loss [] of sequences; the network's statistics, the sequences' priorities [B], and metrics."""
     config, hyper = static.config, state.hyper
     item, mask = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (sample.item, sample.mask))  # [L, B, ...]
     start = episode_starts(item)
@@ -113,21 +108,22 @@ def loss(static: Static, params: PyTree, state: State, sample: Sample, key: Key)
     learned = partial(rows_of, slice(config.burn_in, None))
     core = jax.tree.map(lambda x: x[0], item.extras)
 
-    def q_along(params: PyTree) -> tuple[Array, PyTree]:
-        """Q [U, B, A] of the rows to learn from, and the memory before each."""
+    def q_along(variables: Variables, **training: Any) -> tuple[Array, PyTree, PyTree]:
+        """Q [U, B, A] of the rows to learn from, the memory before each, and the statistics."""
         begin, first = core, None
         if config.burn_in:
-            warmed = memory_after(static, params, state, warm_up(item), warm_up(start), core)
+            warmed = memory_after(static, variables, state, warm_up(item), warm_up(start), core)
             begin, first = jax.lax.stop_gradient(warmed), start[config.burn_in]
-        return unroll(static, params, state, learned(item.obs), learned(start), begin, first)
+        return unroll(static, variables, state, learned(item.obs), learned(start), begin, first, **training)
 
     steps, weight = learned(item), jnp.where(learned(mask), 1.0, 0.0)
-    q, before = q_along(params)
-    target_before = q_along(state.target_params)[1]
-    next_q = next_values(static, state.target_params, state, steps, target_before)
+    online, target = (params, state.stats), (state.target_params, state.target_stats)
+    q, before, stats = q_along(online, train=True, key=key)
+    target_before = q_along(target)[1]
+    next_q = next_values(static, target, state, steps, target_before)
     selector = next_q
     if config.double:
-        selector = next_values(static, params, state, steps, jax.lax.stop_gradient(before))
+        selector = next_values(static, online, state, steps, jax.lax.stop_gradient(before))
     next_action = exploration.greedy(static.action_space, selector, action_mask(steps.next_obs))
     rescale, undo = (losses.signed_hyperbolic, losses.signed_parabolic) if config.rescale else (lambda x: x,) * 2
     returns = n_step_returns(
@@ -147,18 +143,18 @@ def loss(static: Static, params: PyTree, state: State, sample: Sample, key: Key)
     total = jnp.mean(sample.weight * per_sequence)
     sum_q, sum_weight = _mesh.total((jnp.sum(weight * q), weight.sum()), static.axis_name)
     mean_q = sum_q / jnp.maximum(sum_weight, 1.0)
-    return total, (priority, {"loss": total, "q": mean_q, "priority": priority.mean()})
+    return total, (stats, priority, {"loss": total, "q": mean_q, "priority": priority.mean()})
 
 
 def gradient_step(
     static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of sequences. Returns the state, the priorities [B] and the metrics."""
-    gradient, (priority, metrics) = mean_gradient(loss, static, state.params, state, sample, key)
+    gradient, (stats, priority, metrics) = mean_gradient(loss, static, state.params, state, sample, key)
     optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
-    target_params = off_policy.target_update(params, state.target_params, state.hyper.tau, when=schedules.update_target)
-    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
+    state = off_policy.update_target(state, params, stats, when=schedules.update_target)
+    state = state.replace(params=params, stats=stats, opt_state=opt_state)
     return state, priority, metrics | {"grad_norm": grad_norm}
 
 
@@ -168,59 +164,62 @@ def rows_of(rows: slice, tree: PyTree) -> PyTree:
 
 
 def unroll(
-    static: Static, params: PyTree, state: State, obs: PyTree, start: Array, core: PyTree, first: Array | None = None
-) -> tuple[Array, PyTree]:
-    """Q [T, B, A] along rows from the memory `core` [B, ...], and the memory before each row.
+    static: Static,
+    variables: Variables,
+    state: State,
+    obs: PyTree,
+    start: Array,
+    core: PyTree,
+    first: Array | None = None,
+    **training: Any,
+) -> tuple[Array, PyTree, PyTree]:
+    """Q [T, B, A] along rows from the memory `core` [B, ...], the memory before each row, and the statistics.
 
     `first` [B] bool marks where an episode begins at the first row, so that `core` is to be reset; None for nowhere.
+    `training` are `train` and `key` of `Network.apply`.
     """
     if first is not None:
         core = where_rows(first, static.network.memory, core)
-    return along(static.network, params, normalize_obs(static.obs_space, state.normalizer.obs, obs), start, core)
+    obs = normalize_obs(static.obs_space, state.normalizer.obs, obs)
+    return along(static.network, *variables, obs, start, core, **training)
 
 
-def memory_after(static: Static, params: PyTree, state: State, item: Transition, start: Array, core: PyTree) -> PyTree:
+def memory_after(
+    static: Static, variables: Variables, state: State, item: Transition, start: Array, core: PyTree
+) -> PyTree:
     """The memory [B, ...] after rows [T, B, ...] from the memory `core` before them."""
-    before = unroll(static, params, state, item.obs, start, core)[1]
+    before = unroll(static, variables, state, item.obs, start, core)[1]
     last_obs, last = jax.tree.map(lambda x: x[-1], (item.obs, before))
-    return step(static, params, state, last_obs, last)[1]
+    return step(static, variables, state.normalizer.obs, last_obs, last)[1]
 
 
-def step(static: Static, params: PyTree, state: State, obs: PyTree, core: PyTree) -> tuple[Array, PyTree]:
+def step(static: Static, variables: Variables, obs_stats: PyTree, obs: PyTree, core: PyTree) -> tuple[Array, PyTree]:
     """Q [..., A] of observations [...] with the memory before them [...], and the memory after."""
-    return static.network.apply(params, normalize_obs(static.obs_space, state.normalizer.obs, obs), core)
+    return static.network.apply(*variables, normalize_obs(static.obs_space, obs_stats, obs), core)[0]
 
 
-def next_values(static: Static, params: PyTree, state: State, item: Transition, before: PyTree) -> Array:
+def next_values(static: Static, variables: Variables, state: State, item: Transition, before: PyTree) -> Array:
     """Q [T, B, A] of next_obs, with the memory after each row, before any reset; without a gradient."""
-    after = step(static, params, state, item.obs, before)[1]
-    return jax.lax.stop_gradient(step(static, params, state, item.next_obs, after)[0])
+    after = step(static, variables, state.normalizer.obs, item.obs, before)[1]
+    return jax.lax.stop_gradient(step(static, variables, state.normalizer.obs, item.next_obs, after)[0])
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
     core = jax.tree.map(jnp.asarray, static.network.memory)
-    params = static.network.init(key, example.obs, core)
-    example = example._replace(extras=core)
-    return State(
-        hyper=as_arrays(hyper, static.config, num_envs),
-        params=params,
-        target_params=jax.tree.map(jnp.array, params),
-        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
-        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
-        replay=off_policy.init(static.buffer, example, num_envs),
-    )
+    variables, example = static.network.init(key, example.obs, core), example._replace(extras=core)
+    return off_policy.init(static, as_arrays(hyper, static.config, num_envs), example, num_envs, variables)
 
 
 def actor(static: Static, state: State) -> Actor:
     """Parameters and statistics for acting."""
     epsilon = exploration.epsilon(state.hyper, state.replay.num_steps)
-    return Actor(state.params, state.normalizer.obs, epsilon, state.hyper.epsilon_ladder)
+    return Actor(state.params, state.stats, state.normalizer.obs, epsilon, state.hyper.epsilon_ladder)
 
 
 def act(static: Static, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tuple[Memory, Array, PyTree]:
     """One exploring step for one observation; its extras are the network's memory before it."""
-    q, core = static.network.apply(actor.params, normalize_obs(static.obs_space, actor.obs_stats, obs), memory.core)
+    q, core = step(static, actor[:2], actor.obs_stats, obs, memory.core)
     epsilon = actor.epsilon ** (1.0 + actor.ladder * memory.rung)
     action = exploration.epsilon_greedy(key, static.action_space, q, action_mask(obs), epsilon)
     return memory._replace(core=core), action, memory.core
@@ -228,7 +227,7 @@ def act(static: Static, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> 
 
 def policy(static: Static, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tuple[Memory, Array, tuple]:
     """One step for one observation: the action of the largest value. The key is not used."""
-    q, core = static.network.apply(actor.params, normalize_obs(static.obs_space, actor.obs_stats, obs), memory.core)
+    q, core = step(static, actor[:2], actor.obs_stats, obs, memory.core)
     return memory._replace(core=core), exploration.greedy(static.action_space, q, action_mask(obs)), ()
 
 
@@ -238,28 +237,20 @@ def memories(network: Network, num_envs: int) -> Memory:
     return Memory(core, jnp.arange(num_envs, dtype=jnp.float32) / max(num_envs - 1, 1))
 
 
-def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
-    """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
-    state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
-    return off_policy.update_statistics(static, state, rollout), metrics
-
-
-def supports(action_space: Space) -> bool:
-    """True for the action spaces that the agent can act in."""
-    return isinstance(action_space, Discrete)
+supports = dqn.supports
+update = partial(off_policy.update, gradient_step)
 
 
 def make(
-    config: Config, obs_space: Space, action_space: Space, network: Any = None, *, axis_name: str | None = None
+    config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
     """R2D2 for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
-      network: a `Network` with a memory whose apply returns Q [..., A] and the next memory; None for the one that
-        `config` describes.
+      networks: a network with a memory that returns Q [..., A] and the next memory, in any form of
+        `networks.as_network`; None for the one that `config` describes.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -269,29 +260,24 @@ def make(
     validation.check_action_space("r2d2", config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, Discrete)
     validation.check_torso(config, obs_space)
-    if network is None:
+    if networks is None:
         described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"}) | {"noisy": False}
         network = q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=None, **described)
     else:
-        network = user_networks.checked(network, obs_space, "Q", np.array([action_space.n]), memory="needed")
+        network = user_networks.checked(networks, obs_space, "Q", np.array([action_space.n]), memory="needed")
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)
     static = Static(config, obs_space, action_space, network, buffer, axis_name)
-    return Agent(
-        init=partial(init, static),
-        actor=partial(actor, static),
-        act=partial(act, static),
-        policy=partial(policy, static),
-        update=partial(update, static),
+    return off_policy.agent(
+        static,
+        init=init,
+        actor=actor,
+        act=act,
+        policy=policy,
+        gradient_step=gradient_step,
         memory=Memory(static.network.memory, np.array(1.0, np.float32)),
         memories=partial(memories, static.network),
-        check=partial(off_policy.check, config),
-        add=partial(off_policy.add, static),
-        learn=partial(off_policy.learn, static, gradient_step),
-        wait=partial(off_policy.wait, static),
-        static=static,
-        axis_name=axis_name,
     )
 
 

@@ -13,22 +13,23 @@ Departures from the papers: n-step targets, prioritized replay by the critics' m
 exploration (Raffin et al. 2021), each by a field. Time limits are bootstrapped from the true final observation.
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from annotated_types import Interval
-from flax import struct
 from pydantic import Field
 
-from rlkit.agents.common import action_distributions, exploration, normalization, off_policy, q_critics, validation
+from rlkit.agents.common import action_distributions, batches, exploration, off_policy, q_critics, validation
+from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import GaussianPolicyConfig, QCriticConfig
 from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, as_arrays
-from rlkit.agents.common.normalization import Normalizer, normalize_obs
-from rlkit.agents.common.off_policy import Batch, ReplayState, Schedules
+from rlkit.agents.common.normalization import normalize_obs
+from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, clip_norm, mean_gradient
-from rlkit.agents.common.q_critics import Static
+from rlkit.agents.common.q_critics import Static, Variables
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import Categorical, TanhNormal
 from rlkit.spaces import Box, Discrete, Space
@@ -61,21 +62,14 @@ class Hyper(ActorCriticHyper):
     ] = 0.7
 
 
-class State(struct.PyTreeNode):
-    """Everything that learning carries from update to update."""
-
-    hyper: Hyper
-    params: PyTree  # of the policy, the critics and log_temperature []
-    target_params: PyTree  # of the critics
-    opt_state: PyTree
-    normalizer: Normalizer
-    replay: ReplayState
+State = off_policy.State  # params: of the policy, the critics and log_temperature []; targets of the critics
 
 
 class Actor(NamedTuple):
     """Parameters and statistics for acting."""
 
     params: PyTree  # of the policy
+    stats: PyTree  # of the policy
     obs_stats: PyTree
     warming_up: Array  # [] bool, true while actions are drawn uniformly
 
@@ -85,21 +79,30 @@ class PolicyEstimate(NamedTuple):
 
     value: Array  # [...] E[min_k Q_k(o, a)]
     entropy: Array  # [...] nats
+    stats: PyTree  # of the policy
 
 
 def estimate(
-    static: Static, params: PyTree, critic_params: PyTree, obs_stats: PyTree, obs: PyTree, key: Key
+    static: Static,
+    policy: Variables,
+    critics: Variables,
+    obs_stats: PyTree,
+    obs: PyTree,
+    key: Key,
+    *,
+    train: bool = False,
+    noise: Key | None = None,
 ) -> PolicyEstimate:
-    """Value and entropy of the policy with `params` under the critics with `critic_params`."""
+    """Value and entropy of a policy under critics that do not train; `key` draws the action, `noise` that of layers."""
     networks = static.networks
-    dist = q_critics.distribution(networks, params, obs_stats, obs)
+    dist, stats = q_critics.distribution(networks, policy, obs_stats, obs, train=train, key=noise)
     if isinstance(dist, Categorical):
-        q = networks.critics.apply(critic_params, normalize_obs(networks.obs_space, obs_stats, obs)).min(0)
-        return PolicyEstimate(jnp.sum(dist.probs * q, axis=-1), dist.entropy())
+        q = networks.critics.apply(*critics, normalize_obs(networks.obs_space, obs_stats, obs))[0].min(0)
+        return PolicyEstimate(jnp.sum(dist.probs * q, axis=-1), dist.entropy(), stats)
     assert isinstance(dist, TanhNormal)
     raw = dist.sample_pre_tanh(key)
-    q = q_critics.q_values(networks, critic_params, obs_stats, obs, dist.squash(raw))
-    return PolicyEstimate(q.min(0), -dist.log_prob_pre_tanh(raw))
+    q = q_critics.q_values(networks, critics, obs_stats, obs, dist.squash(raw))[0]
+    return PolicyEstimate(q.min(0), -dist.log_prob_pre_tanh(raw), stats)
 
 
 def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
@@ -113,19 +116,25 @@ def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
     return jnp.where(jnp.isinf(hyper.target_entropy_total), target, hyper.target_entropy_total)
 
 
-def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple[Array, dict]]:
-    """The sum [] of the three losses, no two of which share a gradient, the priorities [B], and metrics."""
+def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
+    """The sum [] of the three losses, no two of which share a gradient; statistics, the priorities [B], and metrics."""
     hyper, obs_stats, stop = state.hyper, state.normalizer.obs, jax.lax.stop_gradient
     next_key, key = jax.random.split(key)
+    policy_noise, critic_noise = jax.random.split(jax.random.fold_in(key, 0))  # of the networks
+    policy, critics = ((params[name], state.stats[name]) for name in ("policy", "critics"))
     temperature = stop(jnp.exp(params["log_temperature"]))
 
-    after = estimate(static, stop(params["policy"]), state.target_params, obs_stats, batch.next_obs, next_key)
-    target = stop(off_policy.bootstrapped(batch, after.value + temperature * after.entropy))
+    target_critics = state.target_params, state.target_stats
+    after = estimate(static, stop(policy), target_critics, obs_stats, batch.next_obs, next_key)
+    target = stop(batches.bootstrapped(batch, after.value + temperature * after.entropy))
     action = q_critics.normalize_action(static.networks, batch.action)
-    td_error = q_critics.q_values(static.networks, params["critics"], obs_stats, batch.obs, action) - target[None]
+    q, critic_stats = q_critics.q_values(
+        static.networks, critics, obs_stats, batch.obs, action, train=True, key=critic_noise
+    )
+    td_error = q - target[None]
     critic_loss = jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2
 
-    now = estimate(static, params["policy"], stop(params["critics"]), obs_stats, batch.obs, key)
+    now = estimate(static, policy, stop(critics), obs_stats, batch.obs, key, train=True, noise=policy_noise)
     policy_loss = -jnp.mean(now.value + temperature * now.entropy)
 
     excess = stop(jnp.mean(now.entropy - target_entropy(static, hyper, batch.obs)))
@@ -138,15 +147,16 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
         "q": jnp.mean(now.value),
     }
     priority = stop(jnp.mean(jnp.abs(td_error), axis=0))
-    return critic_loss + policy_loss + temperature_loss, (priority, metrics)
+    stats = {"policy": now.stats, "critics": critic_stats}
+    return critic_loss + policy_loss + temperature_loss, (stats, priority, metrics)
 
 
 def gradient_step(
     static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
-    batch = off_policy.n_step_batch(sample, state.hyper.gamma)
-    gradient, (priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
+    batch = batches.n_step_batch(sample, state.hyper.gamma)
+    gradient, (stats, priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
     hyper, rates = state.hyper, schedules.group_rates
     gradient |= {
         "policy": clip_norm(gradient["policy"], hyper.actor_max_grad_norm),
@@ -156,31 +166,23 @@ def gradient_step(
     rate = {name: rates.get(f"{group}_learning_rate", schedules.learning_rate) for name, group in groups.items()}
     optimizer = Optimizer.of(static.config, hyper, rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
-    target_params = off_policy.target_update(
-        params["critics"], state.target_params, state.hyper.tau, when=schedules.update_target
-    )
-    state = state.replace(params=params, opt_state=opt_state, target_params=target_params)
+    state = off_policy.update_target(state, params["critics"], stats["critics"], when=schedules.update_target)
+    state = state.replace(params=params, stats=stats, opt_state=opt_state)
     return state, priority, metrics | {"grad_norm": grad_norm}
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
     hyper = as_arrays(hyper, static.config, num_envs)
-    params = q_critics.init(static.networks, key, example.obs) | {"log_temperature": jnp.log(hyper.temperature)}
-    return State(
-        hyper=hyper,
-        params=params,
-        target_params=jax.tree.map(jnp.array, params["critics"]),
-        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
-        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
-        replay=off_policy.init(static.buffer, example, num_envs),
-    )
+    params, stats = q_critics.init(static.networks, key, example.obs)
+    target, params = (params["critics"], stats["critics"]), params | {"log_temperature": jnp.log(hyper.temperature)}
+    return off_policy.init(static, hyper, example, num_envs, (params, stats), target)
 
 
 def actor(static: Static, state: State) -> Actor:
     """Parameters and statistics for acting."""
     warming_up = state.replay.num_steps < jnp.uint32(static.config.learning_starts)
-    return Actor(state.params["policy"], state.normalizer.obs, warming_up)
+    return Actor(state.params["policy"], state.stats["policy"], state.normalizer.obs, warming_up)
 
 
 def act(static: Static, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> tuple[PyTree, Array, tuple]:
@@ -192,10 +194,11 @@ def act(static: Static, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> 
     sample_key, uniform_key = jax.random.split(key)
     space = static.networks.action_space
     if static.config.gsde:
-        output = static.networks.policy.apply(actor.params, normalize_obs(static.obs_space, actor.obs_stats, obs))
+        obs = normalize_obs(static.obs_space, actor.obs_stats, obs)
+        output, _ = static.networks.policy.apply(*actor[:2], obs)
         raw, memory = exploration.gsde_step(output, memory, static.config.gsde_steps, sample_key)
     else:
-        dist = q_critics.distribution(static.networks, actor.params, actor.obs_stats, obs)
+        dist, _ = q_critics.distribution(static.networks, actor[:2], actor.obs_stats, obs)
         raw = action_distributions.sample(dist, sample_key)
     action = action_distributions.action(space, raw, squash=True)
     if isinstance(space, Box) and not static.config.gsde:
@@ -205,16 +208,12 @@ def act(static: Static, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> 
 
 def policy(static: Static, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> tuple[PyTree, Array, tuple]:
     """One step for one observation: the mode of the policy. The key is not used."""
-    dist = q_critics.distribution(static.networks, actor.params, actor.obs_stats, obs)
+    dist, _ = q_critics.distribution(static.networks, actor[:2], actor.obs_stats, obs)
     raw = action_distributions.mode(dist)
     return memory, action_distributions.action(static.networks.action_space, raw, squash=True), ()
 
 
-def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
-    """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
-    state = off_policy.store(static, state, rollout)
-    state, metrics = off_policy.learn(static, gradient_step, state, key, off_policy.num_steps(static, rollout))
-    return off_policy.update_statistics(static, state, rollout), metrics
+update = partial(off_policy.update, gradient_step)
 
 
 def supports(action_space: Space) -> bool:
@@ -222,12 +221,23 @@ def supports(action_space: Space) -> bool:
     return isinstance(action_space, Discrete) or q_critics.is_bounded_box(action_space)
 
 
-def make(config: Config, obs_space: Space, action_space: Space, *, axis_name: str | None = None) -> Agent:
+def make(
+    config: Config,
+    obs_space: Space,
+    action_space: Space,
+    networks: Mapping[str, Any] | None = None,
+    *,
+    axis_name: str | None = None,
+) -> Agent:
     """SAC for these spaces.
 
     Args:
       config: the static settings.
       obs_space, action_space: an environment's spaces.
+      networks: some of `policy` and `critics`, each in any form of `networks.as_network`; the others are those that
+        `config` describes. The policy maps observations to `(loc, log_std)`, both [..., D], or in a discrete space to
+        logits [..., A]. The critics map observations and actions [..., D] in [-1, 1] to [num_critics, ...], or in a
+        discrete space observations to [num_critics, ..., A].
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -239,22 +249,17 @@ def make(config: Config, obs_space: Space, action_space: Space, *, axis_name: st
         validation.check_box("gsde", action_space, bounded=True)
         validation.check_gsde(config)
     spread = "features" if config.gsde else "observation"
-    networks = q_critics.make(config, obs_space, action_space, spread=spread)
-    static = Static(config, networks, off_policy.buffer(config, axis_name), axis_name)
-    return Agent(
-        init=partial(init, static),
-        actor=partial(actor, static),
-        act=partial(act, static),
-        policy=partial(policy, static),
-        update=partial(update, static),
-        memory=exploration.gsde_start(config.hidden_sizes[-1], networks.size) if config.gsde else (),
-        check=partial(off_policy.check, config),
-        add=partial(off_policy.add, static),
-        learn=partial(off_policy.learn, static, gradient_step),
-        wait=partial(off_policy.wait, static),
+    built = q_critics.make(config, obs_space, action_space, networks, spread=spread)
+    static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
+    return off_policy.agent(
+        static,
+        init=init,
+        actor=actor,
+        act=act,
+        policy=policy,
+        gradient_step=gradient_step,
+        memory=exploration.gsde_start(config.hidden_sizes[-1], built.size) if config.gsde else (),
         uniform=action_space.sample if isinstance(action_space, Box) and not config.gsde else None,
-        static=static,
-        axis_name=axis_name,
     )
 
 

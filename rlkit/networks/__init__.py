@@ -2,7 +2,8 @@
 
 from rlkit.networks.actor_critic import ActorCritic
 from rlkit.networks.initializers import orthogonal
+from rlkit.networks.network import as_network
 from rlkit.networks.torsos import ACTIVATIONS, MLP, Conv
 from rlkit.types import Network
 
-__all__ = ["ACTIVATIONS", "MLP", "ActorCritic", "Conv", "Network", "orthogonal"]
+__all__ = ["ACTIVATIONS", "MLP", "ActorCritic", "Conv", "Network", "as_network", "orthogonal"]

@@ -1,6 +1,5 @@
 """The default networks of actor-critic agents: torsos, an optional recurrent core, a policy head and a value head."""
 
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -11,7 +10,7 @@ from rlkit.networks import encoder
 from rlkit.networks.cells import CELLS, GRU, LSTM
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoder import MakeEncoder
-from rlkit.networks.initializers import stacked_init
+from rlkit.networks.network import as_network
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
@@ -101,10 +100,7 @@ def actor_critic(*, obs_space: Space, **settings: Any) -> Network:
     """
     make_encoder, others = encoder.split_settings(obs_space, settings)
     module = ActorCritic(make_encoder, sum(settings["hidden_sizes"][-1:]), **others)
-    init = stacked_init(module)
     if module.recurrent == "none":
-        return Network(init, module.apply)
+        return as_network(module)
     start = CELLS[module.recurrent].start(module.memory_size)
-    memory = dict.fromkeys(module._names(), start)
-    encode, advance, decode = (partial(module.apply, method=name) for name in ("encode", "advance", "decode"))
-    return Network(init, module.apply, memory, (encode, advance, decode))
+    return as_network(module, memory=dict.fromkeys(module._names(), start))

@@ -10,7 +10,7 @@ import numpy as np
 from rlkit.networks import encoder
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoder import MakeEncoder
-from rlkit.networks.initializers import stacked_init
+from rlkit.networks.network import as_network
 from rlkit.spaces import Box, Space
 from rlkit.types import Array, Network, PyTree
 
@@ -91,18 +91,31 @@ class Critics(nn.Module):
         return jnp.stack(values)
 
 
+class StateValue(nn.Module):
+    """The value of an observation: [...]."""
+
+    make_encoder: MakeEncoder
+
+    @nn.compact
+    def __call__(self, obs: PyTree) -> Array:
+        return Dense(1, 1.0)(self.make_encoder()(obs))[..., 0]
+
+
 def policy_network(*, obs_space: Space, **settings: Any) -> Network:
     """Return a `PolicyNetwork` as a `Network`; `settings` are its fields and those of `Encoder`."""
     make_encoder, others = encoder.split_settings(obs_space, settings)
-    module = PolicyNetwork(make_encoder, **others)
-    return Network(stacked_init(module), module.apply)
+    return as_network(PolicyNetwork(make_encoder, **others))
 
 
 def critics(*, obs_space: Space, **settings: Any) -> Network:
     """Return `Critics` as a `Network`, whose functions take the action after the observation."""
     make_encoder, others = encoder.split_settings(obs_space, settings)
-    module = Critics(make_encoder, **others)
-    return Network(stacked_init(module), module.apply)
+    return as_network(Critics(make_encoder, **others))
+
+
+def state_value(*, obs_space: Space, **settings: Any) -> Network:
+    """Return a value of observations, [...], as a `Network`; `settings` are the fields of `Encoder`."""
+    return as_network(StateValue(encoder.split_settings(obs_space, settings)[0]))
 
 
 def unit_action(space: Box, action: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from rlkit.networks import encoder
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoder import MakeEncoder
-from rlkit.networks.initializers import stacked_init
+from rlkit.networks.network import as_network
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
@@ -58,5 +58,4 @@ def implicit_quantiles(*, obs_space: Space, **settings: Any) -> Network:
       settings: the fields of `Encoder`, and those of `ImplicitQuantiles` except the encoder.
     """
     make_encoder, others = encoder.split_settings(obs_space, settings)
-    module = ImplicitQuantiles(make_encoder, **others)
-    return Network(stacked_init(module), module.apply)
+    return as_network(ImplicitQuantiles(make_encoder, **others))

@@ -1,6 +1,5 @@
 """Networks of the values of all actions of a discrete space: plain or dueling, noisy, distributional, recurrent."""
 
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -10,10 +9,10 @@ from rlkit.networks import encoder
 from rlkit.networks.cells import CELLS
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoder import MakeEncoder
-from rlkit.networks.initializers import stacked_init
-from rlkit.networks.noisy import STREAM, NoisyDense
+from rlkit.networks.network import as_network
+from rlkit.networks.noisy import NoisyDense
 from rlkit.spaces import Space
-from rlkit.types import Array, Key, Network, PyTree
+from rlkit.types import Array, Network, PyTree
 
 SETTINGS = (*encoder.SETTINGS, "dueling", "noisy")  # fields of the same names in an agent's Config
 
@@ -68,7 +67,7 @@ class QNetwork(nn.Module):
 
 
 def q_network(*, obs_space: Space, **settings: Any) -> Network:
-    """Return a `QNetwork` as a `Network`; if it is noisy, `apply` takes a key last, or None for no noise.
+    """Return a `QNetwork` as a `Network`, whose noise, if it is noisy, is drawn from the key of `apply`.
 
     Args:
       obs_space: of the observations.
@@ -76,14 +75,6 @@ def q_network(*, obs_space: Space, **settings: Any) -> Network:
     """
     make_encoder, others = encoder.split_settings(obs_space, settings)
     module = QNetwork(make_encoder, **others)
-    init = stacked_init(module)
-    apply = partial(_noisy, module) if module.noisy else module.apply
     if module.recurrent == "none":
-        return Network(init, apply)
-    start = CELLS[module.recurrent].start(module.memory_size)
-    encode, advance, decode = (partial(module.apply, method=name) for name in ("encode", "advance", "decode"))
-    return Network(init, apply, start, (encode, advance, decode))
-
-
-def _noisy(module: QNetwork, params: PyTree, obs: PyTree, key: Key | None = None) -> Array:
-    return module.apply(params, obs, rngs=None if key is None else {STREAM: key})  # type: ignore[return-value]
+        return as_network(module)
+    return as_network(module, memory=CELLS[module.recurrent].start(module.memory_size))

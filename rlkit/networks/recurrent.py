@@ -1,13 +1,12 @@
 """Recurrent networks along time, their memory reset where an episode starts."""
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from rlkit._mesh import vary_like
-from rlkit.types import Array, Network, PyTree
+from rlkit.types import Array, Key, Network, PyTree
 
 
 def unroll(
@@ -40,29 +39,47 @@ def unroll(
     return jax.lax.scan(row, vary_like(memory, inputs, start), (inputs, start))[1]
 
 
-def along(network: Network, params: PyTree, obs: PyTree, start: Array, memory: PyTree) -> tuple[PyTree, PyTree]:
+def along(
+    network: Network,
+    params: PyTree,
+    stats: PyTree,
+    obs: PyTree,
+    start: Array,
+    memory: PyTree,
+    *,
+    train: bool = False,
+    key: Key | None = None,
+) -> tuple[PyTree, PyTree, PyTree]:
     """Apply a recurrent network along time; only the part that needs the memory runs step by step.
 
     Args:
-      network, params: a network with a memory, and its parameters.
+      network, params, stats: a network with a memory, its parameters and its statistics, which only one with `parts`
+        can have.
       obs: [T, B, ...].
       start: [T, B] bool, True where an episode starts at this row.
       memory: [B, ...] before the first row; see `unroll`.
+      train, key: as for `Network.apply`.
 
     Returns:
-      The results of `apply` except the memory, [T, B, ...] (a tuple if there are several), and the memory before each
-      row.
+      The results of `apply` except the memory, [T, B, ...] (a tuple if there are several), the memory before each row,
+      and the statistics.
     """
     if network.parts is None:
 
         def step(memory: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
-            *output, next_memory = network.apply(params, obs, memory)
+            *output, next_memory = network.apply(params, stats, obs, memory, train=train, key=key)[0]
             return next_memory, output[0] if len(output) == 1 else tuple(output)
 
-        return unroll(step, network.memory, memory, obs, start)
-    encode, advance, decode = (partial(part, params) for part in network.parts)
-    hidden, memories = unroll(advance, network.memory, memory, encode(obs), start)
-    return decode(hidden), memories
+        return *unroll(step, network.memory, memory, obs, start), stats
+    encode, advance, decode = network.parts
+    hidden, stats = encode(params, stats, obs, train=train, key=key)
+
+    def advance_one(memory: PyTree, x: PyTree) -> tuple[PyTree, PyTree]:
+        return advance(params, stats, memory, x)
+
+    hidden, memories = unroll(advance_one, network.memory, memory, hidden, start)
+    output, stats = decode(params, stats, hidden, train=train, key=key)
+    return output, memories, stats
 
 
 def where_rows(rows: Array, x: PyTree, y: PyTree) -> PyTree:

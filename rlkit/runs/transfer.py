@@ -16,7 +16,7 @@ from rlkit.types import ConfigError, PyTree
 class Learned(NamedTuple):
     """The parts of an agent's state that another run can start with."""
 
-    networks: dict[str, PyTree]  # the parameters, and those of the target networks where there are any
+    networks: dict[str, PyTree]  # parameters and statistics, and those of the target networks where there are any
     statistics: dict[str, PyTree]  # of observations and returns, without the unfinished returns
 
 
@@ -57,7 +57,7 @@ def into(agent_state: PyTree, learned: Learned) -> PyTree:
 
 def _learned(agent_state: PyTree) -> Learned:
     """The parts of an agent's state that can be transferred."""
-    names = ("params", "target_params")
+    names = ("params", "stats", "target_params", "target_stats")
     networks = {name: getattr(agent_state, name) for name in names if hasattr(agent_state, name)}
     normalizer = getattr(agent_state, "normalizer", None)
     statistics = {} if normalizer is None else {name: getattr(normalizer, name) for name in ("obs", "returns")}

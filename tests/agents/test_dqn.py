@@ -9,7 +9,7 @@ from q_agents import MASKED, OBS, SMALL, example, linear, start
 from rlkit import agents
 from rlkit.agents import c51, dqn
 from rlkit.agents.common import exploration, q_learning
-from rlkit.networks import q_network
+from rlkit.networks import encoder, q_network
 from rlkit.networks.noisy import STREAM, NoisyDense
 from rlkit.spaces import Box, Discrete, MultiDiscrete
 from rlkit.types import ConfigError
@@ -96,18 +96,19 @@ def test_noisy_agents_explore_by_noise_alone():
     actor = agent.actor(state)
     assert float(actor.epsilon) == 0
     static, obs = agent.static, jnp.ones(3)
-    outputs = jax.jit(jax.vmap(lambda key: q_learning.apply(static, actor.params, (), obs, key)))(KEYS[:50])
+    outputs = jax.jit(jax.vmap(lambda key: q_learning.apply(static, actor[:2], (), obs, key)[0]))(KEYS[:50])
     assert len(np.unique(outputs[:, 0])) == 50
     act, policy = (jax.jit(jax.vmap(f, (None, None, None, 0))) for f in (agent.act, agent.policy))
     assert len(set(np.asarray(act(actor, (), obs, KEYS[:50])[1]))) > 1
-    greedy = np.argmax(q_learning.apply(static, actor.params, (), obs, None))
+    greedy = np.argmax(q_learning.apply(static, actor[:2], (), obs)[0])
     assert (policy(actor, (), obs, KEYS[:50])[1] == greedy).all()
 
 
 @pytest.mark.parametrize("outputs", [None, 3])
 def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
     described = dqn.Config(**SMALL, dueling=True).model_dump(include=set(q_network.SETTINGS))
-    module = q_network.q_network(obs_space=OBS, num_actions=4, outputs=outputs, **described).apply.__self__
+    make_encoder, heads = encoder.split_settings(OBS, described)
+    module = q_network.QNetwork(make_encoder, 4, outputs, **heads)
     params = module.init(jax.random.key(0), jnp.zeros(3))
     obs = jax.random.normal(jax.random.key(1), (5, 3))
     both = jax.jit(lambda p: (module.apply(p, obs), module.apply(p, obs, method="encode"), p["params"]))(params)

@@ -76,7 +76,7 @@ def test_the_values_of_a_decision_process_are_found_from_sequences():
     settings = {"capacity": 2048, "learning_starts": 256, "replay_ratio": 0.25, "batch_size": 16}
     settings |= {"n_step": 1, "burn_in": 2, "unroll_len": 8, "rescale": False, "target_every": 64}
     config = r2d2.Config(**settings, learning_rate_schedule="linear")
-    agent = r2d2.make(config, env.observation_space(), env.action_space(), network=table(*env.shape))
+    agent = r2d2.make(config, env.observation_space(), env.action_space(), networks=table(*env.shape))
     pair = training.make(agent, env, (), num_envs=8, num_steps=8)
     hyper = r2d2.Hyper(
         gamma=0.8, learning_rate=0.1, tau=1.0, epsilon_end=1.0, epsilon_ladder=0.0, schedule_steps=updates * 64.0

@@ -9,7 +9,7 @@ from q_agents import MASKED, SMALL, linear, start
 from scipy.special import xlogy
 
 from rlkit.agents import c51, dqn, pqn, qrdqn
-from rlkit.agents.common.off_policy import Batch
+from rlkit.agents.common.batches import Batch
 from rlkit.spaces import Discrete
 from rlkit.types import Transition
 
@@ -46,7 +46,7 @@ def numbers(module, agent, batch, outputs=()):
     target = jax.random.normal(jax.random.key(9), (3, 4, *outputs))
     state = state.replace(target_params=target)
     grad = jax.jit(jax.value_and_grad(partial(module.loss, static), has_aux=True))
-    (loss, (priority, _)), gradient = grad(state.params, state, batch, jax.random.key(1))
+    (loss, (_, priority, _)), gradient = grad(state.params, state, batch, jax.random.key(1))
 
     def outputs_of(params, obs):
         return (obs["obs"].astype(float) @ np.asarray(params, float).reshape(3, -1)).reshape(B, 4, *outputs)
@@ -139,7 +139,7 @@ def test_the_targets_of_pqn_by_hand():
         later = expected[t] = obs[t, :, 0] + 0.9 * np.where(done[0, t], 0.0, mixed)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), pqn.Batch(before, rollout.action, found))
-    loss, _ = pqn.loss(static, state.params, state, batch)
+    loss, _ = pqn.loss(static, state.params, (), state, batch, jax.random.key(0))
     values = (obs[:5].reshape(-1, 3) @ np.asarray(state.params))[:, 0]
     np.testing.assert_allclose(loss, np.mean((values - expected.reshape(-1)) ** 2) / 2, rtol=1e-5)
 

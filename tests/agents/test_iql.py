@@ -9,7 +9,7 @@ import pytest
 
 from rlkit import agents, envs, training
 from rlkit.agents import iql
-from rlkit.agents.common.off_policy import Batch
+from rlkit.agents.common.batches import Batch
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
 from rlkit.types import ConfigError, Transition
 
@@ -53,7 +53,7 @@ def hand_made(box):
 
 
 def losses(static, params, state, batch):
-    total, (priority, metrics) = iql.loss(static, params, state, batch, jax.random.key(0))
+    total, (_, priority, metrics) = iql.loss(static, params, state, batch, jax.random.key(0))
     return {name: metrics[name + "_loss"] for name in ("value", "critic", "policy")} | {"total": total}, priority
 
 
@@ -65,11 +65,11 @@ def test_the_losses_by_hand(box):
 
     def rated(params):
         if box:
-            return np.asarray(networks.critics.apply(params, batch.obs, unit), float)
-        return np.asarray(networks.critics.apply(params, batch.obs), float)[:, rows, batch.action]
+            return np.asarray(networks.critics.apply(params, (), batch.obs, unit)[0], float)
+        return np.asarray(networks.critics.apply(params, (), batch.obs)[0], float)[:, rows, batch.action]
 
     def rate_obs(state, obs):
-        return np.asarray(networks.value.apply(state.params["value"], obs))[0]
+        return np.asarray(networks.value.apply(state.params["value"], (), obs)[0])
 
     advantage = rated(state.target_params).min(0) - rate_obs(state, batch.obs)
     middle = np.float32(np.median(advantage))  # moved there, values are too high for some
@@ -82,7 +82,7 @@ def test_the_losses_by_hand(box):
     target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * rate_obs(state, batch.next_obs))
     error = rated(state.params["critics"]) - target
     critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
-    output = networks.policy.apply(state.params["policy"], batch.obs)
+    output = networks.policy.apply(state.params["policy"], (), batch.obs)[0]
     if box:
         loc, log_std = (np.asarray(x, float) for x in output)
         assert np.ptp(log_std, axis=0).max() == 0  # the same for all observations
@@ -168,7 +168,7 @@ def test_the_deviation_is_bounded_and_comes_back(log_std):
         state.params["policy"],
     )
     params = state.params | {"policy": policy}
-    dist = iql.distribution(static, policy, (), batch.obs)
+    dist, _ = iql.distribution(static, (policy, ()), (), batch.obs)
     np.testing.assert_allclose(dist.scale, np.exp(np.clip(log_std, -5.0, 2.0)), rtol=1e-5)
     gradient = jax.jit(jax.grad(lambda params: losses(static, params, state, batch)[0]["policy"]))(params)
     (moved,) = [

@@ -9,10 +9,10 @@ import pytest
 
 from rlkit import envs, training
 from rlkit.agents import iqn
-from rlkit.agents.common.off_policy import Batch
+from rlkit.agents.common.batches import Batch
 from rlkit.networks.implicit_quantiles import SETTINGS, implicit_quantiles
 from rlkit.spaces import Box, Dict, Discrete
-from rlkit.types import ConfigError, Network, Transition
+from rlkit.types import ConfigError, Transition
 
 OBS = Box(-10, 10, (3,))
 MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
@@ -44,7 +44,7 @@ def by_fraction(drawn):
         fractions = jnp.broadcast_to(fractions, (*obs.shape[:-1], *np.shape(fractions)[-1:]))
         return (obs @ params[0])[..., None, :] + fractions[..., None] * (obs @ params[1])[..., None, :]
 
-    return Network(lambda key, obs, fractions: jax.random.normal(key, (2, 3, A)), apply)
+    return (lambda key, obs, fractions: jax.random.normal(key, (2, 3, A))), apply
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_the_loss_by_a_slow_loop(hand_made, double, munchausen):
     state = state.replace(target_params=jax.random.normal(jax.random.key(9), (2, 3, A)))
     drawn.clear()
     gradients = jax.value_and_grad(partial(iqn.loss, agent.static), argnums=(0, 1), has_aux=True, allow_int=True)
-    (loss, (priority, metrics)), (gradient, of_state) = gradients(state.params, state, hand_made, jax.random.key(1))
+    (loss, (_, priority, metrics)), (gradient, of_state) = gradients(state.params, state, hand_made, jax.random.key(1))
     (fractions,) = (np.asarray(x) for x in drawn if x.shape == (B, N))
     (next_fractions,) = (np.asarray(x) for x in drawn if x.shape == (B, TARGETS))
     assert len(np.unique(np.concatenate([fractions, next_fractions], axis=1))) == B * (N + TARGETS)
@@ -209,7 +209,7 @@ def test_the_network_is_that_of_the_paper(dueling):
     described = config.model_dump(include=set(SETTINGS))
     network = implicit_quantiles(obs_space=OBS, num_actions=A, **described)
     obs, tau = jax.random.normal(jax.random.key(1), (7, 3)), jax.random.uniform(jax.random.key(2), (7, N))
-    params = network.init(jax.random.key(0), obs[0], tau[0])
+    params, _ = network.init(jax.random.key(0), obs[0], tau[0])
     weights = jax.tree.map(lambda x: np.asarray(x, float), params["params"])
     dense = weights["Encoder_0"]["MLP_0"]["Dense_0"]
     features = np.maximum(np.asarray(obs, float) @ dense["kernel"] + dense["bias"], 0)
@@ -224,9 +224,9 @@ def test_the_network_is_that_of_the_paper(dueling):
                 value = product @ weights["value"]["kernel"] + weights["value"]["bias"]
                 out = out - out.mean() + value
             expected[b, k] = out
-    np.testing.assert_allclose(network.apply(params, obs, tau), expected, atol=1e-5)
-    shared = network.apply(params, obs.reshape(7, 1, 3), tau[0])
-    each = network.apply(params, obs, jnp.broadcast_to(tau[0], (7, N)))
+    np.testing.assert_allclose(network.apply(params, (), obs, tau)[0], expected, atol=1e-5)
+    shared = network.apply(params, (), obs.reshape(7, 1, 3), tau[0])[0]
+    each = network.apply(params, (), obs, jnp.broadcast_to(tau[0], (7, N)))[0]
     np.testing.assert_allclose(shared[:, 0], each, atol=1e-6)
 
 

@@ -38,7 +38,7 @@ def computed(monkeypatch):
 @pytest.mark.parametrize("env", ["Probe-ActionReward", "host_envs:Target"])
 def test_no_gradient_step_is_computed_before_learning_starts(env, computed):
     """In a run whose environment is in JAX, and in one whose environment is outside of it."""
-    losses = computed(dqn, "loss")
+    losses = computed(dqn, "mean_gradient")
     program = make_program(runs.parse(RUN | {"env": env}))
     program.compile()
     counts, state = [], program.start()

@@ -18,7 +18,7 @@ def test_every_epoch_takes_each_row_once_in_an_order_of_its_own():
 
 def squares(params, batch):
     error = jnp.tanh(batch["x"] @ params) - batch["y"]
-    return jnp.mean(error**2), {"loss": jnp.mean(error**2), "bias": jnp.mean(error)}
+    return jnp.mean(error**2), ((), {"loss": jnp.mean(error**2), "bias": jnp.mean(error)})
 
 
 def batch_of(rows, width=4):
@@ -44,7 +44,7 @@ def test_the_memory_of_a_gradient_is_that_of_a_chunk():
 
     def wide(params, batch):
         hidden = jnp.tanh(jnp.tanh(jnp.tanh(batch["x"] @ params) @ params) @ params)
-        return jnp.mean(hidden), {"loss": jnp.mean(hidden)}
+        return jnp.mean(hidden), ((), {"loss": jnp.mean(hidden)})
 
     assert temporary(2**16, 2**10) < 1.5 * temporary(2**12, 2**10)
     assert temporary(2**16, None) > 8 * temporary(2**16, 2**10)
@@ -53,12 +53,12 @@ def test_the_memory_of_a_gradient_is_that_of_a_chunk():
 def test_steps_that_do_not_count_are_left_out_of_the_means():
     """Three steps of four count; the learner sees every row of every order."""
 
-    def step(learner, rows):
+    def step(learner, rows, key):
         learner = learner + rows.sum()
         return learner, ({"a": learner, "b": -learner}, learner < 20)
 
     orders = jnp.arange(8.0).reshape(4, 2)  # running sums 1, 6, 15, 28
-    learner, metrics = minibatches.descend(step, jnp.zeros(()), orders)
+    learner, metrics = minibatches.descend(step, jnp.zeros(()), orders, jax.random.key(0))
     assert float(learner) == 28.0
     means = metrics.means()
     assert {name: float(mean) for name, mean in means.items()} == pytest.approx({"a": 22 / 3, "b": -22 / 3})

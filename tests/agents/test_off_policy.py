@@ -206,5 +206,7 @@ def test_the_count_of_steps_stays_at_its_end():
 
 @pytest.mark.parametrize(("is_due", "expected"), [(True, 0.25 * 4 + 0.75 * 8), (False, 8.0)])
 def test_target_update_by_hand(is_due, expected):
-    moved = off_policy.target_update({"w": jnp.array([4.0])}, {"w": jnp.array([8.0])}, 0.25, when=jnp.array(is_due))
-    np.testing.assert_allclose(moved["w"], [expected])
+    """Parameters follow by a share; statistics are copied."""
+    state = real(hyper={"tau": 0.25})[1].replace(target_params=jnp.float32(8.0), target_stats=jnp.float32(5.0))
+    moved = off_policy.update_target(state, jnp.float32(4.0), jnp.float32(3.0), when=jnp.array(is_due))
+    np.testing.assert_allclose([moved.target_params, moved.target_stats], [expected, 3.0 if is_due else 5.0])

@@ -7,7 +7,7 @@ import pytest
 from off_policy_stand_ins import EXAMPLE, due, masses, real, repeated, rollout, stand_in
 
 from rlkit.agents import dqn
-from rlkit.agents.common import off_policy
+from rlkit.agents.common import batches, off_policy
 from rlkit.types import Sample, Transition
 
 
@@ -32,7 +32,7 @@ def test_dqn_writes_the_sizes_of_its_td_errors():
     def drawn(state):
         sample_key, _ = jax.random.split(jax.random.split(key, 1)[0])
         sample = static.buffer.sample(off_policy.store(static, state, rollout()).replay.buffer, sample_key)
-        return sample, [static.network.apply(state.params, x) for x in (sample.item.obs, sample.item.next_obs)]
+        return sample, [static.network.apply(state.params, (), x)[0] for x in (sample.item.obs, sample.item.next_obs)]
 
     sample, (q, next_q) = jax.tree.map(np.asarray, drawn(state))
     errors = np.abs(sample.item.reward + 0.9 * next_q.max(-1) - q[:, 0])
@@ -93,7 +93,7 @@ def test_batches_by_hand(replay, n_step):
     @jax.jit
     def draw(key):
         state = buffer.add(buffer.init(EXAMPLE, 1), mid_rollout())
-        return off_policy.n_step_batch(buffer.sample(state, key), 0.5)
+        return batches.n_step_batch(buffer.sample(state, key), 0.5)
 
     batch = draw(jax.random.key(0))
     assert batch.obs.shape == (64, 1)
@@ -115,5 +115,5 @@ def test_what_was_not_drawn_weighs_nothing(windows):
     if windows:
         item = jax.tree.map(lambda x: jnp.stack([x, x], axis=1), item)
         mask = np.stack([mask, mask & [True, False, False]], axis=1)
-    batch = off_policy.n_step_batch(Sample(item, (), jnp.full(3, 0.5), jnp.asarray(mask)), 0.9)
+    batch = batches.n_step_batch(Sample(item, (), jnp.full(3, 0.5), jnp.asarray(mask)), 0.9)
     np.testing.assert_array_equal(batch.weight, [0.5, 0.0, 0.5])

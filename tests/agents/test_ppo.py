@@ -96,8 +96,8 @@ def test_one_update_against_optax_by_hand():
     state = start(agent, hyper)
     rollout = rollout_of(agent, state, 5, 4)
     apply = jax.jit(agent.static.policy.network.apply)
-    logits, value = apply(state.params, rollout.obs)
-    next_value = np.asarray(apply(state.params, rollout.next_obs)[1])
+    logits, value = apply(state.params, (), rollout.obs)[0]
+    next_value = np.asarray(apply(state.params, (), rollout.next_obs)[0][1])
     value, reward = np.asarray(value), np.asarray(rollout.reward)
     advantage, later = np.zeros((5, 4)), np.zeros(4)
     for t in reversed(range(5)):
@@ -110,7 +110,7 @@ def test_one_update_against_optax_by_hand():
     old_log_prob = (jax.nn.log_softmax(logits) * taken).sum(-1)
 
     def loss(params):
-        logits, value = apply(params, rollout.obs)
+        logits, value = apply(params, (), rollout.obs)[0]
         log_probs = jax.nn.log_softmax(logits)
         ratio = jnp.exp((log_probs * taken).sum(-1) - old_log_prob)
         entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()

@@ -95,7 +95,7 @@ def linear_policy():
 
 
 def test_the_kl_coefficient_adapts_to_what_the_whole_update_moved():
-    agent = ppo.make(ppo.Config(kl_penalty=True, num_minibatches=1), OBS, Discrete(3), network=linear_policy())
+    agent = ppo.make(ppo.Config(kl_penalty=True, num_minibatches=1), OBS, Discrete(3), networks=linear_policy())
 
     def run(target):
         state = start(agent, ppo.Hyper(kl_coef=0.3, kl_target=target, learning_rate=0.03))
@@ -127,7 +127,7 @@ def test_the_kl_of_a_recurrent_update_is_along_the_memories_of_after_it():
         for t in range(8):
             if t:
                 core = where_rows(done[t - 1], policy.network.memory, core)
-            logits, _, core = policy.network.apply(state.params, rollout.obs[t], core)
+            logits, _, core = policy.network.apply(state.params, (), rollout.obs[t], core)[0]
             rows.append(log_softmax(np.asarray(logits, float), axis=-1))
         return np.stack(rows)
 

@@ -11,7 +11,7 @@ from ppo_rollouts import OBS, SMALL, SPACES, all_finite, rollout_of, start, upda
 
 from rlkit.agents import ppo
 from rlkit.spaces import Box, Dict, Discrete
-from rlkit.types import ConfigError, Network
+from rlkit.types import ConfigError
 
 MASKED = Dict({"action_mask": Box(0, 1, (3,), np.int8), "x": OBS})
 
@@ -79,14 +79,14 @@ def test_settings_that_do_not_fit_the_action_space_are_named():
         with pytest.raises(ConfigError, match=words):
             ppo.make(ppo.Config(**settings), space, SPACES["box"])
     with pytest.raises(ConfigError, match="gsde=True"):
-        ppo.make(ppo.Config(gsde=True), OBS, SPACES["box"], network=(lambda k, o: 0, lambda p, o: 0))
+        ppo.make(ppo.Config(gsde=True), OBS, SPACES["box"], networks=(lambda k, o: 0, lambda p, o: 0))
 
 
 def test_a_value_with_a_last_axis_of_one_is_refused():
     """(B, 1) against (B,) would broadcast to (B, B), and train all the same, only worse."""
-    network = Network(lambda key, obs: {"w": jnp.ones(3)}, lambda p, obs: (obs * p["w"], (obs * p["w"])[..., :1]))
+    network = (lambda key, obs: {"w": jnp.ones(3)}, lambda p, obs: (obs * p["w"], (obs * p["w"])[..., :1]))
     with pytest.raises(ConfigError, match=re.escape("returned ([3], [1])")):
-        ppo.make(ppo.Config(num_minibatches=1), OBS, Discrete(3), network=network)
+        ppo.make(ppo.Config(num_minibatches=1), OBS, Discrete(3), networks=network)
 
 
 @pytest.mark.thorough
@@ -117,22 +117,9 @@ def test_networks_of_other_libraries_plug_in():
             x = jnp.concatenate([obs["a"], obs["b"]], axis=-1)
             return self.policy(x), self.value(x)[..., 0]
 
-    def eqx_apply(params, obs):
-        batch = obs["a"].shape[:-1]
-        flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), obs)
-        return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), jax.vmap(params)(flat))
-
-    graph = nnx.split(nnx.eval_shape(lambda: NNX(nnx.Rngs(0))))[0]
-    networks = {
-        "equinox": (lambda key, obs: Equinox(key), eqx_apply),
-        "nnx": (
-            lambda key, obs: nnx.to_pure_dict(nnx.state(NNX(nnx.Rngs(params=key)))),
-            lambda params, obs: nnx.merge(graph, params)(obs),
-        ),
-    }
-    for name, network in networks.items():
+    for name, network in {"equinox": Equinox, "nnx": NNX}.items():
         with jax.numpy_rank_promotion("allow"):
-            agent = ppo.make(ppo.Config(num_minibatches=2), space, Discrete(2), network=network)
+            agent = ppo.make(ppo.Config(num_minibatches=2), space, Discrete(2), networks=network)
             state = start(agent, obs_space=space)
             rollout = rollout_of(agent, state, 4, 4, obs_space=space)
             after, _ = update(agent, state, rollout, 0)

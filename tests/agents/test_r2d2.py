@@ -13,7 +13,7 @@ from rlkit.agents.common import exploration, off_policy
 from rlkit.agents.common.hyper import as_arrays
 from rlkit.networks.recurrent import where_rows
 from rlkit.spaces import Box
-from rlkit.types import ConfigError, Network, Transition
+from rlkit.types import ConfigError, Transition
 
 SMALL = {
     "hidden_sizes": (4,),
@@ -82,7 +82,7 @@ def acted(agent, params, rollout):
     values, memories = [], []
     for t in range(STEPS):
         memories.append(memory)
-        q, memory = apply(params, rollout.obs[t], memory)
+        q, memory = apply(params, (), rollout.obs[t], memory)[0]
         memory = where_rows(rollout.terminated[t] | rollout.truncated[t], start, memory)
         values.append(q)
     return np.stack(values), jax.tree.map(lambda *x: np.stack(x), *memories)
@@ -105,7 +105,7 @@ def test_replaying_gives_the_values_of_acting(setup):
     @jax.vmap  # a batch of one sequence at a time, whose mean q of what was done the metrics show
     def means(sample):
         one = jax.tree.map(lambda x: x[None], sample)
-        return r2d2.loss(static, state.params, state, one, jax.random.key(0))[1][1]["q"]
+        return r2d2.loss(static, state.params, state, one, jax.random.key(0))[1][2]["q"]
 
     rows, env = np.asarray(sample.index.row), np.asarray(sample.index.env)
     learned = [slice(r + config.burn_in, r + config.item_length) for r in rows]
@@ -131,9 +131,9 @@ def written_out(agent, params, state, sample):
                 memory = where_rows(done[t - 1], start, memory)
             if t == config.burn_in:
                 memory = jax.lax.stop_gradient(memory)
-            q, memory = apply(params, item.obs[t], memory)
+            q, memory = apply(params, (), item.obs[t], memory)[0]
             values.append(q)
-            later.append(apply(params, item.next_obs[t], memory)[0])  # after the step, before any reset
+            later.append(apply(params, (), item.next_obs[t], memory)[0][0])  # after the step, before any reset
         return values[config.burn_in :], jax.lax.stop_gradient(later[config.burn_in :])
 
     def h(x):
@@ -171,7 +171,7 @@ def test_loss_gradient_and_priorities(setup):
     static = agent.static
 
     def loss(params):
-        total, (priority, _) = r2d2.loss(static, params, state, sample, jax.random.key(0))
+        total, (_, priority, _) = r2d2.loss(static, params, state, sample, jax.random.key(0))
         return total, priority
 
     found = jax.jit(jax.value_and_grad(loss, has_aux=True))(state.params)
@@ -185,7 +185,7 @@ def test_rows_that_were_not_drawn_weigh_nothing(setup):
     agent, state, _, sample = setup
     static = agent.static
     loss = jax.jit(lambda sample: r2d2.loss(static, state.params, state, sample, jax.random.key(0))[:2])
-    total, (priority, _) = loss(sample._replace(mask=sample.mask.at[0].set(False)))
+    total, (_, priority, _) = loss(sample._replace(mask=sample.mask.at[0].set(False)))
     assert float(priority[0]) == 0.0
     without = loss(sample._replace(weight=sample.weight.at[0].set(0.0)))[0]
     np.testing.assert_allclose(total, without, rtol=1e-6)
@@ -193,10 +193,10 @@ def test_rows_that_were_not_drawn_weigh_nothing(setup):
 
 def constant():
     """A recurrent network that always prefers action 1, and counts."""
-    return Network(
-        init=lambda key, obs, memory: jnp.zeros(2),
-        apply=lambda params, obs, memory: (jnp.zeros((*obs.shape[:-1], 2)) + jnp.array([[0.0, 1.0]])[0], memory + 1.0),
-        memory=np.zeros((), np.float32),
+    return (
+        lambda key, obs, memory: jnp.zeros(2),
+        lambda params, obs, memory: (jnp.zeros((*obs.shape[:-1], 2)) + jnp.array([[0.0, 1.0]])[0], memory + 1.0),
+        np.zeros((), np.float32),
     )
 
 

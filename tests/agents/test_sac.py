@@ -109,7 +109,7 @@ def test_actions_of_unequal_bounds():
     assert (actions >= BOX.low.reshape(1, 2)).all()
     assert (actions <= BOX.high.reshape(1, 2)).all()
     assert (np.ptp(actions, axis=0) > 0.9 * (BOX.high - BOX.low)).all()
-    loc = static.networks.policy.apply(state.params["policy"], obs)[0]
+    loc = static.networks.policy.apply(state.params["policy"], (), obs)[0][0]
     np.testing.assert_allclose(
         mode(agent.actor(state), (), obs, keys[:1])[1][0],
         q_critics.denormalize_action(static.networks, jnp.tanh(loc)),

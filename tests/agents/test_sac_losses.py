@@ -16,20 +16,20 @@ def test_the_losses_of_a_box_by_hand():
     rate = jax.jit(critics.apply)
 
     def sampled(obs, key):
-        loc, log_std = (np.asarray(x, float) for x in policy.apply(state.params["policy"], obs))
+        loc, log_std = (np.asarray(x, float) for x in policy.apply(state.params["policy"], (), obs)[0])
         noise = np.asarray(jax.random.normal(key, (B, 2)), float)
         raw = loc + np.exp(log_std) * noise
         log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
         return np.tanh(raw).astype(np.float32), log_prob.sum(-1)
 
     ahead, log_prob = sampled(batch.next_obs, keys[0])
-    bootstrap = np.asarray(rate(state.target_params, batch.next_obs, ahead)).min(0) - 0.3 * log_prob
+    bootstrap = np.asarray(rate(state.target_params, (), batch.next_obs, ahead)[0]).min(0) - 0.3 * log_prob
     target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * bootstrap)
     unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], axis=-1)
-    error = np.asarray(rate(state.params["critics"], batch.obs, unit)) - target
+    error = np.asarray(rate(state.params["critics"], (), batch.obs, unit)[0]) - target
     critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
     now, log_prob = sampled(batch.obs, keys[1])
-    policy_loss = np.mean(0.3 * log_prob - np.asarray(rate(state.params["critics"], batch.obs, now)).min(0))
+    policy_loss = np.mean(0.3 * log_prob - np.asarray(rate(state.params["critics"], (), batch.obs, now)[0]).min(0))
     temperature_loss = np.log(0.3) * (np.mean(-log_prob) + 3.0)
 
     total, priority, metrics = losses(static, state, batch, key)
@@ -46,16 +46,16 @@ def test_the_losses_of_a_discrete_space_by_hand(masked):
     batch, policy, critics = hand_made(masked, box=False), static.networks.policy, static.networks.critics
 
     def expectation(critic_params, obs):
-        logits = np.asarray(policy.apply(state.params["policy"], obs), float)
+        logits = np.asarray(policy.apply(state.params["policy"], (), obs)[0], float)
         legal = obs["action_mask"] if masked else np.ones((B, 4), bool)
         e = np.where(legal, np.exp(logits), 0.0)
         p = e / e.sum(-1, keepdims=True)
         entropy = -np.sum(p * np.log(np.where(p > 0, p, 1.0)), axis=-1)
-        return (p * np.asarray(critics.apply(critic_params, obs)).min(0)).sum(-1), entropy, legal.sum(-1)
+        return (p * np.asarray(critics.apply(critic_params, (), obs)[0]).min(0)).sum(-1), entropy, legal.sum(-1)
 
     value, entropy, _ = expectation(state.target_params, batch.next_obs)
     target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * (value + 0.3 * entropy))
-    error = np.asarray(critics.apply(state.params["critics"], batch.obs))[:, :, 1] - target
+    error = np.asarray(critics.apply(state.params["critics"], (), batch.obs)[0])[:, :, 1] - target
     critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
     value, entropy, legal = expectation(state.params["critics"], batch.obs)
     policy_loss = -np.mean(value + 0.3 * entropy)
@@ -75,7 +75,7 @@ def test_the_gradients_of_the_three_losses_do_not_meet(box):
     batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
 
     def three(params):
-        total, (_, metrics) = sac.loss(static, params, state, batch, jax.random.key(0))
+        total, (*_, metrics) = sac.loss(static, params, state, batch, jax.random.key(0))
         critic, policy = metrics["critic_loss"], metrics["policy_loss"]
         return {"critics": critic, "policy": policy, "log_temperature": total - critic - policy}
 

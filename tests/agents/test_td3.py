@@ -11,7 +11,8 @@ import pytest
 from rlkit import agents, envs, training
 from rlkit.agents import ddpg, td3, td3_bc
 from rlkit.agents.common import q_critics
-from rlkit.agents.common.off_policy import Batch, Schedules
+from rlkit.agents.common.batches import Batch
+from rlkit.agents.common.off_policy import Schedules
 from rlkit.spaces import Box, Discrete
 from rlkit.types import ConfigError, Sample, Transition
 
@@ -65,15 +66,15 @@ def unit(action):
 def test_the_loss_of_the_critics_by_hand(hand_made, settings, hyper):
     _, static, state = make(hyper, **settings)
     key, batch, networks = jax.random.key(4), hand_made, static.networks
-    loss, (priority, _) = jax.jit(partial(td3.critic_loss, static))(state.params["critics"], state, batch, key)
+    loss, (_, priority, _) = jax.jit(partial(td3.critic_loss, static))(state.params["critics"], state, batch, key)
     noise = np.asarray(hyper["target_noise"] * jax.random.normal(key, (B, 2)))
     clip = hyper.get("target_noise_clip", 0.5)
     assert not noise.any() or np.abs(noise).max() > clip  # otherwise nothing is clipped
-    action = np.tanh(networks.policy.apply(state.target_params["policy"], batch.next_obs))
+    action = np.tanh(networks.policy.apply(state.target_params["policy"], (), batch.next_obs)[0])
     action = np.clip(action + np.clip(noise, -clip, clip), -1, 1)
-    later = np.asarray(networks.critics.apply(state.target_params["critics"], batch.next_obs, action)).min(0)
+    later = np.asarray(networks.critics.apply(state.target_params["critics"], (), batch.next_obs, action)[0]).min(0)
     target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * later)
-    error = np.asarray(networks.critics.apply(state.params["critics"], batch.obs, unit(batch.action))) - target
+    error = np.asarray(networks.critics.apply(state.params["critics"], (), batch.obs, unit(batch.action))[0]) - target
     np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
     np.testing.assert_allclose(loss, np.mean(batch.weight * (error**2).sum(0)) / 2, rtol=1e-4)
 
@@ -81,13 +82,13 @@ def test_the_loss_of_the_critics_by_hand(hand_made, settings, hyper):
 @pytest.mark.parametrize("cloning", [False, True])
 def test_the_loss_of_the_policy_by_hand(hand_made, cloning):
     _, static, state = make({"bc_alpha": 2.0}, behavior_cloning=cloning)
-    batch, networks = hand_made, static.networks
-    loss = jax.jit(jax.value_and_grad(lambda p, c: td3.policy_loss(static, p, c, state, batch)[0], (0, 1)))
+    batch, networks, key = hand_made, static.networks, jax.random.key(2)
+    loss = jax.jit(jax.value_and_grad(lambda p, c: td3.policy_loss(static, p, (c, ()), state, batch, key)[0], (0, 1)))
     found, (to_policy, _) = loss(state.params["policy"], state.params["critics"])
 
     def expected(params, size=None):
-        action = jnp.tanh(networks.policy.apply(params, batch.obs))
-        q = networks.critics.apply(state.params["critics"], batch.obs, action)[0]
+        action = jnp.tanh(networks.policy.apply(params, (), batch.obs)[0])
+        q = networks.critics.apply(state.params["critics"], (), batch.obs, action)[0][0]
         if not cloning:
             return -q.mean()
         scale = 2.0 / (jnp.abs(q).mean() if size is None else size)

@@ -20,7 +20,7 @@ def make(name, network, action_space=None):
     """An agent for two actions; the message of its ConfigError, which is one line, or None."""
     module = agents.get(name)
     try:
-        module.make(module.Config(), OBS, action_space or Discrete(2), network=network)
+        module.make(module.Config(), OBS, action_space or Discrete(2), networks=network)
     except ConfigError as error:
         message = str(error)
     else:
@@ -30,14 +30,14 @@ def make(name, network, action_space=None):
 
 
 def returning(*shapes, memory=()):
-    """A network whose outputs have these shapes for one observation, whatever its inputs."""
+    """Functions of a network whose outputs have these shapes for one observation, whatever its inputs."""
 
     def apply(params, obs, *inputs):
         outputs = tuple(jnp.zeros((*obs.shape[:-1], *shape)) for shape in shapes)
         outputs = (*outputs, inputs[0]) if len(memory) else outputs
         return outputs if len(outputs) > 1 else outputs[0]
 
-    return Network(lambda key, obs, *inputs: {}, apply, memory)
+    return (lambda key, obs, *inputs: {}), apply, memory
 
 
 class Module(nn.Module):
@@ -63,12 +63,12 @@ class Module(nn.Module):
 ])  # fmt: skip
 def test_outputs_of_another_width_are_refused(name, right, wrong):
     assert make(name, right) is None
-    assert re.match(r"network must return .* of shapes .*\[.* for one observation, and it returned", make(name, wrong))
+    assert re.match(r"networks must return .* of shapes .*\[.* for one observation, and it returned", make(name, wrong))
 
 
 @pytest.mark.parametrize(("space", "right", "expected"), [
     (MultiDiscrete((2, 3)), returning((5,), ()), "(logits, value) of shapes ([5], [])"),
-    (Box(-1, 1, (2, 3)), Network(lambda *_: {}, lambda p, obs: ((obs[..., jnp.arange(6) % 4],) * 2, obs[..., 0])),
+    (Box(-1, 1, (2, 3)), (lambda *_: {}, lambda p, obs: ((obs[..., jnp.arange(6) % 4],) * 2, obs[..., 0])),
      "((loc, log_std), value) of shapes (([6], [6]), [])"),
 ])  # fmt: skip
 def test_the_policy_has_an_output_for_each_part_of_an_action(space, right, expected):
@@ -87,20 +87,34 @@ def test_memories_belong_to_recurrent_agents():
     assert "must have no memory" in make("dqn", returning((2,), memory=MEMORY))
 
 
-@pytest.mark.parametrize(("layer", "words"), [
-    (nn.BatchNorm(use_running_average=False), "batch_stats too; use LayerNorm or GroupNorm"),
-    (nn.BatchNorm(use_running_average=True), "batch_stats too; use LayerNorm or GroupNorm"),
-    (nn.BatchNorm(), "use LayerNorm or GroupNorm in place of BatchNorm, whose batch_stats are not kept"),
-    (nn.Dropout(0.5, deterministic=False), '"dropout"); use a Dropout with deterministic=True'),
-    (nn.Dropout(0.5), "use a Dropout with deterministic=True"),
+@pytest.mark.parametrize("layer", [nn.BatchNorm(use_running_average=False), nn.BatchNorm(), nn.Dropout(0.5)])
+def test_layers_that_do_not_know_whether_they_train_are_refused(layer):
+    assert "let its call take `train`" in make("ppo", Module(layer))
+
+
+def test_a_layer_that_never_draws_is_taken():
+    assert make("ppo", Module(nn.Dropout(0.5, deterministic=True))) is None
+
+
+@pytest.mark.parametrize(("network", "words"), [
+    (Network(lambda key, obs: {}, lambda params, stats, obs: (obs, stats)), "that returns (params, stats)"),
+    (Network(lambda key, obs: ({}, jnp.zeros(3)), lambda params, stats, obs, **_: ((obs[..., :2], obs[..., 0]), ())),
+     "statistics of the shapes of init's"),
+    (nn.Dense, "takes `rngs`"),
+    (7, "7 is no network"),
 ])  # fmt: skip
-def test_statistics_of_batches_and_random_layers_are_refused(layer, words):
-    assert words in make("ppo", Module(layer))
+def test_a_network_of_another_form_is_refused(network, words):
+    assert words in make("ppo", network)
 
 
-@pytest.mark.parametrize("layer", [nn.LayerNorm(), nn.GroupNorm(2), nn.Dropout(0.5, deterministic=True)])
-def test_layers_without_either_are_taken(layer):
-    assert make("ppo", Module(layer)) is None
+@pytest.mark.parametrize(("networks", "words"), [
+    ({"critic": returning((2,))}, "no 'critic' for this agent; it takes critics, policy"),
+    ((lambda key, obs: {}, lambda p, obs: obs), "networks must be a dict with some of critics, policy"),
+    ({"critics": returning((2,), ())}, "critics must return Q of shapes [2, 2]"),
+    ({"policy": returning((5,))}, "policy must return logits of shapes [2] for one observation"),
+])  # fmt: skip
+def test_networks_of_an_actor_critic_agent_are_named(networks, words):
+    assert words in make("sac", networks)
 
 
 def test_a_network_that_cannot_be_traced_is_named_with_its_error():
@@ -108,4 +122,4 @@ def test_a_network_that_cannot_be_traced_is_named_with_its_error():
         raise KeyError("camera")
 
     with pytest.raises(ConfigError, match=re.escape("init(key, obs) that JAX can trace, and it raised KeyError")):
-        ppo.make(ppo.Config(), OBS, Discrete(2), network=(fail, fail))
+        ppo.make(ppo.Config(), OBS, Discrete(2), networks=(fail, fail))

@@ -12,11 +12,11 @@ from rlkit.agents import ppo
 SETTINGS = {"hidden_sizes": (16,), "num_epochs": 4, "num_minibatches": 4}
 
 
-def learn(env_name, updates, *, num_envs=32, num_steps=16, network=None, hyper=None, **config):
+def learn(env_name, updates, *, num_envs=32, num_steps=16, networks=None, hyper=None, **config):
     """Train PPO; return the agent's final state and the mean return of the greedy policy."""
     env, params = envs.make(env_name)
     spaces = env.observation_space(params), env.action_space(params)
-    agent = ppo.make(ppo.Config(**(SETTINGS | config)), *spaces, network)
+    agent = ppo.make(ppo.Config(**(SETTINGS | config)), *spaces, networks)
     pair = training.make(agent, env, params, num_envs=num_envs, num_steps=num_steps)
 
     @jax.jit
@@ -44,7 +44,7 @@ class Network(nn.Module):
 
 def learned_values(env_name, updates, obs, **settings):
     """Values of observations after training with a `Network`."""
-    state, _ = learn(env_name, updates, network=Network(), **settings)
+    state, _ = learn(env_name, updates, networks=Network(), **settings)
     return Network().apply(state.params, jnp.asarray(obs, jnp.float32))[1]
 
 

@@ -83,11 +83,11 @@ def test_torsos_take_any_leading_axes():
 
 
 def test_bfloat16_torsos_keep_float32_weights_and_heads():
-    network, _ = small_network(compute_dtype="bfloat16")
-    params = network.init(jax.random.key(0), jnp.zeros(3))
+    module, _ = small_network(compute_dtype="bfloat16")
+    params = module.init(jax.random.key(0), jnp.zeros(3))
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
-    assert {x.dtype for x in network.apply(params, jnp.zeros((5, 3)))} == {jnp.dtype(jnp.float32)}
-    assert "bf16" in jax.jit(network.apply).lower(params, jnp.zeros((5, 3))).as_text()
+    assert {x.dtype for x in module.apply(params, jnp.zeros((5, 3)))} == {jnp.dtype(jnp.float32)}
+    assert "bf16" in jax.jit(module.apply).lower(params, jnp.zeros((5, 3))).as_text()
 
 
 def test_weights_of_another_shape_and_missing_ones_are_named():

@@ -1,6 +1,6 @@
 """A small network of an actor and critics."""
 
-from rlkit.networks import actor_critic
+from rlkit.networks import actor_critic, encoder
 from rlkit.spaces import Box
 
 
@@ -14,6 +14,7 @@ def small_settings(**settings):
 
 def small_network(**settings):
     """-> the module, and as a network."""
-    network = actor_critic.actor_critic(**small_settings(**settings))
-    parts = network.parts[0] if network.parts else network.apply
-    return (parts.func if network.parts else parts).__self__, network
+    described = small_settings(**settings)
+    make_encoder, heads = encoder.split_settings(described.pop("obs_space"), described)
+    module = actor_critic.ActorCritic(make_encoder, described["hidden_sizes"][-1], **heads)
+    return module, actor_critic.actor_critic(**small_settings(**settings))

@@ -174,7 +174,7 @@ def test_an_evaluation_normalizes_with_the_statistics_that_it_was_given():
 
     network = (lambda key, obs: {"unused": jnp.zeros(())}, apply)
     config = ppo.Config(normalize_obs=True)
-    agent = ppo.make(config, env.observation_space(params), env.action_space(params), network=network)
+    agent = ppo.make(config, env.observation_space(params), env.action_space(params), networks=network)
     pair = training.make(agent, env, params, num_envs=2, num_steps=8)
     actor = agent.actor(jax.jit(pair.init)(ppo.Hyper(), jax.random.key(0)).agent)
     obs = np.array([[1.0, -1.0], [1.0, 3.0]] * 50, np.float32)  # the mean and the deviation of the times: 1 and 2

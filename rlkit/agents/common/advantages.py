@@ -10,18 +10,18 @@ from rlkit.types import Array, PyTree, Transition
 
 
 def estimate(
-    static: Any, state: Any, params: PyTree, rollout: Transition, core: PyTree
+    static: Any, state: Any, actor: Actor, rollout: Transition, core: PyTree
 ) -> tuple[Evaluated, Array, Array]:
-    """The network's outputs for a rollout under `params`, the advantages and the value targets, all [T, N].
+    """The network's outputs for a rollout, the advantages and the value targets, all [T, N].
 
     Args:
       static: with a `config` (chunk_size, kl_penalty, normalize_advantage), a `policy` and an `axis_name`.
       state: with `hyper` (gamma, gae_lambda) and a `normalizer`.
-      params: of the policy's network.
+      actor: with the parameters and the statistics of the policy's network.
       rollout: [T, N, ...].
       core: [T, N, ...] a recurrent network's memory before each step.
     """
-    config, actor = static.config, Actor(params, state.normalizer.obs)
+    config = static.config
     evaluated = policy_evaluation.evaluate(
         static.policy, actor, rollout, core, config.chunk_size, keep_dist=config.kl_penalty
     )
@@ -40,7 +40,6 @@ def estimate(
     return evaluated, advantage, target
 
 
-def estimate_anew(static: Any, state: Any, params: PyTree, rollout: Transition) -> tuple[Evaluated, Array, Array]:
-    """`estimate` with a recurrent network's memories as `params` make them from the one before the first step."""
-    memories = policy_evaluation.memories(static.policy, Actor(params, state.normalizer.obs), rollout)
-    return estimate(static, state, params, rollout, memories)
+def estimate_anew(static: Any, state: Any, actor: Actor, rollout: Transition) -> tuple[Evaluated, Array, Array]:
+    """`estimate` with a recurrent network's memories as `actor` makes them from the one before the first step."""
+    return estimate(static, state, actor, rollout, policy_evaluation.memories(static.policy, actor, rollout))

@@ -48,25 +48,28 @@ def take(tree: PyTree, rows: Array) -> PyTree:
 
 
 def gradient(
-    loss: Callable[[PyTree, Any], tuple[Array, Metrics]],
+    loss: Callable[[PyTree, Any], tuple[Array, tuple[PyTree, Metrics]]],
     params: PyTree,
     batch: PyTree,
     chunk_size: int | None,
     axis_name: str | None = None,
-) -> tuple[PyTree, Metrics]:
+) -> tuple[PyTree, tuple[PyTree, Metrics]]:
     """The gradient of a minibatch's loss and its metrics, as means over equal chunks of rows, in the memory of one.
 
     Args:
-      loss: (params, batch) -> mean loss [], metrics; its batch may be any chunk of rows.
+      loss: (params, batch) -> mean loss [], (statistics of the network, metrics); its batch may be any chunk of rows.
       params: by which the gradient is taken.
       batch: leaves [B, ...].
       chunk_size: the most rows of a chunk; None for all at once, as where no divisor of B comes near it.
       axis_name: of the mesh axis whose devices have equal parts of the minibatch; None for one device.
+
+    Returns:
+      The gradient, and (statistics, metrics). A network with statistics needs the whole minibatch in one chunk.
     """
     return over_devices(lambda params: _gradient(loss, params, batch, chunk_size), params, axis_name)
 
 
-def _gradient(loss: Callable, params: PyTree, batch: PyTree, chunk_size: int | None) -> tuple[PyTree, Metrics]:
+def _gradient(loss: Callable, params: PyTree, batch: PyTree, chunk_size: int | None) -> tuple[PyTree, Any]:
     """`gradient` of this device's part of a minibatch."""
     chunks = num_chunks(jax.tree.leaves(batch)[0].shape[0], chunk_size)
     if chunks == 1:
@@ -75,7 +78,7 @@ def _gradient(loss: Callable, params: PyTree, batch: PyTree, chunk_size: int | N
     share = jax.grad(lambda params, part: jax.tree.map(lambda x: x / chunks, loss(params, part)), has_aux=True)
     share = jax.jit(share, inline=True)  # traced once, for its shapes and for the loop
 
-    def add(sums: tuple[Array, Metrics], part: Any) -> tuple[tuple[Array, Metrics], None]:
+    def add(sums: tuple[Array, Any], part: Any) -> tuple[tuple[Array, Any], None]:
         grads, metrics = share(params, part)  # one vector of gradients: a kernel instead of one for each weight
         return jax.tree.map(jnp.add, sums, (ravel_pytree(grads)[0], metrics)), None
 
@@ -86,26 +89,34 @@ def _gradient(loss: Callable, params: PyTree, batch: PyTree, chunk_size: int | N
     return unravel(flat), metrics
 
 
+def chunk_size(config: Any, stats: PyTree) -> int | None:
+    """The rows of a minibatch that pass the network at once: all where it has statistics, which are of the whole."""
+    return None if jax.tree.leaves(stats) else config.chunk_size
+
+
 def descend(
-    step: Callable[[Any, Array], tuple[Any, tuple[Metrics, Array]]],
+    step: Callable[[Any, Array, Key], tuple[Any, tuple[Metrics, Array]]],
     learner: Any,
     orders: Array,
+    key: Key,
     axis_name: str | None = None,
 ) -> tuple[Any, MetricRows]:
     """Take a step for each row of `orders` [K, B] int32.
 
     Args:
-      step: (learner, rows [B]) -> learner, (metrics [] by name, whether they count []).
+      step: (learner, rows [B], key) -> learner, (metrics [] by name, whether they count []).
       learner: what the steps change.
       orders: [K, B] int32.
+      key: of the update, from which the steps' noise is drawn, apart from the draws of `shuffled`.
       axis_name: of the mesh axis over which rows differ and the learner does not; None for one device.
 
     Returns:
       The learner after the last step, and the metrics of all steps.
     """
 
-    def one(learner: Any, rows: Array) -> tuple[Any, MetricRows]:
-        learner, (metrics, counts) = step(learner, rows)
+    def one(learner: Any, inputs: tuple[Array, Key]) -> tuple[Any, MetricRows]:
+        learner, (metrics, counts) = step(learner, *inputs)
         return learner, MetricRows(jnp.stack(list(metrics.values())), counts, tuple(metrics))
 
-    return jax.lax.scan(one, vary_like(learner, orders, without=axis_name), orders)
+    keys = jax.random.split(jax.random.fold_in(_mesh.own_key(key, axis_name), 1), orders.shape[0])
+    return jax.lax.scan(one, vary_like(learner, orders, without=axis_name), (orders, keys))

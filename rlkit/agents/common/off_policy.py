@@ -7,7 +7,6 @@ branches and selects between their results.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -18,21 +17,27 @@ from flax import struct
 
 from rlkit import _mesh, replay
 from rlkit._mesh import vary_like
-from rlkit.agents.common import exploration, normalization
+from rlkit.agents.common import clocks, normalization
+from rlkit.agents.common.clocks import ReplayState
 from rlkit.agents.common.config import OffPolicyConfig
+from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
-from rlkit.ops.windows import n_step_window
 from rlkit.replay.validation import check_capacity
 from rlkit.spaces import Space
-from rlkit.types import Array, Buffer, Key, PyTree, Sample, Scalar, Transition
+from rlkit.types import Agent, Array, Buffer, Key, PyTree, Sample, Transition
 
 
-class ReplayState(struct.PyTreeNode):
-    """Replay buffer and counts of environment steps; the field `replay` of every off-policy agent's State."""
+class State(struct.PyTreeNode):
+    """Everything that an off-policy agent carries from update to update."""
 
-    buffer: PyTree
-    num_steps: Array  # [] uint32, environment steps so far; it stays at 2^32 - 1
-    since_target: Array  # [] int32, environment steps since the last update of the target network
+    hyper: Any
+    params: PyTree
+    stats: PyTree  # of the networks; () where they have none
+    target_params: PyTree
+    target_stats: PyTree
+    opt_state: PyTree
+    normalizer: Normalizer
+    replay: ReplayState
 
 
 class Schedules(NamedTuple):
@@ -41,17 +46,6 @@ class Schedules(NamedTuple):
     learning_rate: Array  # [] float32
     update_target: Array  # [] bool, true where the target network is to be updated
     group_rates: dict[str, Array] = {}  # noqa: RUF012 a constant; [], by the field of Hyper, as actor_learning_rate
-
-
-class Batch(NamedTuple):
-    """A batch of n-step transitions, leaves [B, ...]."""
-
-    obs: PyTree
-    action: PyTree
-    reward: Array  # [B] the sum of n rewards, discounted
-    discount: Array  # [B] factor of the value of next_obs, γ^n; 0 at a terminal state
-    next_obs: PyTree
-    weight: Array  # [B] importance weight, 0 where nothing was drawn
 
 
 class Static(Protocol):
@@ -82,9 +76,36 @@ def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
     return replay.uniform(config.capacity, config.batch_size, **settings)
 
 
-def init(buffer: Buffer, example: Transition, num_envs: int) -> ReplayState:
-    """An empty buffer for transitions like `example`, leaves [...], of `num_envs` environments."""
-    return ReplayState(buffer.init(example, num_envs), jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.int32))
+def init(
+    static: Static,
+    hyper: Any,
+    example: Transition,
+    num_envs: int,
+    variables: tuple[PyTree, PyTree],
+    target: tuple[PyTree, PyTree] | None = None,
+) -> State:
+    """The state before learning, with an empty replay buffer.
+
+    Args:
+      static, hyper: of the agent; `hyper` as `as_arrays` returns it.
+      example: a transition, leaves [...].
+      num_envs: environments.
+      variables: the parameters and the statistics of the networks.
+      target: those of which there is a target network; None for all.
+    """
+    params, stats = variables
+    target_params, target_stats = jax.tree.map(jnp.array, variables if target is None else target)
+    start = jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.int32)
+    return State(
+        hyper=hyper,
+        params=params,
+        stats=stats,
+        target_params=target_params,
+        target_stats=target_stats,
+        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
+        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
+        replay=ReplayState(static.buffer.init(example, num_envs), *start),
+    )
 
 
 def check(config: OffPolicyConfig, num_envs: int, num_steps: int, devices: int = 1) -> None:
@@ -118,6 +139,14 @@ def add(static: Static, state: Any, rollout: Transition) -> Any:
     return update_statistics(static, store(static, state, rollout), rollout)
 
 
+def update(
+    gradient_step: GradientStep, static: Static, state: Any, rollout: Transition, key: Key
+) -> tuple[Any, dict[str, Array]]:
+    """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
+    state, metrics = learn(static, gradient_step, store(static, state, rollout), key, num_steps(static, rollout))
+    return update_statistics(static, state, rollout), metrics
+
+
 def learn(
     static: Static, gradient_step: GradientStep, state: Any, key: Key, num_steps: int
 ) -> tuple[Any, dict[str, Array]]:
@@ -137,46 +166,62 @@ def learn(
       The state, and the means of the metrics over the gradient steps; zeros before learning starts.
     """
     config, buffer, axis_name = static.config, static.buffer, static.axis_name
-    key = _mesh.own_key(key, axis_name)
     count = config.num_gradient_steps(num_steps)
-    rates = _learning_rates(config, state, num_steps)
-    state = state.replace(replay=_advance(state, num_steps))
-    has_items = (
-        _mesh.least(buffer.size(state.replay.buffer), axis_name) > 0
-    )  # on each device, so that all learn or none
-    started = (state.replay.num_steps >= np.uint32(config.learning_starts)) & has_items
     elapsed = np.diff(np.arange(count + 1) * num_steps // count).astype(np.int32)  # steps before each gradient step
-    bound_gradient_step = jax.jit(partial(gradient_step, static))  # traced once, for its shapes and for its branch
+    rates = clocks.learning_rates(config, state, num_steps)
+    state = state.replace(replay=clocks.advance(state, num_steps))
+    step_if_started = _if_started(static, gradient_step, state)
 
     def step(state: Any, inputs: tuple[Key, Array]) -> tuple[Any, dict[str, Array]]:
         key, elapsed = inputs
         sample_key, step_key = jax.random.split(key)
-        replay, state = state.replay, state.replace(replay=())
-        sample = buffer.sample(replay.buffer, sample_key)
-        since = replay.since_target + elapsed
-        update_target = since >= config.target_every if config.target_every else jnp.array(True)
-        arguments = (state, sample, Schedules(rates["learning_rate"], update_target, rates), step_key)
-        shapes = jax.eval_shape(bound_gradient_step, *arguments)
+        sample = buffer.sample(state.replay.buffer, sample_key)
+        state, update_target = clocks.target_clock(config, state, elapsed)
+        schedules = Schedules(rates["learning_rate"], update_target, rates)
+        state, priority, metrics = step_if_started(state, sample, schedules, step_key)
+        return _reprioritize(static, state, sample, priority), metrics
 
-        def unchanged(state: Any, *_: Any) -> tuple[Any, Array, dict[str, Array]]:
-            _, priority, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-            return vary_like((state, _mesh.vary(priority, axis_name), metrics), shapes, without=axis_name)
-
-        state, priority, metrics = jax.lax.cond(started, bound_gradient_step, unchanged, *arguments)
-        # A weight is never negative. The condition orders the write of priorities after the read of weights, so that
-        # the priorities are changed in place.
-        priority = jnp.where(started & (sample.weight >= 0), priority, jnp.nan)
-        replay = replay.replace(
-            buffer=buffer.update(replay.buffer, sample.index, priority),
-            since_target=_since_target(config, since),
-        )
-        return state.replace(replay=replay), metrics
-
+    key = _mesh.own_key(key, axis_name)
     start, inputs = vary_like(state, key, without=axis_name), (jax.random.split(key, count), jnp.asarray(elapsed))
     state, metrics = jax.lax.scan(step, start, inputs)
     metrics = jax.tree.map(jnp.mean, metrics)
     size = _mesh.total(buffer.size(state.replay.buffer), axis_name)
     return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": size}
+
+
+def _if_started(static: Static, gradient_step: GradientStep, state: Any) -> Callable[..., Any]:
+    """The gradient step from `learning_starts` on and where the buffer has items; before, one that changes nothing.
+
+    Its state has the replay state, which the gradient step does not get: no `lax.cond` around a buffer.
+    """
+    axis_name = static.axis_name
+    # On each device, so that all learn or none.
+    has_items = _mesh.least(static.buffer.size(state.replay.buffer), axis_name) > 0
+    started = (state.replay.num_steps >= np.uint32(static.config.learning_starts)) & has_items
+    bound = jax.jit(partial(gradient_step, static))  # traced once, for its shapes and for its branch
+
+    def step(state: Any, *arguments: Any) -> tuple[Any, Array, dict[str, Array]]:
+        replay, state = state.replay, state.replace(replay=())
+        shapes = jax.eval_shape(bound, state, *arguments)
+
+        def unchanged(state: Any, *_: Any) -> tuple[Any, Array, dict[str, Array]]:
+            _, priority, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            priority = jnp.full_like(priority, jnp.nan)  # leaves the buffer's
+            return vary_like((state, _mesh.vary(priority, axis_name), metrics), shapes, without=axis_name)
+
+        state, priority, metrics = jax.lax.cond(started, bound, unchanged, state, *arguments)
+        return state.replace(replay=replay), priority, metrics
+
+    return step
+
+
+def _reprioritize(static: Static, state: Any, sample: Sample, priority: Array) -> Any:
+    """The state with new priorities [B] of a sample's items in its buffer."""
+    # A weight is never negative. The condition orders the write of priorities after the read of weights, so that the
+    # priorities are changed in place.
+    priority = jnp.where(sample.weight >= 0, priority, jnp.nan)
+    buffer = static.buffer.update(state.replay.buffer, sample.index, priority)
+    return state.replace(replay=state.replay.replace(buffer=buffer))
 
 
 def wait(static: Static, state: Any, rollout: Transition) -> tuple[Any, dict[str, Array]]:
@@ -185,62 +230,50 @@ def wait(static: Static, state: Any, rollout: Transition) -> tuple[Any, dict[str
     The metrics are those of `learn` that need no gradient step.
     """
     config, axis_name, count = static.config, static.axis_name, num_steps(static, rollout)
-    rates = _learning_rates(config, state, count)
+    rates = clocks.learning_rates(config, state, count)
     state = store(static, state, rollout)
-    replay = _advance(state, count)
-    state = state.replace(replay=replay.replace(since_target=_since_target(config, replay.since_target + count)))
+    replay = clocks.advance(state, count)
+    state = state.replace(replay=replay.replace(since_target=clocks.since_target(config, replay.since_target + count)))
     size = _mesh.total(static.buffer.size(state.replay.buffer), axis_name)
     metrics = {"learning_rate": rates["learning_rate"], "buffer_size": size}
     return update_statistics(static, state, rollout), metrics
 
 
-def n_step_batch(sample: Sample, gamma: Scalar) -> Batch:
-    """The n-step transitions of a sample of single steps [B, ...] or of windows [B, L, ...]."""
-    item: Transition = sample.item
-    if sample.mask.ndim == 1:
-        discount = jnp.where(item.terminated, 0.0, gamma)
-        weight = jnp.where(sample.mask, sample.weight, 0.0)
-        return Batch(item.obs, item.action, item.reward, discount, item.next_obs, weight)
-    window = n_step_window(item.reward, item.terminated, sample.mask, gamma=gamma)
-    rows = jnp.arange(window.last.shape[0])
-    first = jax.tree.map(lambda x: x[:, 0], item)
-    next_obs = jax.tree.map(lambda x: x[rows, window.last], item.next_obs)
-    weight = jnp.where(sample.mask[:, 0], sample.weight, 0.0)
-    return Batch(first.obs, first.action, window.reward, window.discount, next_obs, weight)
+def update_target(state: Any, params: PyTree, stats: PyTree, *, when: Array) -> Any:
+    """The state with the target moved by a share `tau` towards `params`, and with a copy of `stats`.
+
+    Both change only where `when` [] bool is true.
+    """
+    tau = state.hyper.tau
+
+    def follow(new: Array, old: Array) -> Array:
+        return jnp.where(when, (1.0 - tau) * old + tau * new, old)
+
+    return state.replace(
+        target_params=jax.tree.map(follow, params, state.target_params),
+        target_stats=jax.tree.map(lambda new, old: jnp.where(when, new, old), stats, state.target_stats),
+    )
 
 
-def bootstrapped(batch: Batch, next_value: Array) -> Array:
-    """The targets [B], reward + discount * next_value; next_value [B] is not read at a terminal state."""
-    return batch.reward + jnp.where(batch.discount == 0, 0.0, batch.discount * next_value)
+def agent(static: Static, *, actor: Callable[..., Any], gradient_step: GradientStep, **functions: Any) -> Agent:
+    """The `Agent` of an off-policy algorithm's functions, with `static` bound to all of them.
 
-
-def target_update(params: PyTree, target_params: PyTree, tau: Scalar, *, when: Array) -> PyTree:
-    """The target's parameters, moved by a share `tau` towards the new ones where `when` [] bool is true."""
-    return jax.tree.map(lambda new, old: jnp.where(when, (1.0 - tau) * old + tau * new, old), params, target_params)
-
-
-def _learning_rates(config: OffPolicyConfig, state: Any, num_steps: int) -> dict[str, Array]:
-    """The learning rates [] by their fields in Hyper; the warm-up begins with the first gradient step."""
-    before = state.replay.num_steps.astype(jnp.float32)
-    learned = jnp.maximum(before + float(num_steps - config.learning_starts), 0.0)
-    names = [field.name for field in fields(state.hyper) if field.name.endswith("learning_rate")]
-    return {
-        name: Optimizer.scheduled_rate(config, state.hyper, before, learned, getattr(state.hyper, name))
-        for name in names
-    }
-
-
-def _since_target(config: OffPolicyConfig, since: Array) -> Array:
-    """The environment steps since the last update of the target network, after one that was due."""
-    return since % config.target_every if config.target_every else since
-
-
-def _advance(state: Any, num_steps: int) -> ReplayState:
-    """The replay state after `num_steps` more environment steps, with the importance exponent β that follows."""
-    replay = state.replay.replace(num_steps=exploration.add_steps(state.replay.num_steps, num_steps))
-    if not hasattr(replay.buffer, "beta"):
-        return replay
-    hyper = state.hyper
-    progress = jnp.clip(replay.num_steps.astype(jnp.float32) / hyper.schedule_steps, 0.0, 1.0)
-    beta = hyper.beta + progress * (hyper.beta_end - hyper.beta)
-    return replay.replace(buffer=replay.buffer.replace(beta=vary_like(beta, replay.buffer.beta)))
+    Args:
+      static: the agent's static arguments.
+      actor: (static, state) -> actor.
+      gradient_step: see `learn`.
+      functions: `init`, `act` and `policy`, which take `static` first, and other fields of `Agent`.
+    """
+    bound = {name: partial(functions.pop(name), static) for name in ("init", "act", "policy")}
+    return Agent(
+        **bound,
+        actor=partial(actor, static),
+        update=partial(update, gradient_step, static),
+        check=partial(check, static.config),
+        add=partial(add, static),
+        learn=partial(learn, static, gradient_step),
+        wait=partial(wait, static),
+        static=static,
+        axis_name=static.axis_name,
+        **functions,
+    )

@@ -122,7 +122,8 @@ def _decayed(x: Array) -> Array:
 def mean_gradient(loss: Callable[..., tuple[Array, Any]], static: Any, params: PyTree, *arguments: Any) -> Any:
     """The gradient by `params` of the mean over all devices of loss(static, params, *arguments), and what it returns.
 
-    `loss` returns a mean over its batch, and auxiliary results; see `over_devices`. The axis is `static.axis_name`.
+    `loss` returns a mean over its batch, and (statistics, *auxiliary results); see `over_devices`. The axis is
+    `static.axis_name`.
     """
 
     def gradient(params: PyTree) -> tuple[PyTree, Any]:
@@ -135,23 +136,28 @@ def over_devices(gradient: Callable[[PyTree], Any], params: PyTree, axis_name: s
     """A gradient and its auxiliary results, averaged over the devices of the axis, each with an equal part of a batch.
 
     Args:
-      gradient: params -> gradient, auxiliary results: of this device's part.
+      gradient: params -> gradient, (statistics of the networks, *auxiliary results): of this device's part.
       params: the same on each device.
       axis_name: of a mesh axis; None for one device.
 
     Returns:
-      The mean gradient; and the auxiliary results, with the means of those that are scalars. The others are of the
+      The mean gradient, and the auxiliary results: the means of the statistics and of scalars. The others are of the
       items of the batch, and stay the device's own.
     """
     if axis_name is None:
         return gradient(params)
     # With parameters that vary, the gradient is this device's own. Otherwise JAX would sum it over the devices, but
     # only where shard_map checks what varies.
-    grads, aux = gradient(_mesh.vary(params, axis_name))
-    leaves, structure = jax.tree.flatten(aux)
-    grads, scalars = _mesh.mean((grads, [x for x in leaves if jnp.ndim(x) == 0]), axis_name)  # one exchange for all
-    means = iter(scalars)
-    return grads, jax.tree.unflatten(structure, [x if jnp.ndim(x) else next(means) for x in leaves])
+    grads, (stats, *others) = gradient(_mesh.vary(params, axis_name))
+    leaves, structure = jax.tree.flatten((stats, *others))
+    num_stats = len(jax.tree.leaves(stats))  # of which counts, integers, are the same on each device
+    shared = [jnp.issubdtype(x.dtype, jnp.inexact) if i < num_stats else x.ndim == 0 for i, x in enumerate(leaves)]
+    to_average = [x for x, is_shared in zip(leaves, shared, strict=True) if is_shared]
+    grads, averaged = _mesh.mean((grads, to_average), axis_name)  # one exchange for all
+    means = iter(averaged)
+    return grads, structure.unflatten(
+        [next(means) if is_shared else x for x, is_shared in zip(leaves, shared, strict=True)]
+    )
 
 
 def clip_norm(grads: PyTree, max_norm: Scalar) -> PyTree:

@@ -36,6 +36,7 @@ class Actor(NamedTuple):
     """Parameters and statistics for acting."""
 
     params: PyTree
+    stats: PyTree
     obs_stats: PyTree
 
 
@@ -63,14 +64,14 @@ class Evaluated(NamedTuple):
     dist: PyTree  # the distribution of raw actions
 
 
-def make(agent: str, config: Any, obs_space: Space, action_space: Space, network: Any) -> Policy:
+def make(agent: str, config: Any, obs_space: Space, action_space: Space, networks: Any) -> Policy:
     """The policy that an agent's Config describes.
 
     Args:
       agent: the agent's name, for errors.
       config: with the fields of `TorsoConfig`, `GaussianPolicyConfig` and the others of `networks.actor_critic`.
       obs_space, action_space: an environment's spaces.
-      network: a user's network, see `ppo.make`; None for the one that `config` describes.
+      networks: a user's network, see `ppo.make`; None for the one that `config` describes.
 
     Raises:
       ConfigError: the action space has no distribution, or a setting does not fit the spaces or the network.
@@ -84,7 +85,7 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
             validation.check_box(field, action_space, bounded=field == "squash")
     validation.check_torso(config, obs_space)
     validation.check_gsde(config)
-    if network is None:
+    if networks is None:
         described = config.model_dump(include=set(actor_critic.SETTINGS)) | {"log_std_init": config.initial_log_std}
         network = actor_critic.actor_critic(
             obs_space=obs_space,
@@ -99,7 +100,7 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
         )
         described = {"gsde": config.gsde, "recurrent": config.recurrent}
         sizes = (sizes, np.array([], int))
-        network = user_networks.checked(network, obs_space, form, sizes, memory="optional", described=described)
+        network = user_networks.checked(networks, obs_space, form, sizes, memory="optional", described=described)
     features = config.memory_size if config.recurrent != "none" else sum(config.hidden_sizes[-1:])
     return Policy(obs_space, action_space, network, config.squash, config.gsde, config.gsde_steps, features)
 
@@ -120,21 +121,29 @@ def distribution(policy: Policy, output: PyTree, obs: PyTree) -> action_distribu
 def apply(policy: Policy, actor: Actor, obs: PyTree, core: PyTree) -> tuple[PyTree, Array, PyTree]:
     """The network on observations [...]: the policy head's outputs and the value [...], in float32, and the memory."""
     obs = normalize_obs(policy.obs_space, actor.obs_stats, obs)
-    output, value, *rest = policy.network.apply(actor.params, obs, *((core,) if policy.recurrent else ()))
+    memory = (core,) if policy.recurrent else ()
+    output, value, *rest = policy.network.apply(actor.params, actor.stats, obs, *memory)[0]
     return *_at_least_float32((output, value)), (rest[0] if rest else ())
 
 
-def apply_along(policy: Policy, actor: Actor, obs: PyTree, start: Array, core: PyTree) -> tuple[PyTree, Array, PyTree]:
-    """`apply` on a batch [B, ...], or for a recurrent network along [T, B, ...] from the memory `core` [B, ...].
+def train(
+    policy: Policy, actor: Actor, obs: PyTree, start: Array, core: PyTree, key: Key
+) -> tuple[PyTree, Array, PyTree]:
+    """The policy head's outputs and the value, as in a loss, and the network's statistics.
 
-    `start` [T, B] marks the rows at which an episode begins. A recurrent network's memory is returned as it was before
-    each row.
+    Args:
+      policy, actor: the network, its parameters and statistics.
+      obs: [B, ...], or for a recurrent network [T, B, ...].
+      start: [T, B] marks the rows at which an episode begins; read by a recurrent network alone, as `core` is.
+      core: [B, ...] the memory before the first row.
+      key: for the network's noise.
     """
-    if not policy.recurrent:
-        return apply(policy, actor, obs, ())
-    normalized = normalize_obs(policy.obs_space, actor.obs_stats, obs)
-    (output, value), before = along(policy.network, actor.params, normalized, start, core)
-    return *_at_least_float32((output, value)), before
+    obs = normalize_obs(policy.obs_space, actor.obs_stats, obs)
+    if policy.recurrent:
+        (output, value), _, stats = along(policy.network, *actor[:2], obs, start, core, train=True, key=key)
+    else:
+        (output, value), stats = policy.network.apply(*actor[:2], obs, train=True, key=key)
+    return *_at_least_float32((output, value)), stats
 
 
 def _at_least_float32(tree: PyTree) -> PyTree:
@@ -179,7 +188,8 @@ def memories(policy: Policy, actor: Actor, rollout: Transition) -> PyTree:
     if not policy.recurrent:
         return rollout.extras.core
     first = jax.tree.map(lambda x: x[0], rollout.extras.core)
-    return apply_along(policy, actor, rollout.obs, episode_starts(rollout), first)[2]
+    obs = normalize_obs(policy.obs_space, actor.obs_stats, rollout.obs)
+    return along(policy.network, *actor[:2], obs, episode_starts(rollout), first)[1]
 
 
 def evaluate(

@@ -4,12 +4,14 @@ Critics take the actions of a bounded box as [..., D] in [-1, 1], whatever its b
 such actions. In a discrete space one pass of a critic evaluates every action.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from rlkit.agents.common import action_distributions, validation
+from rlkit.agents.common import action_distributions, user_networks, validation
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer
@@ -17,7 +19,9 @@ from rlkit.networks import critics, encoder
 from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
 from rlkit.spaces import Box, Discrete, Space
-from rlkit.types import Array, Buffer, Key, Network, PyTree
+from rlkit.types import Array, Buffer, ConfigError, Key, Network, PyTree
+
+Variables = tuple[PyTree, PyTree]  # parameters and statistics of a network
 
 
 class Networks(NamedTuple):
@@ -25,9 +29,9 @@ class Networks(NamedTuple):
 
     obs_space: Space
     action_space: Discrete | Box
-    policy: Network  # apply(params, obs) -> the parameters of action_distributions.distribution
-    critics: Network  # apply(params, obs, action) -> [K, ...], or in a discrete space apply(params, obs) -> [K, ..., A]
-    value: Network  # apply(params, obs) -> [1, ...], for agents with a state value
+    policy: Network  # of an observation: the parameters of action_distributions.distribution
+    critics: Network  # of observation and action [..., D]: [K, ...]; discrete: of observation: [K, ..., A]
+    value: Network | None  # of an observation: [...], for agents with a state value
 
     @property
     def size(self) -> int:
@@ -58,57 +62,105 @@ def is_bounded_box(space: Space) -> bool:
     return isinstance(space, Box) and space.bounded and jnp.issubdtype(space.dtype, jnp.floating)
 
 
-def make(config: Any, obs_space: Space, action_space: Space, *, spread: str, log_std_min: float = -20.0) -> Networks:
-    """The networks that an agent's Config describes.
+def make(
+    config: Any,
+    obs_space: Space,
+    action_space: Space,
+    networks: Mapping[str, Any] | None,
+    *,
+    spread: str,
+    log_std_min: float = -20.0,
+    has_value: bool = False,
+) -> Networks:
+    """The networks of a user, and for those that are not given the ones that an agent's Config describes.
 
     Args:
       config: a `QCriticConfig`.
       obs_space: an environment's observation space.
       action_space: Discrete, or a Box with finite bounds.
+      networks: of a user, by the names "policy", "critics" and "value", in any form of `networks.as_network`; see
+        `sac.make`.
       spread: of a policy for a Box: "observation", "features", "constant" or "none"; see `networks.critics`.
       log_std_min: the least log standard deviation of that policy.
+      has_value: whether the agent has a state value.
 
     Raises:
-      ConfigError: a setting does not fit the observations.
+      ConfigError: a setting does not fit the observations, or a network has another name or other outputs.
     """
     assert isinstance(action_space, Discrete | Box)
     box = isinstance(action_space, Box)
+    given = _given(networks, {"policy", "critics"} | ({"value"} if has_value else set()))
     validation.check_torso(config, obs_space)
     described = config.model_dump(include=set(encoder.SETTINGS))
     size = action_distributions.policy_size(action_space)
-    policy = critics.policy_network(
+    spread = spread if box else "none"
+    policy = given.get("policy") or critics.policy_network(
         obs_space=obs_space,
         size=size,
-        spread=spread if box else "none",
+        spread=spread,
         log_std_init=getattr(config, "initial_log_std", 0.0),
         log_std_min=log_std_min,
         **described,
     )
-    q = critics.critics(obs_space=obs_space, count=config.num_critics, size=None if box else size, **described)
-    value = critics.critics(obs_space=obs_space, count=1, size=None, **described)
+    every = None if box else size
+    q = given.get("critics") or critics.critics(obs_space=obs_space, count=config.num_critics, size=every, **described)
+    value = given.get("value") or (critics.state_value(obs_space=obs_space, **described) if has_value else None)
+    shape = np.array([size])
+    if "policy" in given:
+        form, sizes = ("loc", shape) if spread == "none" else ("(loc, log_std)", (shape, shape))
+        form = form if box else "logits"
+        described = {"gsde": getattr(config, "gsde", False)}
+        policy = user_networks.checked(policy, obs_space, form, sizes, field="policy", described=described)
+    if "critics" in given:
+        action, sizes = ((np.zeros(size, np.float32),), np.array([], int)) if box else ((), shape)
+        count = config.num_critics
+        q = user_networks.checked(q, obs_space, "Q", sizes, *action, field="critics", count=count)
+    if "value" in given:
+        value = user_networks.checked(value, obs_space, "V", np.array([], int), field="value")
     return Networks(obs_space, action_space, policy, q, value)
 
 
-def init(networks: Networks, key: Key, obs: PyTree) -> dict[str, PyTree]:
-    """The parameters of the policy and of the critics."""
+def _given(networks: Mapping[str, Any] | None, names: set[str]) -> dict[str, Any]:
+    """A user's networks by name. Raises ConfigError where there is none of these names."""
+    if networks is not None and not isinstance(networks, Mapping):
+        raise ConfigError(f"networks must be a dict with some of {', '.join(sorted(names))}, and it is {networks!r}")
+    given = {name: network for name, network in (networks or {}).items() if network is not None}
+    if unknown := given.keys() - names:
+        raise ConfigError(f"networks must have no {min(unknown)!r} for this agent; it takes {', '.join(sorted(names))}")
+    return given
+
+
+def init(networks: Networks, key: Key, obs: PyTree) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+    """The parameters and the statistics of the policy and of the critics."""
     policy_key, critic_key = jax.random.split(key)
     action = () if isinstance(networks.action_space, Discrete) else (jnp.zeros((networks.size,)),)
-    return {"policy": networks.policy.init(policy_key, obs), "critics": networks.critics.init(critic_key, obs, *action)}
+    made = {"policy": networks.policy.init(policy_key, obs), "critics": networks.critics.init(critic_key, obs, *action)}
+    return {name: params for name, (params, _) in made.items()}, {name: stats for name, (_, stats) in made.items()}
 
 
-def distribution(networks: Networks, params: PyTree, obs_stats: PyTree, obs: PyTree) -> Any:
-    """The policy's distribution of raw actions for observations [...]; a tanh normal over [-1, 1] for a Box."""
-    output = networks.policy.apply(params, normalize_obs(networks.obs_space, obs_stats, obs))
-    return action_distributions.distribution(networks.normalized_space, output, action_mask(obs), squash=True)
+def distribution(
+    networks: Networks, variables: Variables, obs_stats: PyTree, obs: PyTree, **training: Any
+) -> tuple[Any, PyTree]:
+    """The policy's distribution of raw actions for observations [...]; a tanh normal over [-1, 1] for a Box.
+
+    With the policy's statistics; `training` are `train` and `key` of `Network.apply`.
+    """
+    output, stats = networks.policy.apply(*variables, normalize_obs(networks.obs_space, obs_stats, obs), **training)
+    return action_distributions.distribution(networks.normalized_space, output, action_mask(obs), squash=True), stats
 
 
-def q_values(networks: Networks, params: PyTree, obs_stats: PyTree, obs: PyTree, action: Array) -> Array:
-    """Q [K, ...] of normalized actions [..., D], or of actions [...] of a discrete space."""
+def q_values(
+    networks: Networks, variables: Variables, obs_stats: PyTree, obs: PyTree, action: Array, **training: Any
+) -> tuple[Array, PyTree]:
+    """Q [K, ...] of normalized actions [..., D], or of actions [...] of a discrete space, and the critics' statistics.
+
+    `training` are `train` and `key` of `Network.apply`.
+    """
     obs = normalize_obs(networks.obs_space, obs_stats, obs)
     if isinstance(networks.action_space, Discrete):
-        every = networks.critics.apply(params, obs)
-        return jax.vmap(pick, (0, None))(every, action)
-    return networks.critics.apply(params, obs, action)
+        every, stats = networks.critics.apply(*variables, obs, **training)
+        return jax.vmap(pick, (0, None))(every, action), stats
+    return networks.critics.apply(*variables, obs, action, **training)
 
 
 def optimizers(config: Any, hyper: Any, schedules: Schedules) -> tuple[Optimizer, Optimizer]:

@@ -30,6 +30,7 @@ class Actor(NamedTuple):
     """Parameters and statistics for acting."""
 
     params: PyTree
+    stats: PyTree
     obs_stats: PyTree
     epsilon: Array  # [], the probability of a random action
 
@@ -39,7 +40,7 @@ def static(
     config: Any,
     obs_space: Space,
     action_space: Space,
-    network: Any,
+    networks: Any,
     outputs: str | None,
     axis_name: str | None,
 ) -> Static:
@@ -49,7 +50,7 @@ def static(
       name: the agent, for errors.
       config: with the fields of `OffPolicyConfig`, `TorsoConfig`, `dueling` and `noisy`.
       obs_space, action_space: an environment's spaces.
-      network: a user's network, see `dqn.make`; None for the one that `config` describes.
+      networks: a user's network, see `dqn.make`; None for the one that `config` describes.
       outputs: field of `config`, the numbers for each action; None for one, without an axis of its own.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
@@ -61,7 +62,7 @@ def static(
     assert isinstance(action_space, Discrete)
     validation.check_torso(config, obs_space)
     width = None if outputs is None else getattr(config, outputs)
-    if network is None:
+    if networks is None:
         described = config.model_dump(include=set(q_network.SETTINGS))
         network = q_network.q_network(
             obs_space=obs_space, num_actions=action_space.n, outputs=width, **{"noisy": False} | described
@@ -69,19 +70,35 @@ def static(
     else:
         sizes = np.array([action_space.n] if width is None else [action_space.n, width])
         described = {"noisy": getattr(config, "noisy", False)}
-        network = user_networks.checked(network, obs_space, "the outputs of each action", sizes, described=described)
+        network = user_networks.checked(networks, obs_space, "the outputs of each action", sizes, described=described)
     return Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
 
 
-def apply(static: Any, params: PyTree, obs_stats: PyTree, obs: PyTree, key: Key | None = None) -> Array:
-    """The network's outputs for observations [...], in float32; `key` draws the noise of a noisy network."""
-    noise = (key,) if getattr(static.config, "noisy", False) else ()
-    output = static.network.apply(params, normalize_obs(static.obs_space, obs_stats, obs), *noise)
-    return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+def apply(
+    static: Any,
+    variables: tuple[PyTree, PyTree],
+    obs_stats: PyTree,
+    obs: PyTree,
+    key: Key | None = None,
+    *,
+    train: bool = False,
+) -> tuple[Array, PyTree]:
+    """The network's outputs for observations [...], in float32, and its statistics.
+
+    Args:
+      static: the arguments that `make` binds.
+      variables: the network's parameters and statistics.
+      obs_stats: statistics of observations.
+      obs: leaves [...].
+      key, train: as for `Network.apply`.
+    """
+    obs = normalize_obs(static.obs_space, obs_stats, obs)
+    output, stats = static.network.apply(*variables, obs, train=train, key=key)
+    return output.astype(jnp.promote_types(output.dtype, jnp.float32)), stats
 
 
 def actor(static: Static, state: Any) -> Actor:
     """Parameters and statistics for acting; a noisy network explores by its noise alone."""
     noisy = getattr(static.config, "noisy", False)
     epsilon = jnp.zeros(()) if noisy else exploration.epsilon(state.hyper, state.replay.num_steps)
-    return Actor(state.params, state.normalizer.obs, epsilon)
+    return Actor(state.params, state.stats, state.normalizer.obs, epsilon)

@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.networks.network import as_network
 from rlkit.spaces import Space, shape_of
 from rlkit.types import ConfigError, Network, PyTree
 
 _BATCH = 3  # observations, of the batch that is traced beside one observation
-_REMEDIES = {  # by an argument of flax's layers that has no default, and that a network is not given
-    "use_running_average": "use LayerNorm or GroupNorm in place of BatchNorm, whose batch_stats are not kept",
-    "deterministic": "use a Dropout with deterministic=True",
-}
+_REMEDY = "let its call take `train`, and pass it on (use_running_average=not train, deterministic=not train)"
 
 
 def checked(
@@ -24,93 +22,113 @@ def checked(
     form: str,
     sizes: PyTree,
     *inputs: Any,
+    field: str = "networks",
+    count: int | None = None,
     memory: Literal["none", "optional", "needed"] = "none",
     described: Mapping[str, Any] | None = None,
 ) -> Network:
     """A user's network as a `Network`, traced for one observation and for a batch without computing anything.
 
     Args:
-      network: a `Network`, a pair of functions, or an object with `init` and `apply`.
+      network: in any form of `networks.as_network`.
       obs_space: of the observations.
       form: names of the outputs, as text in the structure of `sizes`, for errors.
       sizes: the shape of each output for one observation, NumPy arrays of integers in a tree of tuples.
       inputs: arrays that `init` and `apply` take after one observation, apart from a memory.
+      field: the network's name, for errors.
+      count: length of an axis that each output has before those of the batch, as several critics have; None for none.
       memory: whether the agent has a use for a network with a memory, or cannot do without.
       described: settings, which only a network made from the Config can follow; they must be off.
 
     Raises:
-      ConfigError: a setting in `described` is on; the network has a memory or none against `memory`, has variables
-        beside its parameters, needs random numbers or cannot be traced; or an output is missing or has another shape.
+      ConfigError: a setting in `described` is on; the network has no known form, a memory or none against `memory`,
+        statistics and a memory without `parts`, cannot be traced, or changes its statistics where it does not train; or
+        an output is missing or has another shape.
     """
-    for field, value in (described or {}).items():
+    for setting, value in (described or {}).items():
         if value not in (False, "none"):
             raise ConfigError(
-                f"{field}={value!r} needs the network that Config describes; leave it out with a network of your own"
+                f"{setting}={value!r} needs the network that Config describes; leave it out with a network of your own"
             )
-    network = _as_network(network)
+    example = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, inputs))
+    try:
+        network = as_network(network, shape_of(obs_space), *example)
+    except TypeError as error:
+        raise ConfigError(f"{field} must be a network, and {_line(error)}") from None
     recurrent = bool(jax.tree.leaves(network.memory))
     if memory == "needed" and not recurrent:
         raise ConfigError(
-            "network must have a memory for this agent, and it has none; set memory of Network, or use dqn"
+            f"{field} must have a memory for this agent, and it has none; set memory of Network, or use dqn"
         )
     if memory == "none" and recurrent:
         raise ConfigError(
-            "network must have no memory for this agent, and it has one; leave it out, or use r2d2 or ppo"
+            f"{field} must have no memory for this agent, and it has one; leave it out, or use r2d2 or ppo"
         )
     if recurrent:
         inputs, form = (*inputs, network.memory), f"{form[:-1]}, memory)" if form[0] == "(" else f"({form}, memory)"
         size = jax.tree.map(lambda x: np.array(np.shape(x), int), network.memory)
         sizes = (*(sizes if isinstance(sizes, tuple) else (sizes,)), size)
-    arguments = (shape_of(obs_space), *jax.eval_shape(lambda: jax.tree.map(jnp.asarray, inputs)))
+        example = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, inputs))
+    arguments = (shape_of(obs_space), *example)
     key = jax.eval_shape(jax.random.key, 0)
-    params = _trace("init(key, obs)", network.init, key, *arguments)
-    _require_params_alone(params)
-    for leading, count in (((), "one observation"), ((_BATCH,), f"a batch of {_BATCH} observations")):
+    params, stats = _pair(
+        field, "init(key, obs)", "params, stats", _trace(field, "init(key, obs)", network.init, key, *arguments)
+    )
+    if recurrent and network.parts is None and jax.tree.leaves(stats):
+        raise ConfigError(f"{field} must have `parts` to keep statistics beside a memory; see types.Network")
+    for leading, of in (((), "one observation"), ((_BATCH,), f"a batch of {_BATCH} observations")):
         batch = jax.tree.map(lambda x, leading=leading: jax.ShapeDtypeStruct(leading + x.shape, x.dtype), arguments)
-        outputs = _trace(f"apply(params, obs) for {count}", network.apply, params, *batch)
-        expected = jax.tree.map(lambda size, leading=leading: str([*leading, *size.tolist()]), sizes)
+        name = f"apply(params, stats, obs) for {of}"
+        outputs, same = _pair(field, name, "outputs, stats", _trace(field, name, network.apply, params, stats, *batch))
+        front = [] if count is None else [count]
+        expected = jax.tree.map(lambda size, before=(*front, *leading): str([*before, *size.tolist()]), sizes)
         got = jax.tree.map(lambda x: str(list(x.shape)), outputs)
         if expected != got:
             raise ConfigError(
-                f"network must return {form} of shapes {_text(expected)} for {count}, and it returned {_text(got)}; "
+                f"{field} must return {form} of shapes {_text(expected)} for {of}, and it returned {_text(got)}; "
                 "change its last layers, or the axes that it works on"
             )
+        _check_stats(field, name, stats, same)
+
+    def train(key: Any, *arguments: Any) -> Any:
+        return network.apply(*arguments, train=True, key=key)
+
+    name = f"apply(params, stats, obs, train=True) for a batch of {_BATCH} observations"
+    _check_stats(field, name, stats, _trace(field, name, train, key, params, stats, *batch)[1])
     return network
 
 
-def _as_network(network: Any) -> Network:
-    """A `Network`, a pair of functions, or an object with `init` and `apply`, as a `Network`."""
-    if isinstance(network, Network):
-        return network
-    if isinstance(network, tuple):
-        return Network(*network)
-    return Network(network.init, network.apply, getattr(network, "memory", ()))
+def _pair(field: str, name: str, form: str, result: Any) -> tuple[PyTree, PyTree]:
+    """The two results of a function of a `Network`. Raises ConfigError where it has another number of results."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    raise ConfigError(
+        f"{field} must have {name} that returns ({form}), as functions of a Network do; give functions of parameters "
+        "alone as a pair (init, apply)"
+    )
 
 
-def _require_params_alone(params: PyTree) -> None:
-    """Raise ConfigError where the variables of a flax module are more than its parameters."""
-    if isinstance(params, Mapping) and "params" in params and len(params) > 1:
-        others = ", ".join(sorted(str(name) for name in params if name != "params"))
-        raise ConfigError(
-            f"network must have no variables but params, as networks keep no statistics, and its init returned "
-            f"{others} too; {_REMEDIES['use_running_average']}"
-        )
+def _check_stats(field: str, name: str, before: PyTree, after: PyTree) -> None:
+    """Raise ConfigError where statistics come back in another form."""
+    if jax.tree.map(lambda x: (x.shape, x.dtype), before) != jax.tree.map(lambda x: (x.shape, x.dtype), after):
+        raise ConfigError(f"{field} must return statistics of the shapes of init's, and {name} does not; return all")
 
 
-def _trace(name: str, function: Any, *arguments: Any) -> PyTree:
+def _trace(field: str, name: str, function: Any, *arguments: Any) -> PyTree:
     """The shapes of a function's results. Raises ConfigError where it fails."""
     try:
         with jax.numpy_rank_promotion("allow"):  # a network that only ever acts is vmapped and need not broadcast
             return jax.eval_shape(function, *arguments)
-    except flax.errors.InvalidRngError as error:
+    except (flax.errors.InvalidRngError, flax.errors.ModifyScopeVariableError) as error:
         raise ConfigError(
-            f"network must need no random numbers, and {name} does ({_line(error)}); {_REMEDIES['deterministic']}"
+            f"{field} must need no random numbers and leave its statistics where it does not train, and {name} does "
+            f"not ({_line(error)}); {_REMEDY}"
         ) from error
     except Exception as error:
-        found = [remedy for argument, remedy in _REMEDIES.items() if f'"{argument}"' in str(error)]
+        flags = any(f'"{argument}"' in str(error) for argument in ("use_running_average", "deterministic"))
         raise ConfigError(
-            f"network must have {name} that JAX can trace, and it raised {type(error).__name__}: {_line(error)}; "
-            + (found[0] if found else "it must take one observation, and batches of them, without flags")
+            f"{field} must have {name} that JAX can trace, and it raised {type(error).__name__}: {_line(error)}; "
+            + (_REMEDY if flags else "it must take one observation, and batches of them")
         ) from error
 
 

@@ -1,5 +1,6 @@
 """Updates of an off-policy agent: of DQN itself, and of a stand-in that writes down what it was given."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.agents import dqn
-from rlkit.agents.common import normalization, off_policy
+from rlkit.agents.common import off_policy
 from rlkit.agents.common.hyper import as_arrays
 from rlkit.replay import segment_tree
 from rlkit.spaces import Box, Discrete
@@ -37,24 +38,13 @@ def stand_in(look, settings=None, hyper=None, num_envs=8):
         priority = 10.0 + sample.item.reward.reshape(sample.weight.shape[0], -1)[:, 0]
         return state.replace(params=params), priority, {"loss": jnp.ones(())}
 
-    state = dqn.State(
-        hyper=as_arrays(dqn.Hyper(**(hyper or {})), config, num_envs),
-        params=(),
-        target_params=(),
-        opt_state=(),
-        normalizer=normalization.init(OBS, EXAMPLE, num_envs, obs=config.normalize_obs),
-        replay=off_policy.init(static.buffer, EXAMPLE, num_envs),
-    )
+    hyper = as_arrays(dqn.Hyper(**(hyper or {})), config, num_envs)
+    state = off_policy.init(static, hyper, EXAMPLE, num_envs, ((), ()))
     sample = jax.eval_shape(static.buffer.sample, state.replay.buffer, jax.random.key(0))
     shapes = jax.eval_shape(look, state, sample, jax.ShapeDtypeStruct((), bool))
     state = state.replace(params=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
-    def update(state, rollout, key):
-        state = off_policy.store(static, state, rollout)
-        state, metrics = off_policy.learn(static, step, state, key, rollout.reward.size)
-        return off_policy.update_statistics(static, state, rollout), metrics
-
-    return state, update
+    return state, partial(off_policy.update, step, static)
 
 
 def repeated(state, update, count, **size):

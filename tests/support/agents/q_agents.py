@@ -6,7 +6,7 @@ import numpy as np
 
 from rlkit.agents import dqn
 from rlkit.spaces import Box, Dict
-from rlkit.types import Network, Transition
+from rlkit.types import Transition
 
 OBS = Box(-10, 10, (3,))
 MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
@@ -31,4 +31,4 @@ def linear(outputs=()):
         obs = obs["obs"] if isinstance(obs, dict) else obs
         return (obs @ params.reshape(3, -1)).reshape(*obs.shape[:-1], 4, *outputs)
 
-    return Network(lambda key, obs: jax.random.normal(key, (3, 4, *outputs)), apply)
+    return (lambda key, obs: jax.random.normal(key, (3, 4, *outputs))), apply

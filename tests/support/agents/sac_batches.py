@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.agents import sac
-from rlkit.agents.common.off_policy import Batch
+from rlkit.agents.common.batches import Batch
 from rlkit.spaces import Box, Dict
 from rlkit.types import Transition
 
@@ -70,5 +70,5 @@ def hand_made(masked=False, box=True):
 
 def losses(static, state, batch, key):
     """-> total, priority, metrics, jitted."""
-    total, (priority, metrics) = jax.jit(partial(sac.loss, static))(state.params, state, batch, key)
+    total, (_, priority, metrics) = jax.jit(partial(sac.loss, static))(state.params, state, batch, key)
     return float(total), np.asarray(priority), metrics
