@@ -146,7 +146,8 @@ class Session:
                 if self.evolution is not None:
                     state = self.evolution.after(line, state, update)
                 self.display.update(step, line)
-                self._show_hint(line)
+                if self.began[0] < step - count * self.batch and update < self.config.num_updates:
+                    self._show_hint(line)  # the rates of the first and the last line include the start-up
                 best = self._is_best(line)
                 stop = self._write(line, state, lines)
                 if best or stop or signals.received is not None or self.schedule.saves(update):

@@ -82,10 +82,23 @@ def test_traced_values_and_axes_of_vmap_are_not_checked():
             "num_epochs=0 must be greater than or equal to 1; the default is 4 (and",
         ),
         ({"activation": "tann"}, "activation='tann' must be"),
+        ({"gamma": 0.9}, "gamma is not a field of ppo.Config; it is a field of ppo.Hyper"),
     ],
 )
 def test_a_mistake_in_a_config_is_one_line(values, said):
     assert message(ppo.Config, **values).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"hidden_sizes": 3}, "hidden_sizes is not a field of ppo.Hyper; it is a field of ppo.Config"),
+        ({"gama": 0.9}, "gama is not a field of ppo.Hyper; did you mean 'gamma'?"),
+    ],
+)
+def test_a_name_that_is_no_field_of_a_hyper_is_one_line(values, said):
+    assert message(ppo.Hyper, **values) == said
+    assert message(ppo.Hyper().replace, **values) == said
 
 
 @pytest.mark.parametrize("name", agents.names())

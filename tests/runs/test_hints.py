@@ -58,6 +58,18 @@ def test_there_is_no_hint_where_more_workers_cannot_help(line, values):
 
 
 @pytest.mark.thorough
+def test_rates_that_include_the_start_up_give_no_hint(tmp_path, monkeypatch):
+    """Those of a session's first line, and of its last line, which is the mean over the session."""
+    steps = []
+    monkeypatch.setattr(hints, "slow_environments", lambda config, line: steps.append(line["step"]))
+    values = SLOW | {"num_envs": 4, "num_workers": 1, "num_steps": 2, "eval_episodes": 0, "log_every": 8}
+    run = loop.train(values | {"total_steps": 32}, out=tmp_path / "run", show=False).run
+    assert steps == [16, 24]
+    loop.resume(run, env=SLOW["env"], overrides={"total_steps": 56}, show=False)
+    assert steps == [16, 24, 48]
+
+
+@pytest.mark.thorough
 def test_a_run_shows_it_once(tmp_path, capsys):
     values = SLOW | {"env_kwargs": {"sleep": 0.02}, "num_envs": 4, "num_workers": 1, "num_steps": 2, "eval_episodes": 0}
     loop.train(values | {"total_steps": 48, "log_every": 8}, out=tmp_path / "run")

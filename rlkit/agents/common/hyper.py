@@ -1,7 +1,7 @@
 """Fields of `Hyper` that several agents have, under the same names and with the same meaning."""
 
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,19 @@ Share = Annotated[Scalar, Interval(ge=0.0, le=1.0)]
 FiniteNonNegative = Annotated[Scalar, Interval(ge=0.0, lt=jnp.inf)]
 
 
-class OptimizerHyper(struct.PyTreeNode):
+class _OneLineErrors(type):
+    """Metaclass whose classes raise a ConfigError where they are called with a name that is no field of theirs."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args, **kwargs):
+            for name in kwargs:
+                if name not in (known := cls.__dataclass_fields__):
+                    raise ConfigError(mistakes.unknown_field(name, cls, known))
+            return super().__call__(*args, **kwargs)
+
+
+class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
     """Traced: float32 scalars of every agent's optimizer and of its schedules. Infinity switches a term off."""
 
     # Fields that `init` alone reads, as the state has a value of its own that learning changes.

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 import typing
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -28,7 +29,7 @@ def explain(cls: type[BaseModel], error: ValidationError) -> str:
     problems = error.errors(include_url=False)
     first, name = problems[0], ".".join(map(str, problems[0]["loc"]))
     if first["type"] == "extra_forbidden":
-        line = f"{name} is not a field of {class_name(cls)}{did_you_mean(name, cls.model_fields)}"
+        line = unknown_field(name, cls, cls.model_fields)
     elif not name:  # a rule between fields, in the model's own words
         line = first["msg"].removeprefix("Value error, ")
     else:
@@ -36,6 +37,23 @@ def explain(cls: type[BaseModel], error: ValidationError) -> str:
         line = f"{name}={shorten(repr(first['input']))} {rule}; the default is "
         line += repr(cls.model_fields[str(first["loc"][0])].default)
     return line + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
+def unknown_field(name: str, cls: type, known: Collection[str]) -> str:
+    """Return the line for a name that is no field of an agent's Config or Hyper; it may be a field of the other one."""
+    agent, kind = _agent(cls), "Hyper" if issubclass(cls, BaseModel) else "Config"
+    other = getattr(agents.get(agent), kind) if agent is not None else None
+    if other is not None and name in getattr(other, "model_fields", getattr(other, "__dataclass_fields__", ())):
+        remedy = f"; it is a field of {agent}.{kind}"
+    else:
+        remedy = did_you_mean(name, known)
+    return f"{name} is not a field of {class_name(cls)}{remedy}"
+
+
+def _agent(cls: type) -> str | None:
+    """The agent whose Config or Hyper a class is, or is derived from."""
+    names = (base.__module__.removeprefix("rlkit.agents.") for base in cls.__mro__)
+    return next((name for name in names if name in agents.names()), None)
 
 
 @cache
@@ -95,9 +113,7 @@ def check_config(agent: str, config: Any) -> None:
 
 def check_hyper(config: Any, hyper: Any) -> None:
     """Raise a ConfigError unless `hyper` is that of the agent whose Config this is, or derived from it."""
-    names = (cls.__module__.removeprefix("rlkit.agents.") for cls in type(config).__mro__)
-    agent = next((name for name in names if name in agents.names()), None)
-    if agent is not None:
+    if (agent := _agent(type(config))) is not None:
         _check_class(agent, "Hyper", hyper)
 
 

@@ -78,8 +78,8 @@ def table(results: Sequence[Result], sweep: Sweep) -> list[list[str]]:
     for result in results:
         of_seed = [*result.of_seed, *[None] * len(seeds)][: len(seeds)]
         numbers = [result.score, *result.interval, *of_seed]
-        values = [_cell(result.trial.values[key]) for key in sweep.dimensions]
-        rows.append([str(result.trial.number), result.status, str(result.step), *map(_cell, numbers), *values])
+        values = [cell(result.trial.values[key]) for key in sweep.dimensions]
+        rows.append([str(result.trial.number), result.status, str(result.step), *map(cell, numbers), *values])
     return rows
 
 
@@ -111,8 +111,8 @@ def best_config(result: Result, sweep: Sweep) -> str:
     return f"{comment}{interval}\n{strict_yaml.dump(values)}"
 
 
-def _cell(value: Any) -> str:
-    """A value as it stands in the table."""
+def cell(value: Any) -> str:
+    """Return a value as it stands in the table."""
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,5 +1,6 @@
 """Sweeps: the loop over stages, with the table and the pictures of what was found."""
 
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -30,6 +31,16 @@ class Swept(NamedTuple):
     results: list[Result]  # of all trials, the best first
     signal: int | None  # number of the signal that stopped the sweep
     num_programs: int  # programs that were compiled
+
+    def __repr__(self) -> str:
+        """Describe the sweep in two lines, with the score and the values of its best trial."""
+        stopped = f", stopped by {signal.Signals(self.signal).name}" if self.signal is not None else ""
+        first = f"Swept(folder={str(self.folder)!r}, {len(self.results)} trials{stopped})"
+        top = results.best(self.results)
+        if top is None:
+            return f"{first}\n  no trial has a score"
+        values = ", ".join(f"{key}={results.cell(value)}" for key, value in top.trial.values.items())
+        return f"{first}\n  best score {top.score:.4g} (trial {top.trial.number}): {values}"
 
 
 def sweep(
@@ -108,20 +119,20 @@ class _Run:
 
     def run(self) -> Swept:
         """Run all stages."""
-        signal, steps = None, self._steps()
+        received, steps = None, self._steps()
         self.display = make_display(self.total, show=self.show, describe=self._describe)
         with self.display, closing(self.stages):
             try:
                 for _ in steps:
                     pass
             except Stopped as stopped:
-                signal = stopped.args[0]
+                received = stopped.args[0]
                 self.display.print(f"stopped and saved; continue with: rlkit sweep {self.folder}")
         found = self.results()
         results.write(self.folder, found, self.sweep)
-        if signal is None:
+        if received is None:
             picture.draw(self.folder, found, self.sweep)
-        return Swept(self.folder, sorted(found, key=lambda result: result.order), signal, self.stages.num_programs)
+        return Swept(self.folder, sorted(found, key=lambda result: result.order), received, self.stages.num_programs)
 
     def _steps(self) -> Iterator[None]:
         """The stages of the sweep, each run when the next one is taken; sets the environment steps of all."""

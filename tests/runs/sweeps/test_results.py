@@ -1,5 +1,6 @@
 """Scores and tables of sweeps, and the labels of their picture."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,15 @@ def test_an_interval_of_up_to_three_seeds_is_their_range(small, of_seed):
 def test_an_interval_of_more_seeds_is_a_bootstrap_interval(small):
     comment = results.best_config(a_result(small, 0, 0, 64, [1.0, 2.0, 3.0, 4.0]), small).splitlines()[0]
     assert "95% interval [" in comment
+
+
+def test_what_a_sweep_returns_is_two_lines(small):
+    found = [a_result(small, number, 0, 64, [1.0 + number]) for number in (1, 0)]
+    first, second = repr(sweeps.Swept(Path("runs/x"), found, None, 1)).splitlines()
+    assert first == "Swept(folder='runs/x', 2 trials)"
+    assert second == "  best score 2 (trial 1): learning_rate=0.01"
+    stopped = repr(sweeps.Swept(Path("runs/x"), [], signal.SIGINT, 1))
+    assert stopped == "Swept(folder='runs/x', 0 trials, stopped by SIGINT)\n  no trial has a score"
 
 
 def test_scores_of_an_earlier_rung_are_not_called_final(small, monkeypatch):
