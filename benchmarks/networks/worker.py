@@ -73,7 +73,7 @@ class Rlkit(Programs):
         import jax.numpy as jnp
 
         from rlkit import _cpu
-        from rlkit.networks.torsos import NATURE, Conv, small_layers
+        from rlkit.networks.encoders.conv import NATURE, Conv, small_layers
 
         os.environ["RLKIT_CPU_TRICKS"] = str(int(way != "lax.conv"))
         _cpu.convolution = patches if way == "patches" else self.convolution

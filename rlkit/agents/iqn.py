@@ -36,8 +36,8 @@ from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyp
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import State
 from rlkit.agents.common.q_learning import Actor, Static
-from rlkit.networks import implicit_quantiles
 from rlkit.networks.features import action_mask
+from rlkit.networks.heads import implicit_quantiles
 from rlkit.ops._arrays import pick
 from rlkit.ops.distributional import quantile_q_learning
 from rlkit.spaces import Discrete, Space

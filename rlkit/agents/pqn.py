@@ -32,8 +32,8 @@ from rlkit.agents.common.hyper import (
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.agents.common.q_learning import Actor
-from rlkit.networks import q_network
 from rlkit.networks.features import action_mask
+from rlkit.networks.heads import q_network
 from rlkit.ops._arrays import pick
 from rlkit.ops.chunked import chunked_map
 from rlkit.ops.returns import lambda_returns

@@ -32,9 +32,9 @@ from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.policy_evaluation import episode_starts
 from rlkit.agents.common.q_learning import Static
-from rlkit.networks import q_network
+from rlkit.networks.cores.recurrent import along, where_rows
 from rlkit.networks.features import action_mask
-from rlkit.networks.recurrent import along, where_rows
+from rlkit.networks.heads import q_network
 from rlkit.ops import losses
 from rlkit.ops._arrays import pick
 from rlkit.ops.returns import n_step_returns

@@ -16,7 +16,7 @@ import numpy as np
 from rlkit import _cpu
 from rlkit.hosts.pool import Step
 from rlkit.hosts.processes import Interrupted
-from rlkit.networks.recurrent import where_rows
+from rlkit.networks.cores.recurrent import where_rows
 from rlkit.spaces import Space, shape_of
 from rlkit.training.rollout import memories
 from rlkit.types import Agent, Array, Key, PyTree, Transition

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.hosts.processes import Interrupted
-from rlkit.networks.recurrent import where_rows
+from rlkit.networks.cores.recurrent import where_rows
 from rlkit.training.evaluate import Evaluation
 from rlkit.training.rollout import memories
 from rlkit.types import Agent, ConfigError, PyTree

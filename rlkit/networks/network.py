@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rlkit.networks.initializers import stacked_init
-from rlkit.networks.noisy import STREAM
+from rlkit.networks.norms.noisy import STREAM
 from rlkit.types import Array, Key, Network, PyTree
 
 _TRAINING = ("train", "training", "is_training")  # arguments of a module's call that are true in training

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rlkit import _cpu
 from rlkit._mesh import vary_like
-from rlkit.networks.recurrent import where_rows
+from rlkit.networks.cores.recurrent import where_rows
 from rlkit.training.rollout import reset
 from rlkit.types import Agent, Array, Env, Key, PyTree
 

@@ -8,7 +8,7 @@ from flax import struct
 
 from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
-from rlkit.networks.recurrent import where_rows
+from rlkit.networks.cores.recurrent import where_rows
 from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
 
 

@@ -9,8 +9,9 @@ from q_agents import MASKED, OBS, SMALL, example, linear, start
 from rlkit import agents
 from rlkit.agents import c51, dqn
 from rlkit.agents.common import exploration, q_learning
-from rlkit.networks import encoder, q_network
-from rlkit.networks.noisy import STREAM, NoisyDense
+from rlkit.networks.encoders import combine
+from rlkit.networks.heads import q_network
+from rlkit.networks.norms.noisy import STREAM, NoisyDense
 from rlkit.spaces import Box, Discrete, MultiDiscrete
 from rlkit.types import ConfigError
 
@@ -107,7 +108,7 @@ def test_noisy_agents_explore_by_noise_alone():
 @pytest.mark.parametrize("outputs", [None, 3])
 def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
     described = dqn.Config(**SMALL, dueling=True).model_dump(include=set(q_network.SETTINGS))
-    make_encoder, heads = encoder.split_settings(OBS, described)
+    make_encoder, heads = combine.split_settings(OBS, described)
     module = q_network.QNetwork(make_encoder, 4, outputs, **heads)
     params = module.init(jax.random.key(0), jnp.zeros(3))
     obs = jax.random.normal(jax.random.key(1), (5, 3))

@@ -10,7 +10,7 @@ import pytest
 from rlkit import envs, training
 from rlkit.agents import iqn
 from rlkit.agents.common.batches import Batch
-from rlkit.networks.implicit_quantiles import SETTINGS, implicit_quantiles
+from rlkit.networks.heads.implicit_quantiles import SETTINGS, implicit_quantiles
 from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError, Transition
 

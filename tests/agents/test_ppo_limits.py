@@ -10,7 +10,7 @@ from ppo_rollouts import OBS, SMALL, all_finite, rollout_of, start, steps_taken,
 from scipy.special import log_softmax
 
 from rlkit.agents import ppo
-from rlkit.networks.recurrent import where_rows
+from rlkit.networks.cores.recurrent import where_rows
 from rlkit.spaces import Discrete
 
 

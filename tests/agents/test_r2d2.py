@@ -11,7 +11,7 @@ from rlkit import envs, training
 from rlkit.agents import r2d2
 from rlkit.agents.common import exploration, off_policy
 from rlkit.agents.common.hyper import as_arrays
-from rlkit.networks.recurrent import where_rows
+from rlkit.networks.cores.recurrent import where_rows
 from rlkit.spaces import Box
 from rlkit.types import ConfigError, Transition
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlkit._cpu import affine
-from rlkit.networks.torsos import MLP
+from rlkit.networks.encoders.mlp import MLP
 
 pytestmark = pytest.mark.thorough
 

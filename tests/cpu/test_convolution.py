@@ -124,7 +124,7 @@ import jax, jax.numpy as jnp, numpy as np
 from functools import partial
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec as P
-from rlkit.networks.torsos import Conv, ConvLayer
+from rlkit.networks.encoders.conv import Conv, ConvLayer
 torso = Conv((ConvLayer(4, 3, 2), ConvLayer(4, 2, 1)), (5,))
 x = jax.random.normal(jax.random.key(0), (80, 19, 19, 3))
 params = torso.init(jax.random.key(1), x)

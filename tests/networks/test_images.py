@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlkit.agents import dqn, ppo
-from rlkit.networks.encoder import Encoder
+from rlkit.networks.encoders.combine import Encoder
 from rlkit.networks.features import features, image_shape, image_shapes, is_image, real_valued
 from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from small_networks import small_network, small_settings
 
+from rlkit.networks.encoders.mlp import MLP
 from rlkit.networks.initializers import orthogonal, stacked_init
-from rlkit.networks.torsos import MLP
 from rlkit.spaces import Box
 
 

@@ -10,10 +10,11 @@ import pytest
 from flax.errors import ScopeParamNotFoundError, ScopeParamShapeError
 from small_networks import small_network
 
-from rlkit.networks import critics
+from rlkit.networks.cores.recurrent import unroll, where_rows
+from rlkit.networks.encoders.conv import Conv, small_layers
+from rlkit.networks.encoders.mlp import MLP
 from rlkit.networks.features import action_mask, features, image_shape, real_valued, replace_real_valued
-from rlkit.networks.recurrent import unroll, where_rows
-from rlkit.networks.torsos import MLP, Conv, small_layers
+from rlkit.networks.heads import critics
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
 OBS_SPACE = Dict(

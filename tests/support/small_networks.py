@@ -1,6 +1,7 @@
 """A small network of an actor and critics."""
 
-from rlkit.networks import actor_critic, encoder
+from rlkit.networks.encoders import combine
+from rlkit.networks.heads import actor_critic
 from rlkit.spaces import Box
 
 
@@ -15,6 +16,6 @@ def small_settings(**settings):
 def small_network(**settings):
     """-> the module, and as a network."""
     described = small_settings(**settings)
-    make_encoder, heads = encoder.split_settings(described.pop("obs_space"), described)
+    make_encoder, heads = combine.split_settings(described.pop("obs_space"), described)
     module = actor_critic.ActorCritic(make_encoder, described["hidden_sizes"][-1], **heads)
     return module, actor_critic.actor_critic(**small_settings(**settings))

@@ -8,9 +8,9 @@ import numpy as np
 
 from rlkit.agents.common import action_distributions, exploration, user_networks, validation
 from rlkit.agents.common.normalization import normalize_obs
-from rlkit.networks import actor_critic
+from rlkit.networks.cores.recurrent import along
 from rlkit.networks.features import action_mask
-from rlkit.networks.recurrent import along
+from rlkit.networks.heads import actor_critic
 from rlkit.ops.chunked import chunked_map
 from rlkit.spaces import Box, Space
 from rlkit.types import Array, Key, Network, PyTree, Transition
@@ -69,7 +69,7 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
 
     Args:
       agent: the agent's name, for errors.
-      config: with the fields of `TorsoConfig`, `GaussianPolicyConfig` and the others of `networks.actor_critic`.
+      config: with the fields of `TorsoConfig`, `GaussianPolicyConfig` and the others of `networks.heads.actor_critic`.
       obs_space, action_space: an environment's spaces.
       networks: a user's network, see `ppo.make`; None for the one that `config` describes.
 

@@ -15,8 +15,9 @@ from rlkit.agents.common import action_distributions, user_networks, validation
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer
-from rlkit.networks import critics, encoder
+from rlkit.networks.encoders import combine
 from rlkit.networks.features import action_mask
+from rlkit.networks.heads import critics
 from rlkit.ops._arrays import pick
 from rlkit.spaces import Box, Discrete, Space
 from rlkit.types import Array, Buffer, ConfigError, Key, Network, PyTree
@@ -80,7 +81,7 @@ def make(
       action_space: Discrete, or a Box with finite bounds.
       networks: of a user, by the names "policy", "critics" and "value", in any form of `networks.as_network`; see
         `sac.make`.
-      spread: of a policy for a Box: "observation", "features", "constant" or "none"; see `networks.critics`.
+      spread: of a policy for a Box: "observation", "features", "constant" or "none"; see `networks.heads.critics`.
       log_std_min: the least log standard deviation of that policy.
       has_value: whether the agent has a state value.
 
@@ -91,7 +92,7 @@ def make(
     box = isinstance(action_space, Box)
     given = _given(networks, {"policy", "critics"} | ({"value"} if has_value else set()))
     validation.check_torso(config, obs_space)
-    described = config.model_dump(include=set(encoder.SETTINGS))
+    described = config.model_dump(include=set(combine.SETTINGS))
     size = action_distributions.policy_size(action_space)
     spread = spread if box else "none"
     policy = given.get("policy") or critics.policy_network(

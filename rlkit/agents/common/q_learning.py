@@ -10,7 +10,7 @@ import numpy as np
 
 from rlkit.agents.common import exploration, off_policy, user_networks, validation
 from rlkit.agents.common.normalization import normalize_obs
-from rlkit.networks import q_network
+from rlkit.networks.heads import q_network
 from rlkit.spaces import Discrete, Space
 from rlkit.types import Array, Buffer, Key, Network, PyTree
 

@@ -9,9 +9,9 @@ import numpy as np
 from rlkit import agents
 from rlkit.agents.common import mistakes
 from rlkit.names import ACTION_MASK
-from rlkit.networks.encoder import layers
+from rlkit.networks.encoders.combine import layers
+from rlkit.networks.encoders.conv import NATURE, smallest_side
 from rlkit.networks.features import image_shapes
-from rlkit.networks.torsos import NATURE, smallest_side
 from rlkit.spaces import Box, Space, shape_of
 from rlkit.types import ConfigError
 

@@ -7,7 +7,7 @@ import optax
 
 from rlkit.agents import ppo
 from rlkit.agents.common import action_distributions, policy_evaluation
-from rlkit.networks.recurrent import where_rows
+from rlkit.networks.cores.recurrent import where_rows
 from rlkit.spaces import Box, Discrete, MultiDiscrete
 from rlkit.types import Transition
 

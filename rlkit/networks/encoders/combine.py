@@ -7,8 +7,9 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from rlkit.networks.encoders.conv import NATURE, Conv, ConvLayer, small_layers
+from rlkit.networks.encoders.mlp import MLP
 from rlkit.networks.features import features
-from rlkit.networks.torsos import MLP, NATURE, Conv, ConvLayer, small_layers
 from rlkit.spaces import Space
 from rlkit.types import Array, PyTree
 

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.networks import encoder
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import MakeEncoder
+from rlkit.networks.encoders import combine
+from rlkit.networks.encoders.combine import MakeEncoder
 from rlkit.networks.network import as_network
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
-SETTINGS = (*encoder.SETTINGS, "dueling", "num_cosines")  # fields of the same names in an agent's Config
+SETTINGS = (*combine.SETTINGS, "dueling", "num_cosines")  # fields of the same names in an agent's Config
 
 
 class ImplicitQuantiles(nn.Module):
@@ -57,5 +57,5 @@ def implicit_quantiles(*, obs_space: Space, **settings: Any) -> Network:
       obs_space: of the observations.
       settings: the fields of `Encoder`, and those of `ImplicitQuantiles` except the encoder.
     """
-    make_encoder, others = encoder.split_settings(obs_space, settings)
+    make_encoder, others = combine.split_settings(obs_space, settings)
     return as_network(ImplicitQuantiles(make_encoder, **others))

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.networks import encoder
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import MakeEncoder
+from rlkit.networks.encoders import combine
+from rlkit.networks.encoders.combine import MakeEncoder
 from rlkit.networks.network import as_network
 from rlkit.spaces import Box, Space
 from rlkit.types import Array, Network, PyTree
@@ -103,19 +103,19 @@ class StateValue(nn.Module):
 
 def policy_network(*, obs_space: Space, **settings: Any) -> Network:
     """Return a `PolicyNetwork` as a `Network`; `settings` are its fields and those of `Encoder`."""
-    make_encoder, others = encoder.split_settings(obs_space, settings)
+    make_encoder, others = combine.split_settings(obs_space, settings)
     return as_network(PolicyNetwork(make_encoder, **others))
 
 
 def critics(*, obs_space: Space, **settings: Any) -> Network:
     """Return `Critics` as a `Network`, whose functions take the action after the observation."""
-    make_encoder, others = encoder.split_settings(obs_space, settings)
+    make_encoder, others = combine.split_settings(obs_space, settings)
     return as_network(Critics(make_encoder, **others))
 
 
 def state_value(*, obs_space: Space, **settings: Any) -> Network:
     """Return a value of observations, [...], as a `Network`; `settings` are the fields of `Encoder`."""
-    return as_network(StateValue(encoder.split_settings(obs_space, settings)[0]))
+    return as_network(StateValue(combine.split_settings(obs_space, settings)[0]))
 
 
 def unit_action(space: Box, action: Array) -> Array:

@@ -5,16 +5,16 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from rlkit.networks import encoder
-from rlkit.networks.cells import CELLS
+from rlkit.networks.cores.cells import CELLS
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import MakeEncoder
+from rlkit.networks.encoders import combine
+from rlkit.networks.encoders.combine import MakeEncoder
 from rlkit.networks.network import as_network
-from rlkit.networks.noisy import NoisyDense
+from rlkit.networks.norms.noisy import NoisyDense
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
-SETTINGS = (*encoder.SETTINGS, "dueling", "noisy")  # fields of the same names in an agent's Config
+SETTINGS = (*combine.SETTINGS, "dueling", "noisy")  # fields of the same names in an agent's Config
 
 
 class QNetwork(nn.Module):
@@ -73,7 +73,7 @@ def q_network(*, obs_space: Space, **settings: Any) -> Network:
       obs_space: of the observations.
       settings: the fields of `Encoder`, and those of `QNetwork` except the encoder.
     """
-    make_encoder, others = encoder.split_settings(obs_space, settings)
+    make_encoder, others = combine.split_settings(obs_space, settings)
     module = QNetwork(make_encoder, **others)
     if module.recurrent == "none":
         return as_network(module)

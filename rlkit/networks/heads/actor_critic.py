@@ -6,16 +6,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from rlkit.networks import encoder
-from rlkit.networks.cells import CELLS, GRU, LSTM
+from rlkit.networks.cores.cells import CELLS, GRU, LSTM
 from rlkit.networks.dense import Dense
-from rlkit.networks.encoder import MakeEncoder
+from rlkit.networks.encoders import combine
+from rlkit.networks.encoders.combine import MakeEncoder
 from rlkit.networks.network import as_network
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
 SETTINGS = (
-    *encoder.SETTINGS,
+    *combine.SETTINGS,
     "shared_torso",
     "recurrent",
     "memory_size",
@@ -98,7 +98,7 @@ def actor_critic(*, obs_space: Space, **settings: Any) -> Network:
       obs_space: of the observations.
       settings: the fields of `Encoder`, and those of `ActorCritic` except the encoder and its width.
     """
-    make_encoder, others = encoder.split_settings(obs_space, settings)
+    make_encoder, others = combine.split_settings(obs_space, settings)
     module = ActorCritic(make_encoder, sum(settings["hidden_sizes"][-1:]), **others)
     if module.recurrent == "none":
         return as_network(module)

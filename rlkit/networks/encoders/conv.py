@@ -1,43 +1,16 @@
-"""Torsos: dense and convolutional layers from an observation to features."""
+"""Convolutions, then dense layers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from rlkit import _cpu
 from rlkit._mesh import vary_like
-from rlkit.networks.dense import Dense
+from rlkit.networks.encoders.mlp import ACTIVATIONS, MLP
 from rlkit.networks.initializers import orthogonal_param
 from rlkit.types import Array
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": jnp.tanh,
-    "relu": jax.nn.relu,
-    "silu": jax.nn.silu,
-    "gelu": jax.nn.gelu,
-    "elu": jax.nn.elu,
-}
-
-
-class MLP(nn.Module):
-    """Dense layers with an activation after each: [..., D] -> [..., hidden_sizes[-1]]."""
-
-    hidden_sizes: tuple[int, ...]
-    activation: str = "tanh"
-    layer_norm: bool = False
-    dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        for size in self.hidden_sizes:
-            x = Dense(size, 2**0.5, self.dtype)(x)
-            if self.layer_norm:
-                x = nn.LayerNorm(dtype=self.dtype)(x)
-            x = ACTIVATIONS[self.activation](x)
-        return x
 
 
 class ConvLayer(NamedTuple):

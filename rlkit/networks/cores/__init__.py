@@ -1,0 +1,1 @@
+"""Recurrent cores: cells with a memory, and networks along time."""

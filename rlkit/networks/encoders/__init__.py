@@ -1,0 +1,1 @@
+"""Encoders: an observation to features."""

@@ -1,0 +1,1 @@
+"""Networks of agents: an encoder, and the outputs that an algorithm needs."""

@@ -1,0 +1,1 @@
+"""Layers with statistics or noise of their own."""
