@@ -59,7 +59,7 @@ class Programs:
 
 
 class Rlkit(Programs):
-    """The torso `Conv`, with its convolutions computed in one of three ways."""
+    """The encoder `Conv`, with its convolutions computed in one of three ways."""
 
     def __init__(self) -> None:
         from rlkit import _cpu
@@ -73,17 +73,18 @@ class Rlkit(Programs):
         import jax.numpy as jnp
 
         from rlkit import _cpu
-        from rlkit.networks.encoders.conv import NATURE, Conv, small_layers
+        from rlkit.networks.encoders import minatar, nature
+        from rlkit.networks.encoders.conv import Conv
 
         os.environ["RLKIT_CPU_TRICKS"] = str(int(way != "lax.conv"))
         _cpu.convolution = patches if way == "patches" else self.convolution
         shape, units = NETWORKS[network]
-        torso = Conv(NATURE if network == "nature" else small_layers((16,), shape), (units,))
-        params = torso.init(jax.random.key(0), jnp.zeros(shape))
+        encoder = Conv(nature.LAYERS if network == "nature" else minatar.LAYERS, (units,))
+        params = encoder.init(jax.random.key(0), jnp.zeros(shape))
         data = jnp.asarray(images(network, batch, passes))
 
         def loss(params: Any, frames: Any) -> Any:
-            return jnp.mean(jnp.square(torso.apply(params, frames.astype(jnp.float32) / 255) - 1))
+            return jnp.mean(jnp.square(encoder.apply(params, frames.astype(jnp.float32) / 255) - 1))
 
         def learn(params: Any, frames: Any) -> Any:
             value, grad = jax.value_and_grad(loss)(params, frames)

@@ -23,7 +23,7 @@ from pydantic import Field
 
 from rlkit.agents.common import batches, exploration, off_policy, q_learning
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig
+from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
@@ -35,7 +35,7 @@ from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, PyTree, Sample, Transition
 
 
-class Config(OffPolicyConfig, TorsoConfig):
+class Config(OffPolicyConfig, EncoderConfig):
     """Static settings."""
 
     double: bool = True

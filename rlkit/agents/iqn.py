@@ -31,7 +31,7 @@ from pydantic import Field, model_validator
 from rlkit.agents import dqn
 from rlkit.agents.common import exploration, off_policy, q_learning, user_networks, validation
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig, Width
+from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import State
@@ -44,7 +44,7 @@ from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 
-class Config(OffPolicyConfig, TorsoConfig):
+class Config(OffPolicyConfig, EncoderConfig):
     """Static settings."""
 
     double: bool = Field(False, description="the online network selects the next action; not with munchausen")
@@ -232,7 +232,7 @@ def make(
     supported, needed = supports(action_space), "a Discrete action space"
     validation.check_action_space("iqn", config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, Discrete)
-    validation.check_torso(config, obs_space)
+    validation.check_encoder(config, obs_space)
     if networks is None:
         described = config.model_dump(include=set(implicit_quantiles.SETTINGS))
         network = implicit_quantiles.implicit_quantiles(obs_space=obs_space, num_actions=action_space.n, **described)

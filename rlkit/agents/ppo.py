@@ -23,7 +23,7 @@ from pydantic import Field
 
 from rlkit import _mesh
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
-from rlkit.agents.common.config import Activation, GaussianPolicyConfig, MinibatchConfig, TorsoConfig, Width
+from rlkit.agents.common.config import Activation, EncoderConfig, GaussianPolicyConfig, MinibatchConfig, Width
 from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
@@ -35,11 +35,11 @@ from rlkit.spaces import Space
 from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 
-class Config(MinibatchConfig, GaussianPolicyConfig, TorsoConfig):
+class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
     """Static settings."""
 
     activation: Activation = "tanh"
-    shared_torso: bool = Field(False, description="one torso for policy and value instead of two")
+    shared_torso: bool = Field(False, description="one encoder for policy and value instead of two")
     recurrent: Literal["none", "gru", "lstm"] = "none"
     memory_size: Width = Field(64, description="units of the recurrent core")
     squash: bool = Field(False, description="tanh normal instead of a clipped normal, for a Box")

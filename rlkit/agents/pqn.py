@@ -20,7 +20,7 @@ from pydantic import Field
 
 from rlkit import _mesh
 from rlkit.agents.common import exploration, minibatches, normalization, q_learning, user_networks, validation
-from rlkit.agents.common.config import Count, MinibatchConfig, TorsoConfig
+from rlkit.agents.common.config import Count, EncoderConfig, MinibatchConfig
 from rlkit.agents.common.hyper import (
     EpsilonHyper,
     FiniteNonNegative,
@@ -41,7 +41,7 @@ from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, Transition
 
 
-class Config(MinibatchConfig, TorsoConfig):
+class Config(MinibatchConfig, EncoderConfig):
     """Static settings."""
 
     layer_norm: bool = Field(True, description="after each dense layer; convolutions have none")
@@ -215,7 +215,7 @@ def make(
     supported, needed = supports(action_space), "a Discrete action space"
     validation.check_action_space("pqn", config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, Discrete)
-    validation.check_torso(config, obs_space)
+    validation.check_encoder(config, obs_space)
     if networks is None:
         described = config.model_dump(include=set(q_network.SETTINGS))
         network = q_network.q_network(

@@ -14,7 +14,7 @@ from pydantic import Field
 from rlkit.agents import dqn
 from rlkit.agents.common import exploration, off_policy, q_learning
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import OffPolicyConfig, TorsoConfig, Width
+from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive
 from rlkit.agents.common.off_policy import State
 from rlkit.agents.common.q_learning import Static
@@ -25,7 +25,7 @@ from rlkit.spaces import Space
 from rlkit.types import Agent, Array, Key, PyTree
 
 
-class Config(OffPolicyConfig, TorsoConfig):
+class Config(OffPolicyConfig, EncoderConfig):
     """Static settings."""
 
     double: bool = True

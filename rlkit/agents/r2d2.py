@@ -25,7 +25,7 @@ from pydantic import Field
 from rlkit import _mesh, replay
 from rlkit.agents import dqn
 from rlkit.agents.common import exploration, off_policy, user_networks, validation
-from rlkit.agents.common.config import Count, OffPolicyConfig, TorsoConfig, Width
+from rlkit.agents.common.config import Count, EncoderConfig, OffPolicyConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share, as_arrays
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
@@ -44,7 +44,7 @@ from rlkit.types import Agent, Array, Key, Network, PyTree, Sample, Scalar, Tran
 Variables = tuple[PyTree, PyTree]  # parameters and statistics of the network
 
 
-class Config(OffPolicyConfig, TorsoConfig):
+class Config(OffPolicyConfig, EncoderConfig):
     """Static settings."""
 
     batch_size: Count = Field(32, description="sequences of a gradient step")
@@ -259,7 +259,7 @@ def make(
     supported, needed = supports(action_space), "a Discrete action space"
     validation.check_action_space("r2d2", config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, Discrete)
-    validation.check_torso(config, obs_space)
+    validation.check_encoder(config, obs_space)
     if networks is None:
         described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"}) | {"noisy": False}
         network = q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=None, **described)

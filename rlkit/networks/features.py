@@ -1,4 +1,4 @@
-"""Observations of any space as floating-point arrays, the inputs of torsos."""
+"""Observations of any space as floating-point arrays, the inputs of encoders."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -134,7 +134,7 @@ def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
         ("qrdqn", {}, Box(-jnp.inf, jnp.inf, (2,)), "agent='qrdqn' needs a Discrete .*; use ppo$"),
         ("dqn", {}, Box(0, 3, (2,), jnp.int32), "agent='dqn' needs a Discrete .*; no agent can act in it"),
         ("pqn", {}, Box(-1, 1, (2,)), "agent='pqn' needs a Discrete"),
-        ("dqn", {"torso": "conv"}, Discrete(2), "torso='conv' needs observations"),
+        ("dqn", {"encoder": "conv"}, Discrete(2), "encoder='conv' needs observations"),
     ],
 )
 def test_spaces_that_do_not_fit(name, settings, space, words):

@@ -72,7 +72,7 @@ def test_settings_that_do_not_fit_the_action_space_are_named():
         ppo.make(ppo.Config(), OBS, Dict({"a": Discrete(2)}))
     image = Box(0, 1, (5, 5, 1))
     for settings, space, words in (
-        ({"torso": "conv"}, OBS, "torso='conv' needs observations"),
+        ({"encoder": "conv"}, OBS, "encoder='conv' needs observations"),
         ({"channels": (4, 4, 4)}, image, "use at most 2 layers"),
         ({"gsde": True, "hidden_sizes": ()}, OBS, "gsde=True needs a hidden layer"),
     ):

@@ -125,14 +125,14 @@ from functools import partial
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec as P
 from rlkit.networks.encoders.conv import Conv, ConvLayer
-torso = Conv((ConvLayer(4, 3, 2), ConvLayer(4, 2, 1)), (5,))
+encoder = Conv((ConvLayer(4, 3, 2), ConvLayer(4, 2, 1)), (5,))
 x = jax.random.normal(jax.random.key(0), (80, 19, 19, 3))
-params = torso.init(jax.random.key(1), x)
+params = encoder.init(jax.random.key(1), x)
 mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
 def descend(gradient, params):
     return lax.scan(lambda w, _: (jax.tree.map(lambda a, g: a - g, w, gradient(w)), None), params, None, 3)[0]
 def gradient(x, params):
-    return jax.grad(lambda params: jnp.mean(jnp.sin(torso.apply(params, x))))(params)
+    return jax.grad(lambda params: jnp.mean(jnp.sin(encoder.apply(params, x))))(params)
 def of_device(check, x, params):  # with the check, JAX adds up the gradient of parameters that do not vary
     share = lambda w: jax.tree.map(lambda g: (g if check else lax.psum(g, "data")) / 2, gradient(x, w))
     return descend(share, params)
@@ -146,7 +146,7 @@ for check in (True, False):
 
 
 def test_images_divided_over_devices():
-    """Three steps of gradient descent of a torso, with and without JAX's check of what varies over the devices."""
+    """Three steps of gradient descent of an encoder, with and without JAX's check of what varies over the devices."""
     env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     subprocess.run([sys.executable, "-c", DIVIDED], env=env, check=True, timeout=120)
 

@@ -16,14 +16,14 @@ BOTH = Dict({"camera": CAMERA, "joints": Box(-1, 1, (5,)), "action_mask": Box(0,
 SETTINGS = {"hidden_sizes": (32,), "channels": (4,), "activation": "relu", "layer_norm": False}
 
 
-def encoder(space, torso="auto", **settings):
-    return Encoder(space, torso, compute_dtype="float32", **SETTINGS | settings)
+def encoder(space, kind="auto", **settings):
+    return Encoder(space, kind, compute_dtype="float32", **SETTINGS | settings)
 
 
-def sizes(space, torso="auto", **settings):
+def sizes(space, kind="auto", **settings):
     """The shapes of an encoder's weights."""
     obs = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), space.sample(jax.random.key(0)))
-    params = jax.eval_shape(encoder(space, torso, **settings).init, jax.random.key(0), obs)
+    params = jax.eval_shape(encoder(space, kind, **settings).init, jax.random.key(0), obs)
     return sorted(x.shape for x in jax.tree.leaves(params) if x.ndim > 1)
 
 
@@ -74,7 +74,7 @@ def test_images_are_not_normalized():
 
 
 def test_what_does_not_fit_is_one_line():
-    with pytest.raises(ConfigError, match=r"torso='nature' shrinks images of \(10, 10, 4\)"):
-        dqn.make(dqn.Config(torso="nature"), Box(0, 255, (10, 10, 4), np.uint8), Discrete(2))
-    with pytest.raises(ConfigError, match="torso='conv' needs observations with an image"):
-        ppo.make(ppo.Config(torso="conv"), Box(-1, 1, (5,)), Discrete(2))
+    with pytest.raises(ConfigError, match=r"encoder='nature' shrinks images of \(10, 10, 4\)"):
+        dqn.make(dqn.Config(encoder="nature"), Box(0, 255, (10, 10, 4), np.uint8), Discrete(2))
+    with pytest.raises(ConfigError, match="encoder='conv' needs observations with an image"):
+        ppo.make(ppo.Config(encoder="conv"), Box(-1, 1, (5,)), Discrete(2))

@@ -65,7 +65,7 @@ def test_orthogonal_weights_have_no_preferred_direction(shape):
     [
         {},
         {"real_valued": True, "layer_norm": True},
-        {"obs_space": Box(0, 255, (10, 10, 2), np.uint8), "torso": "conv"},
+        {"obs_space": Box(0, 255, (10, 10, 2), np.uint8), "encoder": "conv"},
         {"recurrent": "gru"},
         {"recurrent": "lstm", "shared_torso": True},
     ],

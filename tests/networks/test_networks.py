@@ -1,4 +1,4 @@
-"""rlkit.networks: features of every space, torsos, recurrence along time."""
+"""rlkit.networks: features of every space, encoders, recurrence along time."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from flax.errors import ScopeParamNotFoundError, ScopeParamShapeError
 from small_networks import small_network
 
 from rlkit.networks.cores.recurrent import unroll, where_rows
-from rlkit.networks.encoders.conv import Conv, small_layers
+from rlkit.networks.encoders.conv import Conv, conv_layers
 from rlkit.networks.encoders.mlp import MLP
 from rlkit.networks.features import action_mask, features, image_shape, real_valued, replace_real_valued
 from rlkit.networks.heads import critics
@@ -71,19 +71,19 @@ def test_images_keep_their_shape():
 
 @pytest.mark.parametrize(("size", "channels", "flat"), [(10, (4,), 8 * 8 * 4), (84, (4, 4), 39 * 39 * 4)])
 def test_only_large_images_are_halved(size, channels, flat):
-    torso = Conv(small_layers(channels, (size, size, 1)), hidden_sizes=(16,))
-    params = jax.eval_shape(torso.init, jax.random.key(0), jnp.zeros((size, size, 1)))["params"]
+    encoder = Conv(conv_layers(channels, (3,), None, "valid", (size, size, 1)), hidden_sizes=(16,))
+    params = jax.eval_shape(encoder.init, jax.random.key(0), jnp.zeros((size, size, 1)))["params"]
     assert params["MLP_0"]["Dense_0"]["kernel"].shape == (flat, 16)
 
 
-def test_torsos_take_any_leading_axes():
-    torso = MLP((8, 8), layer_norm=True)
+def test_encoders_take_any_leading_axes():
+    encoder = MLP((8, 8), layer_norm=True)
     x = jax.random.normal(jax.random.key(0), (2, 3, 5))
-    params = torso.init(jax.random.key(1), x[0, 0])
-    np.testing.assert_allclose(torso.apply(params, x)[1, 2], torso.apply(params, x[1, 2]), rtol=1e-5, atol=1e-6)
+    params = encoder.init(jax.random.key(1), x[0, 0])
+    np.testing.assert_allclose(encoder.apply(params, x)[1, 2], encoder.apply(params, x[1, 2]), rtol=1e-5, atol=1e-6)
 
 
-def test_bfloat16_torsos_keep_float32_weights_and_heads():
+def test_bfloat16_encoders_keep_float32_weights_and_heads():
     module, _ = small_network(compute_dtype="bfloat16")
     params = module.init(jax.random.key(0), jnp.zeros(3))
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
@@ -136,8 +136,8 @@ def test_where_rows_broadcasts_one_over_many():
 
 @pytest.mark.optimized
 @pytest.mark.parametrize(("size", "strides"), [(10, (1, 1)), (33, (2, 1))])
-def test_a_torso_is_convolutions_with_biases(size, strides):
-    network = Conv(small_layers((4, 3), (size, size, 2)), hidden_sizes=(), activation="relu")
+def test_an_encoder_is_convolutions_with_biases(size, strides):
+    network = Conv(conv_layers((4, 3), (3,), None, "valid", (size, size, 2)), hidden_sizes=(), activation="relu")
     x = jax.random.normal(jax.random.key(0), (2, 5, size, size, 2))
     params = network.init(jax.random.key(1), x)
     params = jax.tree.map(lambda w: w + 0.1 * (w.ndim == 1), params)  # biases start at 0

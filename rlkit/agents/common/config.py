@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, dataclass_transform
 
 from annotated_types import Interval
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rlkit import _mesh
 from rlkit.agents.common import mistakes
@@ -16,6 +16,7 @@ from rlkit.types import ConfigError
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 Count = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # of steps and batches, which are counted in int32
 Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's arrays
+OneOrMore = BeforeValidator(lambda x: (x,) if type(x) is int else x)  # a number in place of a list of one
 NumCritics = Annotated[int, Interval(ge=1, le=64)]  # each is a network of its own in the program: compile time
 
 
@@ -72,22 +73,30 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
             raise ConfigError(f"weight_decay={decay:g} needs optimizer='adamw', and it is {self.optimizer!r}; set it")
 
 
-class TorsoConfig(AgentConfig):
+class EncoderConfig(AgentConfig):
     """Static: the network that computes features of an observation."""
 
-    torso: Literal["auto", "mlp", "conv", "nature"] = Field(
+    encoder: Literal["auto", "mlp", "conv", "nature", "impala", "minatar"] = Field(
         "auto",
-        description="of images: conv (`channels`), nature (Mnih et al. 2015), or mlp, which flattens them; auto takes "
-        "nature from 36 pixels a side on, and conv below",
+        description="of images: conv (see channels), nature (Mnih et al. 2015), impala (Espeholt et al. 2018), minatar "
+        "(one convolution), or mlp, which flattens them; auto: nature from 36 pixels a side on, and conv below",
     )
     image_axes: Literal["auto", "last", "first"] = Field(
         "auto", description="channels of images; auto: first where the leading axis is at most 16 and the smallest"
     )
-    hidden_sizes: tuple[Width, ...] = Field((64, 64), description="dense layers of a torso")
-    channels: tuple[Width, ...] = Field((16,), description="3x3 filters of each convolution")
+    hidden_sizes: tuple[Width, ...] = Field((64, 64), description="dense layers of an encoder")
+    channels: tuple[Width, ...] = Field((16,), description="filters of each convolution of conv")
+    kernels: Annotated[tuple[Width, ...], OneOrMore] = Field(
+        (3,), description="their pixels a side: one number for all layers, or one a layer"
+    )
+    strides: Annotated[tuple[Width, ...] | None, OneOrMore] = Field(
+        None, description="their steps; null: 2 for images of 32 pixels and more, but for the last layer, and else 1"
+    )
+    padding: Literal["valid", "same"] = Field("valid", description="of the convolutions of conv")
+    norm: Literal["none", "layer"] = Field("none", description="after each convolution of conv")
     activation: Activation = "relu"
-    layer_norm: bool = Field(False, description="after each dense layer; convolutions have none")
-    compute_dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the torsos; losses stay float32")
+    layer_norm: bool = Field(False, description="after each dense layer; see norm for convolutions")
+    compute_dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the encoders; losses stay float32")
     normalize_obs: bool = False
 
 
@@ -198,9 +207,9 @@ class OffPolicyConfig(AgentConfig):
         return count
 
 
-class QCriticConfig(OffPolicyConfig, TorsoConfig):
+class QCriticConfig(OffPolicyConfig, EncoderConfig):
     """Static: an off-policy agent with a policy and critics of actions."""
 
-    hidden_sizes: tuple[Width, ...] = Field((256, 256), description="dense layers of a torso")
+    hidden_sizes: tuple[Width, ...] = Field((256, 256), description="dense layers of an encoder")
     batch_size: Count = Field(256, description="items of a gradient step")
     num_critics: NumCritics = Field(2, description="of which the least value is taken")

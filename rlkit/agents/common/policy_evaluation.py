@@ -69,7 +69,7 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
 
     Args:
       agent: the agent's name, for errors.
-      config: with the fields of `TorsoConfig`, `GaussianPolicyConfig` and the others of `networks.heads.actor_critic`.
+      config: with the fields of `EncoderConfig`, `GaussianPolicyConfig` and the others of `heads.actor_critic`.
       obs_space, action_space: an environment's spaces.
       networks: a user's network, see `ppo.make`; None for the one that `config` describes.
 
@@ -83,7 +83,7 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
     for field in ("squash", "gsde"):
         if getattr(config, field):
             validation.check_box(field, action_space, bounded=field == "squash")
-    validation.check_torso(config, obs_space)
+    validation.check_encoder(config, obs_space)
     validation.check_gsde(config)
     if networks is None:
         described = config.model_dump(include=set(actor_critic.SETTINGS)) | {"log_std_init": config.initial_log_std}

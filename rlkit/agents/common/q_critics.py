@@ -91,7 +91,7 @@ def make(
     assert isinstance(action_space, Discrete | Box)
     box = isinstance(action_space, Box)
     given = _given(networks, {"policy", "critics"} | ({"value"} if has_value else set()))
-    validation.check_torso(config, obs_space)
+    validation.check_encoder(config, obs_space)
     described = config.model_dump(include=set(combine.SETTINGS))
     size = action_distributions.policy_size(action_space)
     spread = spread if box else "none"

@@ -48,7 +48,7 @@ def static(
 
     Args:
       name: the agent, for errors.
-      config: with the fields of `OffPolicyConfig`, `TorsoConfig`, `dueling` and `noisy`.
+      config: with the fields of `OffPolicyConfig`, `EncoderConfig`, `dueling` and `noisy`.
       obs_space, action_space: an environment's spaces.
       networks: a user's network, see `dqn.make`; None for the one that `config` describes.
       outputs: field of `config`, the numbers for each action; None for one, without an axis of its own.
@@ -60,7 +60,7 @@ def static(
     supported = isinstance(action_space, Discrete)
     validation.check_action_space(name, config, action_space, supported=supported, needed="a Discrete action space")
     assert isinstance(action_space, Discrete)
-    validation.check_torso(config, obs_space)
+    validation.check_encoder(config, obs_space)
     width = None if outputs is None else getattr(config, outputs)
     if networks is None:
         described = config.model_dump(include=set(q_network.SETTINGS))

@@ -9,8 +9,8 @@ import numpy as np
 from rlkit import agents
 from rlkit.agents.common import mistakes
 from rlkit.names import ACTION_MASK
-from rlkit.networks.encoders.combine import layers
-from rlkit.networks.encoders.conv import NATURE, smallest_side
+from rlkit.networks.encoders.combine import image_layers, of_image
+from rlkit.networks.encoders.conv import smallest_side
 from rlkit.networks.features import image_shapes
 from rlkit.spaces import Box, Space, shape_of
 from rlkit.types import ConfigError
@@ -68,26 +68,49 @@ def check_box(field: str, space: Space, *, bounded: bool) -> None:
         raise ConfigError(f"{field}=True needs {kind}, and this one is {space}; use False")
 
 
-def check_torso(config: Any, obs_space: Space) -> None:
-    """Raise a ConfigError where an observation is empty, or does not fit the torso that an agent's Config describes."""
+def check_encoder(config: Any, obs_space: Space) -> None:
+    """Raise a ConfigError where an observation is empty, or does not fit the encoder of an agent's Config."""
     obs = shape_of(obs_space)
     if not any(math.prod(x.shape) for x in jax.tree.leaves({**obs, ACTION_MASK: ()} if isinstance(obs, dict) else obs)):
         raise ConfigError(
             f"observations must have numbers to act on, and these have none: {obs_space}; give e.g. a constant 0"
         )
     shapes = image_shapes(obs_space, config.image_axes)
-    if config.torso in ("conv", "nature") and not shapes:
+    if config.encoder not in ("auto", "mlp") and not shapes:
         raise ConfigError(
-            f"torso={config.torso!r} needs observations with an image [H, W, C], and this is {obs_space}; use 'mlp'"
+            f"encoder={config.encoder!r} needs observations with an image [H, W, C], and this is {obs_space}; use 'mlp'"
         )
-    for shape in shapes if config.torso != "mlp" else ():
-        convolutions = layers(config.torso, config.channels, shape)
-        if smallest_side(shape, convolutions) >= 1:
-            continue
-        if convolutions is NATURE:
-            raise ConfigError(f"torso='nature' shrinks images of {shape} to nothing; use 'conv'")
-        most = max(n for n in range(len(convolutions)) if smallest_side(shape, convolutions[:n]) >= 1)
-        raise ConfigError(f"channels={config.channels} shrinks images of {shape} to nothing; use at most {most} layers")
+    _check_sizes(config)
+    for shape in shapes if config.encoder != "mlp" else ():
+        _check_image(config, of_image(config.encoder, shape), shape)
+
+
+def _check_sizes(config: Any) -> None:
+    """Raise a ConfigError where the convolutions of "conv" have not one kernel and one stride each."""
+    count = len(config.channels)
+    for name in ("kernels", "strides"):
+        sizes = getattr(config, name)
+        if sizes is not None and len(sizes) not in (1, count):
+            raise ConfigError(
+                f"{name}={sizes} must be one number, or {count}, one for each of channels={config.channels}; try "
+                f"{(sizes + sizes[-1:] * count)[:count] if sizes else (3,)}"
+            )
+
+
+def _check_image(config: Any, encoder: str, shape: tuple[int, ...]) -> None:
+    """Raise a ConfigError where nothing is left of images (H, W, C)."""
+    convolutions = image_layers(config, encoder, shape)
+    if smallest_side(shape, convolutions) >= 1:
+        return
+    if encoder != "conv":
+        raise ConfigError(f"encoder={encoder!r} shrinks images of {shape} to nothing; use 'conv', 'impala' or 'mlp'")
+    strides = "" if config.strides is None else f", strides={config.strides}"
+    most = max(n for n in range(len(convolutions)) if smallest_side(shape, convolutions[:n]) >= 1)
+    remedy = f"use at most {most} layer{'s' if most > 1 else ''}" if most else "use smaller kernels"
+    raise ConfigError(
+        f"channels={config.channels} with kernels={config.kernels}{strides} shrinks images of {shape} to nothing; "
+        f"{remedy}, or padding='same'"
+    )
 
 
 def check_gsde(config: Any) -> None:

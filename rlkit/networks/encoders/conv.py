@@ -1,6 +1,5 @@
-"""Convolutions, then dense layers."""
+"""Convolutions of any size, then dense layers."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -14,31 +13,45 @@ from rlkit.types import Array
 
 
 class ConvLayer(NamedTuple):
-    """One convolution, without padding."""
+    """One convolution."""
 
     channels: int
     kernel: int  # pixels a side
     stride: int
+    padding: str = "valid"  # "valid" or "same"
+
+    def side(self, pixels: int) -> int:
+        """Pixels a side of the result, 0 or less where nothing is left."""
+        return -(-pixels // self.stride) if self.padding == "same" else (pixels - self.kernel) // self.stride + 1
 
 
-NATURE = (ConvLayer(32, 8, 4), ConvLayer(64, 4, 2), ConvLayer(64, 3, 1))  # of Mnih et al. 2015
+def conv_layers(
+    channels: tuple[int, ...],
+    kernels: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    padding: str,
+    shape: tuple[int, ...],
+) -> tuple[ConvLayer, ...]:
+    """Return a layer for each entry of `channels`, for images (H, W, C).
 
+    Without `strides`, images of 32 pixels and more are halved in size by every layer but the last; smaller ones
+    (MinAtar's are 10 x 10) keep theirs, but for the pixels that a layer without padding loses.
 
-def small_layers(channels: tuple[int, ...], shape: tuple[int, ...]) -> tuple[ConvLayer, ...]:
-    """Layers of 3x3 filters for images (H, W, C).
-
-    Images of 32 pixels and more are halved in size by every layer but the last; smaller ones (MinAtar's are 10 x 10)
-    lose two pixels a layer.
+    Raises:
+      ValueError: `kernels` or `strides` has another length than `channels`, and more or fewer numbers than one.
     """
-    strides = [2 if shape[0] >= 32 and i < len(channels) - 1 else 1 for i in range(len(channels))]
-    return tuple(ConvLayer(count, 3, stride) for count, stride in zip(channels, strides, strict=True))
+    count = len(channels)
+    if strides is None:
+        strides = tuple(2 if shape[0] >= 32 and i < count - 1 else 1 for i in range(count))
+    kernels, strides = (sizes * count if len(sizes) == 1 else sizes for sizes in (kernels, strides))
+    return tuple(ConvLayer(*sizes, padding) for sizes in zip(channels, kernels, strides, strict=True))
 
 
-def smallest_side(shape: tuple[int, ...], layers: Sequence[ConvLayer]) -> int:
+def smallest_side(shape: tuple[int, ...], layers: tuple[ConvLayer, ...]) -> int:
     """The smaller side of an image (H, W, C) after some convolutions, 0 or less where nothing is left."""
     side = min(shape[:2])
     for layer in layers:
-        side = (side - layer.kernel) // layer.stride + 1
+        side = layer.side(side)
     return side
 
 
@@ -51,27 +64,35 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        channels, size, stride = self.layer
+        channels, size, stride, padding = self.layer
         kernel = orthogonal_param(self, "kernel", (size, size, x.shape[-1], channels), self.scale)
         bias = self.param("bias", nn.initializers.zeros, (channels,), jnp.float32)
         x, kernel, bias = vary_like(tuple(a.astype(self.dtype) for a in (x, kernel, bias)))
-        return _cpu.convolution(x, kernel, stride, "VALID") + bias[None, None, None]
+        return _cpu.convolution(x, kernel, stride, padding.upper()) + bias[None, None, None]
 
 
 class Conv(nn.Module):
-    """Convolutions, flattened, then dense layers: [..., H, W, C] -> [..., hidden_sizes[-1]]."""
+    """Convolutions, flattened, then dense layers: [..., H, W, C] -> [..., hidden_sizes[-1]].
+
+    With `norm="layer"`, the pixels and channels of an image are normalized together after each convolution (Ba et al.
+    2016), and scaled channel by channel.
+    """
 
     layers: tuple[ConvLayer, ...]
     hidden_sizes: tuple[int, ...]
     activation: str = "relu"
-    layer_norm: bool = False
+    layer_norm: bool = False  # after each dense layer
     dtype: Any = jnp.float32
+    norm: str = "none"  # "none" or "layer", after each convolution
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         batch, image = x.shape[:-3], x.shape[-3:]
         x = x.reshape(-1, *image)
         for layer in self.layers:
-            x = ACTIVATIONS[self.activation](Convolution(layer, 2**0.5, self.dtype)(x))
+            x = Convolution(layer, 2**0.5, self.dtype)(x)
+            if self.norm == "layer":
+                x = nn.LayerNorm(dtype=self.dtype, reduction_axes=(-3, -2, -1), feature_axes=-1)(x)
+            x = ACTIVATIONS[self.activation](x)
         x = x.reshape(*batch, -1)
         return MLP(self.hidden_sizes, self.activation, self.layer_norm, self.dtype)(x)

@@ -1,4 +1,4 @@
-"""The default networks of actor-critic agents: torsos, an optional recurrent core, a policy head and a value head."""
+"""The default networks of actor-critic agents: encoders, an optional recurrent core, a policy head and a value head."""
 
 from typing import Any
 
@@ -25,13 +25,13 @@ SETTINGS = (
 
 
 class ActorCritic(nn.Module):
-    """A policy and a value from an observation, through one torso or two.
+    """A policy and a value from an observation, through one encoder or two.
 
     Returns `(policy, value)`, and the next memory as a third where `recurrent` names a recurrent cell:
       policy: logits [..., policy_size]; for real-valued actions `(loc, log_std)`, both [..., policy_size]; with `gsde`
         `(loc, log_std [F, policy_size], features [..., F])`.
       value: [...].
-    Heads and recurrent cells compute in float32, torsos in their own `compute_dtype`.
+    Heads and recurrent cells compute in float32, encoders in their own `compute_dtype`.
     """
 
     make_encoder: MakeEncoder
@@ -45,7 +45,7 @@ class ActorCritic(nn.Module):
     gsde: bool
 
     def setup(self):
-        self.torsos = {name: self.make_encoder() for name in self._names()}
+        self.encoders = {name: self.make_encoder() for name in self._names()}
         self.cells = {name: self._cell() for name in self._names()} if self.recurrent != "none" else {}
         self.policy = Dense(self.policy_size, 0.01)
         self.value = Dense(1, 1.0)
@@ -63,8 +63,8 @@ class ActorCritic(nn.Module):
         return *self.decode(hidden), memory
 
     def encode(self, obs: PyTree) -> dict[str, Array]:
-        """Features of the observations by the name of the torso, projected for the recurrent cell if there is one."""
-        hidden = {name: torso(obs) for name, torso in self.torsos.items()}
+        """Features of the observations by the name of the encoder, projected for the recurrent cell if there is one."""
+        hidden = {name: encoder(obs) for name, encoder in self.encoders.items()}
         return {name: self.cells[name].project(h) if self.cells else h for name, h in hidden.items()}
 
     def advance(self, memory: PyTree, hidden: dict[str, Array]) -> tuple[PyTree, dict[str, Array]]:
@@ -92,7 +92,7 @@ class ActorCritic(nn.Module):
 
 
 def actor_critic(*, obs_space: Space, **settings: Any) -> Network:
-    """Return an `ActorCritic` as a `Network`; its memory holds one cell state for each torso.
+    """Return an `ActorCritic` as a `Network`; its memory holds one cell state for each encoder.
 
     Args:
       obs_space: of the observations.

@@ -33,7 +33,7 @@ _WORDS = {
     "adam_eps": "adam_epsilon optimizer_eps",
     "max_grad_norm": "clip_grad_norm grad_clip gradient_clip",
     "gamma": "discount discount_factor",
-    "torso": "policy policy_type",
+    "encoder": "features_extractor_class policy policy_type torso",
     "hidden_sizes": "h_dim hidden hidden_dim hidden_dims hidden_size layers net_arch num_units policy_kwargs",
     "activation": "activation_fn activation_function",
     "recurrent": "lstm rnn use_rnn",

@@ -142,7 +142,8 @@ def _validate(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
 
 def _as_list(value: Any, annotation: Any) -> Any:
     """A value of a list field as a list: numbers `64,64`, one number, and one word are lists there."""
-    if typing.get_origin(annotation) is not tuple or isinstance(value, bool):
+    is_list = any(typing.get_origin(kind) is tuple for kind in (annotation, *typing.get_args(annotation)))
+    if not is_list or isinstance(value, bool):
         return value
     if isinstance(value, str) and str not in _types(annotation):  # a word may hold commas
         return [strict_yaml.scalar(word.strip()) for word in value.split(",")]

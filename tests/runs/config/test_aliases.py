@@ -22,7 +22,7 @@ def test_all_unknown_and_missing_keys_are_named_at_once_with_a_suggestion_each()
     text = message(agent="dqn", env="CartPole-v1", train_freq=4, policy="MlpPolicy", buffer_size=10, gama=0.9, zzz=1)
     assert text.startswith("train_freq is not a key of a dqn config; did you mean 'num_steps' (")
     for words in (
-        "policy is not one either; did you mean 'torso'",
+        "policy is not one either; did you mean 'encoder'",
         "buffer_size is not one either; did you mean 'capacity'?",
         "gama is not one either; did you mean 'gamma'?",
         "zzz is not one either.",
@@ -43,6 +43,7 @@ def test_an_error_names_twenty_mistakes_at_most():
 @pytest.mark.parametrize(
     ("agent", "word", "said"),
     [
+        ("ppo", "torso", "'encoder'"),
         ("ppo", "n_steps", "'num_steps'"),
         ("ppo", "TOTAL_TIMESTEPS", "'total_steps'"),
         ("ppo", "update_epochs", "'num_epochs'"),
