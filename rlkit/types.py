@@ -126,7 +126,10 @@ class Agent(NamedTuple):
       static: the arguments that `make` bound, to call the functions of the agent's module with.
       axis_name: mesh axis over which environments and batches are divided, inside of `jax.shard_map`; None for one
         device. Numbers of environments are those of all its devices; rollouts, what is added, and memories are a
-        device's own.
+        device's own. Classes of the state list in `by_environment` the fields with leaves [N, ...], and in
+        `by_device` those of which each device has its own; all others are equal on all devices.
+      finite: names of metrics that must be finite after an update, as the actor must.
+      trained: fields of the state that another run can start with, as "params" or "normalizer.obs".
     """
 
     init: Callable[..., PyTree]
@@ -143,6 +146,8 @@ class Agent(NamedTuple):
     uniform: Callable[[Key], PyTree] | None = None
     static: Any = ()
     axis_name: str | None = None
+    finite: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
 
 
 class Network(NamedTuple):

@@ -196,7 +196,15 @@ def make(
         config, obs_space, action_space, networks, spread="constant", log_std_min=LOG_STD_MIN, has_value=True
     )
     static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
-    return off_policy.agent(static, init=init, actor=actor, act=act, policy=policy, gradient_step=gradient_step)
+    return off_policy.agent(
+        static,
+        init=init,
+        actor=actor,
+        act=act,
+        policy=policy,
+        gradient_step=gradient_step,
+        finite=("value_loss", "critic_loss", "policy_loss", "grad_norm"),
+    )
 
 
 EXAMPLES = (("Probe-Continuous", {}), ("Probe-MaskedAction", {}))  # (environment, settings) of the contract tests

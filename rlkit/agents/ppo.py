@@ -13,7 +13,7 @@ chunks under the parameters before the update. Time limits are bootstrapped from
 """
 
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
     kl_penalty: bool = Field(False, description="add kl_coef * KL(old, new) to the loss")
     normalize_reward: bool = Field(False, description="divide rewards by the deviation of the discounted return")
     clip_schedule: Schedule = "constant"
+    schedules: ClassVar = (*MinibatchConfig.schedules, "clip_schedule")
 
     @property
     def whole_sequences(self) -> bool:
@@ -320,6 +321,8 @@ def make(
         check=config.check_rollout,
         static=static,
         axis_name=axis_name,
+        finite=("policy_loss", "value_loss", "loss", "grad_norm"),
+        trained=("params", "stats", "normalizer.obs", "normalizer.returns"),
     )
 
 

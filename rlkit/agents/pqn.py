@@ -233,6 +233,8 @@ def make(
         check=config.check_rollout,
         static=static,
         axis_name=axis_name,
+        finite=("loss", "grad_norm"),
+        trained=("params", "stats", "normalizer.obs"),
     )
 
 

@@ -48,6 +48,7 @@ class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
     start_values = ("temperature",)
+    learning_rates = (*ActorCriticHyper.learning_rates, "temperature_learning_rate")
 
     temperature: Annotated[FinitePositive, "weight of the entropy at the start"] = 1.0
     temperature_learning_rate: Annotated[Scalar, Interval(ge=0.0), "infinity: learning_rate"] = jnp.inf
@@ -258,6 +259,7 @@ def make(
         act=act,
         policy=policy,
         gradient_step=gradient_step,
+        finite=("critic_loss", "policy_loss", "grad_norm"),
         memory=exploration.gsde_start(config.hidden_sizes[-1], built.size) if config.gsde else (),
         uniform=action_space.sample if isinstance(action_space, Box) and not config.gsde else None,
     )

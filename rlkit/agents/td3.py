@@ -237,6 +237,7 @@ def make(
         act=act,
         policy=policy,
         gradient_step=gradient_step,
+        finite=("critic_loss", "policy_loss", "grad_norm"),
         memory=np.zeros((built.size,), np.float32),
         uniform=action_space.sample,  # type: ignore[union-attr]
     )

@@ -1,7 +1,7 @@
 """Transfer of what a run has learned to a new run, without the state of its episodes and its optimizer."""
 
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 
@@ -10,14 +10,9 @@ from rlkit.runs import run_directory
 from rlkit.runs.config.load import read
 from rlkit.runs.policy import NO_EVAL_ENV, load_state
 from rlkit.runs.programs.protocol import Program
-from rlkit.types import ConfigError, PyTree
+from rlkit.types import Agent, ConfigError, PyTree
 
-
-class Learned(NamedTuple):
-    """The parts of an agent's state that another run can start with."""
-
-    networks: dict[str, PyTree]  # parameters and statistics, and those of the target networks where there are any
-    statistics: dict[str, PyTree]  # of observations and returns, without the unfinished returns
+Learned = dict[str, PyTree]  # the fields of `Agent.trained` in an agent's state
 
 
 def load(program: Program, source: str | Path) -> Learned:
@@ -36,8 +31,8 @@ def load(program: Program, source: str | Path) -> Learned:
         run, env=env if same_code else None, wrappers=same_wrappers, overrides=NO_EVAL_ENV
     )
     source_program.close()
-    learned = _learned(state.agent)
-    expected, actual = _describe(_learned(program.template.agent)), _describe(learned)
+    learned = _learned(source_program.agent, state.agent)
+    expected, actual = _describe(_learned(program.agent, program.template.agent)), _describe(learned)
     for leaf in [*expected, *actual]:
         if expected.get(leaf) != actual.get(leaf):
             raise ConfigError(
@@ -49,24 +44,27 @@ def load(program: Program, source: str | Path) -> Learned:
 
 
 def into(agent_state: PyTree, learned: Learned) -> PyTree:
-    """Return an agent's initial state with the parameters and statistics of another run."""
-    if learned.statistics:
-        agent_state = agent_state.replace(normalizer=agent_state.normalizer.replace(**learned.statistics))
-    return agent_state.replace(**learned.networks)
+    """Return an agent's initial state with the fields of another run's."""
+    for field, value in learned.items():
+        agent_state = _replace(agent_state, field.split("."), value)
+    return agent_state
 
 
-def _learned(agent_state: PyTree) -> Learned:
-    """The parts of an agent's state that can be transferred."""
-    names = ("params", "stats", "target_params", "target_stats")
-    networks = {name: getattr(agent_state, name) for name in names if hasattr(agent_state, name)}
-    normalizer = getattr(agent_state, "normalizer", None)
-    statistics = {} if normalizer is None else {name: getattr(normalizer, name) for name in ("obs", "returns")}
-    return Learned(networks, statistics)
+def _learned(agent: Agent, agent_state: PyTree) -> Learned:
+    """The fields of an agent's state that another run can start with."""
+    return {field: attrgetter(field)(agent_state) for field in agent.trained}
+
+
+def _replace(record: PyTree, field: list[str], value: PyTree) -> PyTree:
+    """A record with another value of a field, named by the fields that lead to it."""
+    first, *rest = field
+    return record.replace(**{first: _replace(getattr(record, first), rest, value) if rest else value})
 
 
 def _describe(learned: Learned) -> dict[str, str]:
     """The dtype and shape of each array, by its name."""
+    named = {field.replace(".", "/"): value for field, value in learned.items()}
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(learned.networks | {"normalizer": learned.statistics})
+        for path, leaf in jax.tree_util.tree_leaves_with_path(named)
     }

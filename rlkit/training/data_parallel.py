@@ -13,9 +13,11 @@ sample from its own part of the replay buffer, by keys of its own.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 
 import jax
+from flax import struct
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -23,9 +25,10 @@ from rlkit import _mesh
 from rlkit.training.train import Training, TrainState
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
 
-# Fields of a TrainState that differ between devices; all others are replicated.
-BY_ENVIRONMENT = ((".envs",), (".agent", ".normalizer", ".running_return"))  # leaves [N, ...]
-BY_DEVICE = (".agent", ".replay", ".buffer")  # leaves [...] on one device, and together [D, ...]
+# Places in `_split` of a TrainState's leaves.
+BY_ENVIRONMENT = 0  # leaves [N, ...]
+BY_DEVICE = 1  # leaves [...] on one device, and together [D, ...]
+REPLICATED = 2
 
 
 def data_parallel(run: Training, mesh: Mesh, axis_name: str, *, check_vma: bool = True) -> Training:
@@ -53,15 +56,15 @@ def data_parallel(run: Training, mesh: Mesh, axis_name: str, *, check_vma: bool 
 
     def init(hyper: PyTree, key: Key) -> TrainState:
         def on_one(key: Key) -> tuple[TrainState, ...]:
-            return _split(_with_buffer_axis(run.init(hyper, key)))
+            return _split(_with_device_axis(run.init(hyper, key)))
 
         return _join(on_devices(on_one, in_specs=P(), out_specs=specs)(key))
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         def on_one(parts: tuple[TrainState, ...]) -> tuple[tuple[TrainState, ...], dict[str, Array], dict[str, Array]]:
-            state, metrics = run.step(_without_buffer_axis(_join(parts)))
+            state, metrics = run.step(_without_device_axis(_join(parts)))
             episodes = {name: metrics.pop(name) for name in ("returns", "lengths")}  # [T, N]
-            return _split(_with_buffer_axis(state)), metrics, episodes
+            return _split(_with_device_axis(state)), metrics, episodes
 
         run_step = on_devices(on_one, in_specs=(specs,), out_specs=(specs, P(), P(None, axis_name)))
         parts, metrics, episodes = run_step(_split(state))
@@ -99,8 +102,8 @@ def data_parallel_add(
         )
 
     def on_one(parts: tuple[TrainState, ...], transitions: Transition) -> tuple[TrainState, ...]:
-        state = _without_buffer_axis(_join(parts))
-        return _split(_with_buffer_axis(state.replace(agent=add(state.agent, transitions))))
+        state = _without_device_axis(_join(parts))
+        return _split(_with_device_axis(state.replace(agent=add(state.agent, transitions))))
 
     def add_all(state: TrainState, transitions: Transition) -> TrainState:
         _mesh.share("num_envs", transitions.reward.shape[1], mesh.shape[axis_name])
@@ -126,11 +129,9 @@ def _specs(axis_name: str) -> tuple[P, ...]:
 
 def _split(state: TrainState) -> tuple[TrainState, ...]:
     """The leaves by environment, those by device, and the replicated ones, each as a state that is None elsewhere."""
-    paths, structure = jax.tree_util.tree_flatten_with_path(state)
-    kinds = [_kind(path) for path, _ in paths]
+    division = _division(state)
     return tuple(
-        structure.unflatten([x if k == kind else None for k, (_, x) in zip(kinds, paths, strict=True)])
-        for kind in range(3)
+        jax.tree.map(lambda d, x, place=place: x if d == place else None, division, state) for place in range(3)
     )
 
 
@@ -143,17 +144,30 @@ def _join(parts: tuple[TrainState, ...]) -> TrainState:
     return jax.tree.map(first, *parts, is_leaf=lambda x: x is None)
 
 
-def _kind(path: tuple) -> int:
-    """The place in `_split` of the leaf at a path."""
-    names = tuple(map(str, path))
-    if any(names[: len(field)] == field for field in BY_ENVIRONMENT):
-        return 0
-    return 1 if names[: len(BY_DEVICE)] == BY_DEVICE else 2
+def _division(tree: PyTree) -> PyTree:
+    """The place in `_split` of each leaf, by `by_environment` and `by_device` of the records that hold it."""
+    if not _is_record(tree):
+        return jax.tree.map(lambda x: _division(x) if _is_record(x) else REPLICATED, tree, is_leaf=_is_record)
+    places: dict[str, int] = dict.fromkeys(getattr(tree, "by_environment", ()), BY_ENVIRONMENT)
+    places |= dict.fromkeys(getattr(tree, "by_device", ()), BY_DEVICE)
+
+    def of(name: str) -> PyTree:
+        field, place = getattr(tree, name), places.get(name)
+        return _division(field) if place is None else jax.tree.map(lambda _: place, field)
+
+    return tree.replace(**{f.name: of(f.name) for f in fields(tree) if f.metadata.get("pytree_node", True)})
 
 
-def _with_buffer_axis(state: TrainState) -> TrainState:
-    return jax.tree_util.tree_map_with_path(lambda path, x: x[None] if _kind(path) == 1 else x, state)
+def _is_record(tree: PyTree) -> bool:
+    """True for a record whose class may name fields in `by_environment` and `by_device`."""
+    return isinstance(tree, struct.PyTreeNode)
 
 
-def _without_buffer_axis(state: TrainState) -> TrainState:
-    return jax.tree_util.tree_map_with_path(lambda path, x: x[0] if _kind(path) == 1 else x, state)
+def _with_device_axis(state: TrainState) -> TrainState:
+    """The state of one device, where the leaves by device have a new first axis [1, ...]."""
+    return jax.tree.map(lambda place, x: x[None] if place == BY_DEVICE else x, _division(state), state)
+
+
+def _without_device_axis(state: TrainState) -> TrainState:
+    """The inverse of `_with_device_axis`."""
+    return jax.tree.map(lambda place, x: x[0] if place == BY_DEVICE else x, _division(state), state)

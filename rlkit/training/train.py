@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
 
 class TrainState(struct.PyTreeNode):
     """Complete state of a run: saved and restored, the run continues with the same numbers."""
+
+    by_environment: ClassVar = ("envs",)
 
     agent: PyTree
     envs: EnvsState | Any  # of another type for environments outside of JAX

@@ -4,6 +4,7 @@ The cases are the `EXAMPLES` of each agent's module. Four programs are compiled 
 """
 
 import re
+from operator import attrgetter
 
 import chex
 import jax
@@ -24,6 +25,13 @@ SMALL = {  # of the fields that an agent's Config has
     "replay_ratio": 0.125,
 }
 NUM_ENVS, NUM_STEPS, SEEDS = 4, 8, 10
+START_ANEW = {  # fields of states that learning changes and that no other run starts with
+    "opt_state",
+    "replay",
+    "normalizer.running_return",
+    "kl_coef",
+    "policy_metrics",
+}
 
 
 def cases(name):
@@ -92,6 +100,27 @@ def test_state_keeps_its_structure_dtypes_and_strong_types(setup):
     assert not any(aval.weak_type for aval in jax.tree.leaves(avals(state)))
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(after))
     assert not any(np.isnan(x).any() for name, x in metrics.items() if name not in ("returns", "episode_return"))
+
+
+def test_what_an_agent_declares_is_in_its_state_and_its_metrics(setup):
+    """And what learning changes is declared: a network of another name cannot be left out of `init_from`."""
+    module, agent, _, init, step = setup
+    before = state = init(module.Hyper(), jax.random.key(0))
+    for _ in range(3):
+        state, metrics = step(state)
+    fields = [*agent.trained, *START_ANEW]
+    leaves, after = (jax.tree_util.tree_leaves_with_path(x.agent) for x in (before, state))
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+    changed = {
+        name
+        for name, (_, old), (_, new) in zip(names, leaves, after, strict=True)
+        if jnp.issubdtype(old.dtype, jnp.floating) and not np.array_equal(old, new)
+    }
+    undeclared = {name for name in changed if not any(f"{name}.".startswith(f"{field}.") for field in fields)}
+    assert undeclared == set()
+    for field in agent.trained:
+        attrgetter(field)(state.agent)
+    assert set(agent.finite) == {name for name in metrics if "loss" in name or "grad" in name}
 
 
 def test_other_hypers_and_a_restored_state_compile_nothing_new(setup):

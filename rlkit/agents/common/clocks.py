@@ -1,7 +1,6 @@
 """Counts of environment steps in an off-policy update, and what follows from them: schedules and the target's clock."""
 
-from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -15,6 +14,8 @@ from rlkit.types import Array, PyTree
 
 class ReplayState(struct.PyTreeNode):
     """Replay buffer and counts of environment steps; the field `replay` of every off-policy agent's State."""
+
+    by_device: ClassVar = ("buffer",)
 
     buffer: PyTree
     num_steps: Array  # [] uint32, environment steps so far; it stays at 2^32 - 1
@@ -32,10 +33,9 @@ def learning_rates(config: OffPolicyConfig, state: Any, num_steps: int) -> dict[
     """The learning rates [] by their fields in Hyper; the warm-up begins with the first gradient step."""
     before = state.replay.num_steps.astype(jnp.float32)
     learned = jnp.maximum(before + float(num_steps - config.learning_starts), 0.0)
-    names = [field.name for field in fields(state.hyper) if field.name.endswith("learning_rate")]
     return {
         name: Optimizer.scheduled_rate(config, state.hyper, before, learned, getattr(state.hyper, name))
-        for name in names
+        for name in state.hyper.learning_rates
     }
 
 

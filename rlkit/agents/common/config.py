@@ -37,6 +37,7 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
     """Base of every agent's `Config`: static, hashable, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    schedules: ClassVar[tuple[str, ...]] = ("learning_rate_schedule",)  # fields whose schedule lasts schedule_steps
 
     optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = Field("adam", description="adamw: with weight_decay")
     learning_rate_schedule: Schedule = Field(
@@ -55,8 +56,7 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
           hyper: the values that are known; one that is traced is not.
         """
         endless = hyper.get("schedule_steps") == math.inf
-        schedules = [name for name in type(self).model_fields if name.endswith("_schedule")]
-        moving = [f"{name}={getattr(self, name)!r}" for name in schedules if getattr(self, name) != "constant"]
+        moving = [f"{name}={getattr(self, name)!r}" for name in self.schedules if getattr(self, name) != "constant"]
         if math.isfinite(fraction := hyper.get("epsilon_fraction", math.inf)):
             moving.append(f"epsilon_fraction={fraction:g}")
         if endless and moving:

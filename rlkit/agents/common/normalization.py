@@ -3,6 +3,8 @@
 Both are constant while a rollout is collected and learned from, and are updated with it at the end of the update.
 """
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -17,6 +19,8 @@ from rlkit.types import Array, PyTree, Scalar, Transition
 
 class Normalizer(struct.PyTreeNode):
     """Statistics of observations and of discounted returns; () where they are switched off."""
+
+    by_environment: ClassVar = ("running_return",)
 
     obs: RunningStatistics | tuple  # over the real-valued leaves of the observation
     returns: RunningStatistics | tuple  # over the discounted return so far, a scalar

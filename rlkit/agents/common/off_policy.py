@@ -64,6 +64,9 @@ class Static(Protocol):
     def axis_name(self) -> str | None: ...  # of the mesh axis over which environments and batches are divided
 
 
+# Fields of State that another run can start with.
+TRAINED = ("params", "stats", "target_params", "target_stats", "normalizer.obs")
+
 # (static, state, sample, schedules, key) -> state, priority [B], metrics. The state comes without its `replay`.
 GradientStep = Callable[[Any, Any, Sample, Schedules, Key], tuple[Any, Array, dict[str, Array]]]
 
@@ -264,6 +267,7 @@ def agent(static: Static, *, actor: Callable[..., Any], gradient_step: GradientS
       gradient_step: see `learn`.
       functions: `init`, `act` and `policy`, which take `static` first, and other fields of `Agent`.
     """
+    declared = {"finite": ("loss", "grad_norm"), "trained": TRAINED}
     bound = {name: partial(functions.pop(name), static) for name in ("init", "act", "policy")}
     return Agent(
         **bound,
@@ -275,5 +279,5 @@ def agent(static: Static, *, actor: Callable[..., Any], gradient_step: GradientS
         wait=partial(wait, static),
         static=static,
         axis_name=static.axis_name,
-        **functions,
+        **(declared | functions),
     )

@@ -1,6 +1,7 @@
 """The evolutions of a population in the course of a run."""
 
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ class Evolution:
 
     def finite(self, state: PyTree) -> np.ndarray:
         """Return [P] bool, True for the members whose parameters and statistics are finite."""
-        learned = state.agent.params, state.agent.normalizer
-        return np.asarray(self._finite(self.program.export(learned)))
+        trained = [attrgetter(field)(state.agent) for field in self.program.agent.trained]
+        return np.asarray(self._finite(self.program.export(trained)))
 
     def after(self, line: dict[str, Any], state: PyTree, update: int) -> PyTree:
         """Return the state after a metric line, evolved where it is time.

@@ -10,14 +10,14 @@ import numpy as np
 
 from rlkit.hosts.registry import is_host
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.types import Array, PyTree
+from rlkit.types import Agent, Array, PyTree
 
 _HUGE_REWARD = 1e6  # mean absolute reward of a step from which losses are likely to overflow
 
 
-def losses_and_gradients(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics that are losses or norms of gradients."""
-    return {name: value for name, value in metrics.items() if "loss" in name or "grad" in name}
+def declared(agent: Agent, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics that an agent declares as finite."""
+    return {name: metrics[name] for name in agent.finite}
 
 
 def floats(tree: PyTree) -> list[Array]:
@@ -30,14 +30,14 @@ def all_finite(tree: PyTree) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
-def update_is_finite(metrics: Mapping[str, Any], actor: PyTree) -> Array:
-    """Return [] bool, True where losses, gradients and the actor are finite after an update."""
-    return all_finite([*losses_and_gradients(metrics).values(), *floats(actor)])
+def update_is_finite(agent: Agent, state: PyTree, metrics: Mapping[str, Any]) -> Array:
+    """Return [] bool, True where the declared metrics and the actor are finite after an update."""
+    return all_finite([*declared(agent, metrics).values(), *floats(agent.actor(state))])
 
 
-def name_non_finite(metrics: Mapping[str, Any]) -> str:
-    """Return the name of the first loss or gradient that is not finite; "params" where all are."""
-    for name, value in losses_and_gradients(metrics).items():
+def name_non_finite(agent: Agent, metrics: Mapping[str, Any]) -> str:
+    """Return the name of the first declared metric that is not finite; "params" where all are."""
+    for name, value in declared(agent, metrics).items():
         if not np.isfinite(value).all():
             return name
     return "params"

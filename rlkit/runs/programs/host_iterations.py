@@ -198,7 +198,7 @@ class HostIterations:
     ) -> tuple[TrainState, dict[str, Any], bool]:
         """The state, the metrics and whether all is finite, after an update of an iteration that began at `begin`."""
         if not updated.finite:
-            self.non_finite = name_non_finite(updated.metrics)
+            self.non_finite = name_non_finite(self.agent, updated.metrics)
             rest, _ = split(state.agent)
             self.before = state.replace(agent=join(rest, split(updated.agent)[1]))
         seconds = time.perf_counter() - begin

@@ -133,7 +133,7 @@ def _update(agent: Agent):
 
     def update(replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
         state, metrics = agent.update(join(rest, replay), rollout, key)
-        finite = update_is_finite(metrics, agent.actor(state))
+        finite = update_is_finite(agent, state, metrics)
         return state, metrics | {"reward_mean": rollout.reward.mean()}, finite
 
     return update

@@ -188,8 +188,8 @@ class JaxProgram:
     @cached_property
     def _compiled_advance(self) -> Callable[[PyTree, np.int32], Chunk]:
         one = jax.jit(jax.vmap(self.training.step) if self.batched else self.training.step)
-        actor = self.agent.actor if self.stop_if_not_finite else None
-        function = partial(updates.advance, one, actor, self.config.updates_per_line)
+        agent = self.agent if self.stop_if_not_finite else None
+        function = partial(updates.advance, one, agent, self.config.updates_per_line)
         if self.mesh is not None:
             function = partial(updates.advance_on_device, function)
             function = mesh.spread(function, self.mesh, in_axes=(0, None), out_axes=updates.CHUNK_AXES)
@@ -237,7 +237,7 @@ class JaxProgram:
         """
         metrics = jax.tree.map(lambda x: np.asarray(x[chunk.count - 1]), chunk.metrics)
         rollout = self._last_rollout(before)
-        quantities = rollout | updates.watched(chunk.state, metrics, self.agent.actor)
+        quantities = rollout | updates.watched(self.agent, chunk.state, metrics)
         for name, quantity in quantities.items():
             for leaf in jax.tree.leaves(quantity):
                 places = np.argwhere(~np.isfinite(np.asarray(leaf, np.float64)))

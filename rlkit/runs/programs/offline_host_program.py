@@ -73,7 +73,7 @@ class OfflineHostProgram(HostProgram):
         assert self.agent.learn is not None
         update_key, next_key = jax.random.split(key)
         state, metrics = self.agent.learn(join(rest, replay), update_key, self.config.steps_per_update)
-        return state, metrics, update_is_finite(metrics, self.agent.actor(state)), next_key
+        return state, metrics, update_is_finite(self.agent, state, metrics), next_key
 
     def begin(self, state: PyTree) -> None:
         """Reset nothing: no environment is stepped between updates."""
@@ -89,7 +89,7 @@ class OfflineHostProgram(HostProgram):
         agent, metrics, finite, key = self._compiled(replay, rest, state.key)
         metrics, finite = jax.device_get((metrics, finite))
         if not finite:
-            self.non_finite = name_non_finite(metrics)
+            self.non_finite = name_non_finite(self.agent, metrics)
             self.before = state.replace(agent=join(rest, split(agent)[1]))
         row = {
             **metrics,

@@ -1,0 +1,41 @@
+"""Transfer between runs: every field that an agent declares, under any name."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_runs import SMALL
+
+from rlkit.agents import ppo
+from rlkit.runs import loop
+from rlkit.types import Array
+
+
+class State(ppo.State):
+    """PPO's state with another network."""
+
+    second_critic: dict[str, Array]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_network_of_another_name_is_transferred_where_it_is_declared(monkeypatch, tmp_path, declared):
+    make = ppo.make
+
+    def with_second_critic(*arguments, **settings):
+        agent = make(*arguments, **settings)
+
+        def init(*arguments):
+            return State(**vars(agent.init(*arguments)), second_critic={"w": jnp.zeros(3)})
+
+        def update(state, rollout, key):
+            state, metrics = agent.update(state, rollout, key)
+            return state.replace(second_critic={"w": state.second_critic["w"] + 1.0}), metrics
+
+        trained = (*agent.trained, "second_critic") if declared else agent.trained
+        return agent._replace(init=init, update=update, trained=trained)
+
+    monkeypatch.setattr(ppo, "make", with_second_critic)
+    source = loop.train(SMALL, out=tmp_path / "a", show=False)
+    config = SMALL | {"total_steps": 32, "seed": 9}
+    started = loop.train(config, out=tmp_path / "b", init_from=source.run, show=False).state.agent
+    updates = 11.0 if declared else 1.0  # ten of the source, and one
+    np.testing.assert_array_equal(started.second_critic["w"], np.full(3, updates))
