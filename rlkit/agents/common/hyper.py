@@ -1,7 +1,7 @@
 """Fields of `Hyper` that several agents have, under the same names and with the same meaning."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,8 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
     """Traced: float32 scalars of every agent's optimizer and of its schedules. Infinity switches a term off."""
 
     # Fields that `init` alone reads, as the state has a value of its own that learning changes.
-    start_values: ClassVar[tuple[str, ...]] = ()
-    learning_rates: ClassVar[tuple[str, ...]] = ("learning_rate",)  # fields that the schedule and the warm-up scale
+    start_values = ()
+    learning_rates = ("learning_rate",)  # fields that the schedule and the warm-up scale
 
     learning_rate: FiniteNonNegative = 3e-4
     learning_rate_end: Annotated[FiniteNonNegative, "after schedule_steps, by learning_rate_schedule"] = 0.0
