@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable
 
 ACTION_MASK = "action_mask"  # the leaf of a Dict observation, at its top level, that marks the legal actions
+PRIVILEGED = "privileged"  # the part of a Dict observation, at its top level, that is for critics and values alone
 
 
 def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6, prefix: str = "", suffix: str = "") -> str:

@@ -304,7 +304,8 @@ def make(
       obs_space, action_space: an environment's spaces.
       networks: a network from observations to `(policy, value)`, in any form of `networks.as_network`; None for that
         of `config`. `policy` is the logits [..., A] (for MultiDiscrete all of them joined), or `(loc, log_std)`, both
-        [..., D], for a Box; `value` is [...]. A network with a memory is recurrent.
+        [..., D], for a Box; `value` is [...]. A network with a memory is recurrent. A dict of `policy` and `value` has
+        a network of each; then the value has the observation's leaf `privileged`.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.names import ACTION_MASK
+from rlkit.names import ACTION_MASK, PRIVILEGED
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from rlkit.types import Array, PyTree
 
@@ -121,6 +121,14 @@ def replace_real_valued(space: Space, obs: PyTree, values: list[Array]) -> PyTre
     leaves, treedef = jax.tree.flatten(obs)
     new = iter(values)
     return treedef.unflatten([next(new) if real else x for x, real in zip(leaves, _real_flags(space), strict=True)])
+
+
+def privileged_flags(space: Space) -> list[bool]:
+    """Return for each leaf of `real_valued` whether it belongs to the part named `privileged`."""
+    if not isinstance(space, Dict):
+        return [False] * sum(_real_flags(space))
+    counts = {name: sum(_real_flags(child)) for name, child in space.spaces.items() if name != ACTION_MASK}
+    return [name == PRIVILEGED for name, count in counts.items() for _ in range(count)]
 
 
 def _real_flags(space: Space) -> list[bool]:

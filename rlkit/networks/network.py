@@ -157,12 +157,11 @@ def _streams(kinds: PyTree, key: Key | None) -> PyTree:
 
     Without a key nothing is drawn, and theirs are of zeros.
     """
-    if key is None:
-        key = jax.random.wrap_key_data(jnp.zeros((2,), jnp.uint32), impl="threefry2x32")
+    base = jax.random.wrap_key_data(jnp.zeros((2,), jnp.uint32), impl="threefry2x32") if key is None else key
 
     def new(place: int, x: Any) -> Array:
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return jax.random.fold_in(key, place) if is_key else jnp.zeros(x.shape, x.dtype)
+        return jax.random.fold_in(base, place) if is_key else jnp.zeros(x.shape, x.dtype)
 
     leaves, structure = jax.tree.flatten(kinds)
     return structure.unflatten([new(place, x) for place, x in enumerate(leaves)])

@@ -16,6 +16,7 @@ def small_settings(**settings):
 def small_network(**settings):
     """-> the module, and as a network."""
     described = small_settings(**settings)
-    make_encoder, heads = combine.split_settings(described.pop("obs_space"), described)
-    module = actor_critic.ActorCritic(make_encoder, described["hidden_sizes"][-1], **heads)
+    obs_space = described.pop("obs_space")
+    make_encoder, heads = combine.split_settings(obs_space, described)
+    module = actor_critic.ActorCritic(obs_space, make_encoder, described["hidden_sizes"][-1], **heads)
     return module, actor_critic.actor_critic(**small_settings(**settings))

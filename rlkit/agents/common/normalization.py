@@ -11,7 +11,8 @@ from flax import struct
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
-from rlkit.networks.features import real_valued, replace_real_valued
+from rlkit.networks import views
+from rlkit.networks.features import privileged_flags, real_valued, replace_real_valued
 from rlkit.ops.statistics import RunningStatistics, normalize, running_init, running_std, running_update
 from rlkit.spaces import Space
 from rlkit.types import Array, PyTree, Scalar, Transition
@@ -49,9 +50,16 @@ def init(
 
 
 def normalize_obs(obs_space: Space, stats: RunningStatistics | tuple, obs: PyTree) -> PyTree:
-    """Observations [...] with zero mean and unit variance in their real-valued leaves, clipped to +-10."""
+    """Observations [...] with zero mean and unit variance in their real-valued leaves, clipped to +-10.
+
+    They may lack the leaf `privileged`, of which policies do not depend.
+    """
     if isinstance(stats, tuple):
         return obs
+    if not views.is_complete(obs_space, obs):
+        hidden = privileged_flags(obs_space)
+        mean, m2 = ([x for x, gone in zip(xs, hidden, strict=True) if not gone] for xs in (stats.mean, stats.m2))
+        stats, obs_space = stats.replace(mean=mean, m2=m2), views.actor_space(obs_space)
     return replace_real_valued(obs_space, obs, normalize(stats, real_valued(obs_space, obs), clip=10.0))
 
 

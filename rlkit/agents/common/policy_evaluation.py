@@ -1,5 +1,6 @@
 """Policies with a value: acting, and evaluating a rollout, for any action space, feed-forward or recurrent."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 
 from rlkit.agents.common import action_distributions, exploration, user_networks, validation
 from rlkit.agents.common.normalization import normalize_obs
+from rlkit.networks import views
 from rlkit.networks.cores.recurrent import along
 from rlkit.networks.features import action_mask
 from rlkit.networks.heads import actor_critic
@@ -95,12 +97,18 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
         )
     else:
         size = np.array([action_distributions.policy_size(action_space)])
-        form, sizes = (
-            ("((loc, log_std), value)", (size, size)) if isinstance(action_space, Box) else ("(logits, value)", size)
-        )
-        described = {"gsde": config.gsde, "recurrent": config.recurrent}
-        sizes = (sizes, np.array([], int))
-        network = user_networks.checked(networks, obs_space, form, sizes, memory="optional", described=described)
+        policy_form = ("(loc, log_std)", (size, size)) if isinstance(action_space, Box) else ("logits", size)
+        described, alone = {"gsde": config.gsde, "recurrent": config.recurrent}, np.array([], int)
+        if isinstance(networks, Mapping):
+            given = user_networks.by_name(networks, {"policy", "value"}, all_of=True)
+            policy, value = (
+                user_networks.checked(given["policy"], obs_space, *policy_form, field="policy", described=described),
+                user_networks.checked(given["value"], obs_space, "V", alone, field="value", privileged=True),
+            )
+            network = views.joined(policy, value, obs_space)
+        else:
+            form, sizes = f"({policy_form[0]}, value)", (policy_form[1], alone)
+            network = user_networks.checked(networks, obs_space, form, sizes, memory="optional", described=described)
     features = config.memory_size if config.recurrent != "none" else sum(config.hidden_sizes[-1:])
     return Policy(obs_space, action_space, network, config.squash, config.gsde, config.gsde_steps, features)
 

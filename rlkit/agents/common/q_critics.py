@@ -20,7 +20,7 @@ from rlkit.networks.features import action_mask
 from rlkit.networks.heads import critics
 from rlkit.ops._arrays import pick
 from rlkit.spaces import Box, Discrete, Space
-from rlkit.types import Array, Buffer, ConfigError, Key, Network, PyTree
+from rlkit.types import Array, Buffer, Key, Network, PyTree
 
 Variables = tuple[PyTree, PyTree]  # parameters and statistics of a network
 
@@ -90,7 +90,7 @@ def make(
     """
     assert isinstance(action_space, Discrete | Box)
     box = isinstance(action_space, Box)
-    given = _given(networks, {"policy", "critics"} | ({"value"} if has_value else set()))
+    given = user_networks.by_name(networks, {"policy", "critics"} | ({"value"} if has_value else set()))
     validation.check_encoder(config, obs_space)
     described = config.model_dump(include=set(combine.SETTINGS))
     size = action_distributions.policy_size(action_space)
@@ -115,20 +115,10 @@ def make(
     if "critics" in given:
         action, sizes = ((np.zeros(size, np.float32),), np.array([], int)) if box else ((), shape)
         count = config.num_critics
-        q = user_networks.checked(q, obs_space, "Q", sizes, *action, field="critics", count=count)
+        q = user_networks.checked(q, obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
     if "value" in given:
-        value = user_networks.checked(value, obs_space, "V", np.array([], int), field="value")
+        value = user_networks.checked(value, obs_space, "V", np.array([], int), field="value", privileged=True)
     return Networks(obs_space, action_space, policy, q, value)
-
-
-def _given(networks: Mapping[str, Any] | None, names: set[str]) -> dict[str, Any]:
-    """A user's networks by name. Raises ConfigError where there is none of these names."""
-    if networks is not None and not isinstance(networks, Mapping):
-        raise ConfigError(f"networks must be a dict with some of {', '.join(sorted(names))}, and it is {networks!r}")
-    given = {name: network for name, network in (networks or {}).items() if network is not None}
-    if unknown := given.keys() - names:
-        raise ConfigError(f"networks must have no {min(unknown)!r} for this agent; it takes {', '.join(sorted(names))}")
-    return given
 
 
 def init(networks: Networks, key: Key, obs: PyTree) -> tuple[dict[str, PyTree], dict[str, PyTree]]:

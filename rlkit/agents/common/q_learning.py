@@ -65,7 +65,10 @@ def static(
     if networks is None:
         described = config.model_dump(include=set(q_network.SETTINGS))
         network = q_network.q_network(
-            obs_space=obs_space, num_actions=action_space.n, outputs=width, **{"noisy": False} | described
+            obs_space=obs_space,
+            num_actions=action_space.n,
+            outputs=width,
+            **{"noisy": False} | described,
         )
     else:
         sizes = np.array([action_space.n] if width is None else [action_space.n, width])

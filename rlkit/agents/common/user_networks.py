@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.networks import views
 from rlkit.networks.network import as_network
 from rlkit.spaces import Space, shape_of
 from rlkit.types import ConfigError, Network, PyTree
@@ -25,6 +26,7 @@ def checked(
     field: str = "networks",
     count: int | None = None,
     memory: Literal["none", "optional", "needed"] = "none",
+    privileged: bool = False,
     described: Mapping[str, Any] | None = None,
 ) -> Network:
     """A user's network as a `Network`, traced for one observation and for a batch without computing anything.
@@ -38,6 +40,7 @@ def checked(
       field: the network's name, for errors.
       count: length of an axis that each output has before those of the batch, as several critics have; None for none.
       memory: whether the agent has a use for a network with a memory, or cannot do without.
+      privileged: True for a critic, which has the leaf of that name; other networks never get it.
       described: settings, which only a network made from the Config can follow; they must be off.
 
     Raises:
@@ -50,6 +53,7 @@ def checked(
             raise ConfigError(
                 f"{setting}={value!r} needs the network that Config describes; leave it out with a network of your own"
             )
+    obs_space = obs_space if privileged else views.actor_space(obs_space)
     example = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, inputs))
     try:
         network = as_network(network, shape_of(obs_space), *example)
@@ -95,7 +99,24 @@ def checked(
 
     name = f"apply(params, stats, obs, train=True) for a batch of {_BATCH} observations"
     _check_stats(field, name, stats, _trace(field, name, train, key, params, stats, *batch)[1])
-    return network
+    return network if privileged else views.of_actor(network)
+
+
+def by_name(networks: Any, names: set[str], *, all_of: bool = False) -> dict[str, Any]:
+    """A user's networks by name, without those that are None.
+
+    Raises:
+      ConfigError: `networks` is no dict, has another name, or lacks one of the names where `all_of` is set.
+    """
+    listed = ", ".join(sorted(names))
+    if networks is not None and not isinstance(networks, Mapping):
+        raise ConfigError(f"networks must be a dict with some of {listed}, and it is {networks!r}")
+    given = {name: network for name, network in (networks or {}).items() if network is not None}
+    if unknown := given.keys() - names:
+        raise ConfigError(f"networks must have no {min(unknown)!r} for this agent; it takes {listed}")
+    if all_of and (missing := names - given.keys()):
+        raise ConfigError(f"networks must have {listed} for this agent, and {min(missing)!r} is missing; give it")
+    return given
 
 
 def _pair(field: str, name: str, form: str, result: Any) -> tuple[PyTree, PyTree]:

@@ -8,7 +8,8 @@ import numpy as np
 
 from rlkit import agents
 from rlkit.agents.common import mistakes
-from rlkit.names import ACTION_MASK
+from rlkit.names import ACTION_MASK, PRIVILEGED
+from rlkit.networks import views
 from rlkit.networks.encoders.combine import image_layers, of_image
 from rlkit.networks.encoders.conv import smallest_side
 from rlkit.networks.features import image_shapes
@@ -71,10 +72,14 @@ def check_box(field: str, space: Space, *, bounded: bool) -> None:
 def check_encoder(config: Any, obs_space: Space) -> None:
     """Raise a ConfigError where an observation is empty, or does not fit the encoder of an agent's Config."""
     obs = shape_of(obs_space)
-    if not any(math.prod(x.shape) for x in jax.tree.leaves({**obs, ACTION_MASK: ()} if isinstance(obs, dict) else obs)):
+    if isinstance(obs, dict):
+        obs = {name: x for name, x in obs.items() if name not in (ACTION_MASK, PRIVILEGED)}
+    if not any(math.prod(x.shape) for x in jax.tree.leaves(obs)):
         raise ConfigError(
             f"observations must have numbers to act on, and these have none: {obs_space}; give e.g. a constant 0"
         )
+    if getattr(config, "shared_torso", False) and views.has_privileged(obs_space):
+        raise ConfigError(f"shared_torso=True gives the policy the leaf {PRIVILEGED!r}, which is for values; use False")
     shapes = image_shapes(obs_space, config.image_axes)
     if config.encoder not in ("auto", "mlp") and not shapes:
         raise ConfigError(

@@ -29,7 +29,7 @@ SETTINGS = (
     "image_axes",
 )  # fields of Encoder that have the same names in an agent's Config
 
-MakeEncoder = Callable[[], "Encoder"]  # a flax module makes its submodules where it uses them
+MakeEncoder = Callable[..., "Encoder"]  # a flax module makes its submodules where it uses them
 
 
 class Encoder(nn.Module):
@@ -105,4 +105,4 @@ def split_settings(obs_space: Space, settings: Mapping[str, Any]) -> tuple[MakeE
     """Return a function that makes the encoder of `settings`, and the settings that are not the encoder's."""
     of_encoder = {name: value for name, value in settings.items() if name in SETTINGS}
     others = {name: value for name, value in settings.items() if name not in SETTINGS}
-    return partial(Encoder, obs_space, **of_encoder), others
+    return partial(Encoder, obs_space=obs_space, **of_encoder), others

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rlkit.networks import views
 from rlkit.networks.cores.cells import CELLS, GRU, LSTM
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoders import combine
@@ -31,9 +32,11 @@ class ActorCritic(nn.Module):
       policy: logits [..., policy_size]; for real-valued actions `(loc, log_std)`, both [..., policy_size]; with `gsde`
         `(loc, log_std [F, policy_size], features [..., F])`.
       value: [...].
-    Heads and recurrent cells compute in float32, encoders in their own `compute_dtype`.
+    Heads and recurrent cells compute in float32, encoders in their own `compute_dtype`. The leaf `privileged` of an
+    observation is for the value alone; the value of an observation that lacks it is NaN.
     """
 
+    obs_space: Space
     make_encoder: MakeEncoder
     width: int  # of the encoder's features
     policy_size: int  # logits, or dimensions of a real-valued action
@@ -45,7 +48,11 @@ class ActorCritic(nn.Module):
     gsde: bool
 
     def setup(self):
-        self.encoders = {name: self.make_encoder() for name in self._names()}
+        spaces = {"critic": self.obs_space}
+        self.encoders = {
+            name: self.make_encoder(obs_space=spaces.get(name, views.actor_space(self.obs_space)))
+            for name in self._names()
+        }
         self.cells = {name: self._cell() for name in self._names()} if self.recurrent != "none" else {}
         self.policy = Dense(self.policy_size, 0.01)
         self.value = Dense(1, 1.0)
@@ -56,11 +63,13 @@ class ActorCritic(nn.Module):
             self.log_std = self.param("log_std", start, shape, jnp.float32)
 
     def __call__(self, obs: PyTree, memory: PyTree = ()):
-        hidden = self.encode(obs)
-        if self.recurrent == "none":
-            return self.decode(hidden)
-        memory, hidden = self.advance(memory, hidden)
-        return *self.decode(hidden), memory
+        hidden, after = self.encode(views.completed(self.obs_space, obs)), ()
+        if self.recurrent != "none":
+            memory, hidden = self.advance(memory, hidden)
+            after = (memory,)
+        policy, value = self.decode(hidden)
+        value = value if views.is_complete(self.obs_space, obs) else jnp.full_like(value, jnp.nan)
+        return policy, value, *after
 
     def encode(self, obs: PyTree) -> dict[str, Array]:
         """Features of the observations by the name of the encoder, projected for the recurrent cell if there is one."""
@@ -99,7 +108,7 @@ def actor_critic(*, obs_space: Space, **settings: Any) -> Network:
       settings: the fields of `Encoder`, and those of `ActorCritic` except the encoder and its width.
     """
     make_encoder, others = combine.split_settings(obs_space, settings)
-    module = ActorCritic(make_encoder, sum(settings["hidden_sizes"][-1:]), **others)
+    module = ActorCritic(obs_space, make_encoder, sum(settings["hidden_sizes"][-1:]), **others)
     if module.recurrent == "none":
         return as_network(module)
     start = CELLS[module.recurrent].start(module.memory_size)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.networks import views
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoders import combine
 from rlkit.networks.encoders.combine import MakeEncoder
@@ -103,7 +104,7 @@ class StateValue(nn.Module):
 
 def policy_network(*, obs_space: Space, **settings: Any) -> Network:
     """Return a `PolicyNetwork` as a `Network`; `settings` are its fields and those of `Encoder`."""
-    make_encoder, others = combine.split_settings(obs_space, settings)
+    make_encoder, others = combine.split_settings(views.actor_space(obs_space), settings)
     return as_network(PolicyNetwork(make_encoder, **others))
 
 

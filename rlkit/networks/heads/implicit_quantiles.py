@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.networks import views
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoders import combine
 from rlkit.networks.encoders.combine import MakeEncoder
@@ -57,5 +58,5 @@ def implicit_quantiles(*, obs_space: Space, **settings: Any) -> Network:
       obs_space: of the observations.
       settings: the fields of `Encoder`, and those of `ImplicitQuantiles` except the encoder.
     """
-    make_encoder, others = combine.split_settings(obs_space, settings)
+    make_encoder, others = combine.split_settings(views.actor_space(obs_space), settings)
     return as_network(ImplicitQuantiles(make_encoder, **others))

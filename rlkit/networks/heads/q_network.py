@@ -5,6 +5,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from rlkit.networks import views
 from rlkit.networks.cores.cells import CELLS
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoders import combine
@@ -73,7 +74,7 @@ def q_network(*, obs_space: Space, **settings: Any) -> Network:
       obs_space: of the observations.
       settings: the fields of `Encoder`, and those of `QNetwork` except the encoder.
     """
-    make_encoder, others = combine.split_settings(obs_space, settings)
+    make_encoder, others = combine.split_settings(views.actor_space(obs_space), settings)
     module = QNetwork(make_encoder, **others)
     if module.recurrent == "none":
         return as_network(module)

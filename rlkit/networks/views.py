@@ -1,0 +1,91 @@
+"""Parts of an observation that a role sees: an actor does without the leaf `privileged`, a critic has it.
+
+Acting, evaluation and a loaded policy therefore take observations without that leaf as well.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from rlkit.names import PRIVILEGED
+from rlkit.spaces import Dict, Space, shape_of
+from rlkit.types import Key, Network, PyTree
+
+
+def actor_space(space: Space) -> Space:
+    """Return the space of observations as an actor sees them."""
+    if not has_privileged(space):
+        return space
+    assert isinstance(space, Dict)
+    return Dict({name: child for name, child in space.spaces.items() if name != PRIVILEGED})
+
+
+def has_privileged(space: Space) -> bool:
+    """True for a Dict with a leaf, or a part, named `privileged`."""
+    return isinstance(space, Dict) and PRIVILEGED in space.spaces
+
+
+def is_complete(space: Space, obs: PyTree) -> bool:
+    """True for an observation that has the leaf `privileged` if its space has it."""
+    return not has_privileged(space) or PRIVILEGED in obs
+
+
+def actor_obs(obs: PyTree) -> PyTree:
+    """Return an observation as an actor sees it."""
+    if not isinstance(obs, dict) or PRIVILEGED not in obs:
+        return obs
+    return {name: x for name, x in obs.items() if name != PRIVILEGED}
+
+
+def completed(space: Space, obs: PyTree) -> PyTree:
+    """Return an observation [...] with zeros in place of a leaf `privileged` that it lacks."""
+    if is_complete(space, obs):
+        return obs
+    shapes = shape_of(space)
+    name = next(name for name in obs if name != PRIVILEGED)
+    first, shape = jax.tree.leaves(obs[name])[0], jax.tree.leaves(shapes[name])[0].shape
+    batch = jnp.shape(first)[: jnp.ndim(first) - len(shape)]
+    return {**obs, PRIVILEGED: jax.tree.map(lambda x: jnp.zeros(batch + x.shape, x.dtype), shapes[PRIVILEGED])}
+
+
+def of_actor(network: Network) -> Network:
+    """Return a network without a memory, or with one, whose functions drop the leaf `privileged`."""
+
+    def init(key: Key, obs: PyTree, *inputs: PyTree) -> tuple[PyTree, PyTree]:
+        return network.init(key, actor_obs(obs), *inputs)
+
+    def apply(params: PyTree, stats: PyTree, obs: PyTree, *inputs: PyTree, **training) -> tuple[PyTree, PyTree]:
+        return network.apply(params, stats, actor_obs(obs), *inputs, **training)
+
+    parts = network.parts
+    if parts is not None:
+        encode, advance, decode = parts
+
+        def encode_view(params: PyTree, stats: PyTree, obs: PyTree, **training) -> tuple[PyTree, PyTree]:
+            return encode(params, stats, actor_obs(obs), **training)
+
+        parts = encode_view, advance, decode
+    return Network(init, apply, network.memory, parts)
+
+
+def joined(policy: Network, value: Network, space: Space) -> Network:
+    """Return a network of a policy's outputs and a value [...], from one network of each.
+
+    The policy does without the leaf `privileged`. The value of an observation that lacks it is NaN.
+    """
+
+    def init(key: Key, obs: PyTree) -> tuple[PyTree, PyTree]:
+        policy_key, value_key = jax.random.split(key)
+        made = policy.init(policy_key, actor_obs(obs)), value.init(value_key, obs)
+        return tuple({"policy": a, "value": b} for a, b in zip(*made, strict=True))  # type: ignore[return-value]
+
+    def apply(params: PyTree, stats: PyTree, obs: PyTree, *, train=False, key=None) -> tuple[PyTree, PyTree]:
+        keys = (None, None) if key is None else jax.random.split(key)
+        output, policy_stats = policy.apply(params["policy"], stats["policy"], actor_obs(obs), train=train, key=keys[0])
+        rated, value_stats = value.apply(
+            params["value"], stats["value"], completed(space, obs), train=train, key=keys[1]
+        )
+        if not is_complete(space, obs):
+            rated, value_stats = jnp.full_like(rated, jnp.nan), stats["value"]
+        return (output, rated), {"policy": policy_stats, "value": value_stats}
+
+    return Network(init, apply)
