@@ -75,9 +75,9 @@ def test_weights_drawn_together_have_the_structure_and_laws_of_weights_drawn_apa
     obs = small_settings(**settings)["obs_space"].sample(jax.random.key(5))
     arguments = (obs, network.memory) if jax.tree.leaves(network.memory) else (obs,)
     with jax.debug_key_reuse(True):
-        params = network.init(jax.random.key(0), *arguments)
+        params, _ = network.init(jax.random.key(0), *arguments)
         apart = module.init(jax.random.key(0), *arguments)
-        again = jax.jit(network.init)(jax.random.key(0), *arguments)
+        again, _ = jax.jit(network.init)(jax.random.key(0), *arguments)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), params) == jax.tree.map(lambda x: (x.shape, x.dtype), apart)
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), params, again)
     gates = {"none": 1, "gru": 3, "lstm": 4}[module.recurrent]
