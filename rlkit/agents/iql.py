@@ -193,7 +193,14 @@ def make(
     needed = "a Discrete action space or a Box of floats with finite bounds"
     validation.check_action_space("iql", config, action_space, supported=supports(action_space), needed=needed)
     built = q_critics.make(
-        config, obs_space, action_space, networks, spread="constant", log_std_min=LOG_STD_MIN, has_value=True
+        config,
+        obs_space,
+        action_space,
+        networks,
+        spread="constant",
+        log_std_min=LOG_STD_MIN,
+        has_value=True,
+        axis_name=axis_name,
     )
     static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
     return off_policy.agent(

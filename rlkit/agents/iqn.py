@@ -239,7 +239,9 @@ def make(
     else:
         sizes = np.array([config.num_value_quantiles, action_space.n])
         fractions = midpoints(config.num_value_quantiles)
-        network = user_networks.checked(networks, obs_space, "the quantiles of each action", sizes, fractions)
+        network = user_networks.checked(
+            networks, obs_space, "the quantiles of each action", sizes, fractions, axis_name=axis_name
+        )
     static = Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
     return off_policy.agent(
         static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step

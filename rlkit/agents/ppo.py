@@ -311,7 +311,8 @@ def make(
     Raises:
       ConfigError: PPO cannot act in this action space, or a setting does not fit it.
     """
-    static = Static(config, policy_evaluation.make("ppo", config, obs_space, action_space, networks), axis_name)
+    policy = policy_evaluation.make("ppo", config, obs_space, action_space, networks, axis_name)
+    static = Static(config, policy, axis_name)
     return Agent(
         init=partial(init, static),
         actor=actor,

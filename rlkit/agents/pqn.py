@@ -222,7 +222,7 @@ def make(
             obs_space=obs_space, num_actions=action_space.n, outputs=None, noisy=False, **described
         )
     else:
-        network = user_networks.checked(networks, obs_space, "Q", np.array([action_space.n]))
+        network = user_networks.checked(networks, obs_space, "Q", np.array([action_space.n]), axis_name=axis_name)
     static = Static(config, obs_space, action_space, network, axis_name)
     return Agent(
         init=partial(init, static),

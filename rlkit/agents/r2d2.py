@@ -264,7 +264,9 @@ def make(
         described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"}) | {"noisy": False}
         network = q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=None, **described)
     else:
-        network = user_networks.checked(networks, obs_space, "Q", np.array([action_space.n]), memory="needed")
+        network = user_networks.checked(
+            networks, obs_space, "Q", np.array([action_space.n]), memory="needed", axis_name=axis_name
+        )
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)

@@ -250,7 +250,7 @@ def make(
         validation.check_box("gsde", action_space, bounded=True)
         validation.check_gsde(config)
     spread = "features" if config.gsde else "observation"
-    built = q_critics.make(config, obs_space, action_space, networks, spread=spread)
+    built = q_critics.make(config, obs_space, action_space, networks, spread=spread, axis_name=axis_name)
     static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
     return off_policy.agent(
         static,

@@ -228,7 +228,7 @@ def make(
     """
     needed = "a Box action space of floats with finite bounds"
     validation.check_action_space(name, config, action_space, supported=supports(action_space), needed=needed)
-    built = q_critics.make(config, obs_space, action_space, networks, spread="none")
+    built = q_critics.make(config, obs_space, action_space, networks, spread="none", axis_name=axis_name)
     static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
     return off_policy.agent(
         static,

@@ -19,7 +19,14 @@ SUPPORT = Path(__file__).parents[1] / "support" / "programs"
 RUNS, STEPS = "data_parallel_runs.py", "data_parallel_steps.py"
 THOROUGH = {
     RUNS: ("whole_ppo", "seeds", "learning", "offline"),
-    STEPS: ("gradient_step_of_dqn", "gradient_steps_with_noise", "keys", "priorities", "statistics"),
+    STEPS: (
+        "gradient_step_of_dqn",
+        "gradient_steps_with_noise",
+        "keys",
+        "priorities",
+        "statistics",
+        "statistics_of_critics",
+    ),
 }
 SLOW = {
     RUNS: ("whole_recurrent_ppo", "whole_pqn", "warm_up", "more_learning"),

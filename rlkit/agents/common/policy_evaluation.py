@@ -1,6 +1,7 @@
 """Policies with a value: acting, and evaluating a rollout, for any action space, feed-forward or recurrent."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -66,7 +67,9 @@ class Evaluated(NamedTuple):
     dist: PyTree  # the distribution of raw actions
 
 
-def make(agent: str, config: Any, obs_space: Space, action_space: Space, networks: Any) -> Policy:
+def make(
+    agent: str, config: Any, obs_space: Space, action_space: Space, networks: Any, axis_name: str | None = None
+) -> Policy:
     """The policy that an agent's Config describes.
 
     Args:
@@ -74,6 +77,7 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
       config: with the fields of `EncoderConfig`, `GaussianPolicyConfig` and the others of `heads.actor_critic`.
       obs_space, action_space: an environment's spaces.
       networks: a user's network, see `ppo.make`; None for the one that `config` describes.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: the action space has no distribution, or a setting does not fit the spaces or the network.
@@ -98,17 +102,18 @@ def make(agent: str, config: Any, obs_space: Space, action_space: Space, network
     else:
         size = np.array([action_distributions.policy_size(action_space)])
         policy_form = ("(loc, log_std)", (size, size)) if isinstance(action_space, Box) else ("logits", size)
+        check = partial(user_networks.checked, axis_name=axis_name)
         described, alone = {"gsde": config.gsde, "recurrent": config.recurrent}, np.array([], int)
         if isinstance(networks, Mapping):
             given = user_networks.by_name(networks, {"policy", "value"}, all_of=True)
             policy, value = (
-                user_networks.checked(given["policy"], obs_space, *policy_form, field="policy", described=described),
-                user_networks.checked(given["value"], obs_space, "V", alone, field="value", privileged=True),
+                check(given["policy"], obs_space, *policy_form, field="policy", described=described),
+                check(given["value"], obs_space, "V", alone, field="value", privileged=True),
             )
             network = views.joined(policy, value, obs_space)
         else:
             form, sizes = f"({policy_form[0]}, value)", (policy_form[1], alone)
-            network = user_networks.checked(networks, obs_space, form, sizes, memory="optional", described=described)
+            network = check(networks, obs_space, form, sizes, memory="optional", described=described)
     features = config.memory_size if config.recurrent != "none" else sum(config.hidden_sizes[-1:])
     return Policy(obs_space, action_space, network, config.squash, config.gsde, config.gsde_steps, features)
 

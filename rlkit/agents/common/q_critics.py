@@ -5,6 +5,7 @@ such actions. In a discrete space one pass of a critic evaluates every action.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -72,6 +73,7 @@ def make(
     spread: str,
     log_std_min: float = -20.0,
     has_value: bool = False,
+    axis_name: str | None = None,
 ) -> Networks:
     """The networks of a user, and for those that are not given the ones that an agent's Config describes.
 
@@ -84,6 +86,7 @@ def make(
       spread: of a policy for a Box: "observation", "features", "constant" or "none"; see `networks.heads.critics`.
       log_std_min: the least log standard deviation of that policy.
       has_value: whether the agent has a state value.
+      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
       ConfigError: a setting does not fit the observations, or a network has another name or other outputs.
@@ -106,18 +109,18 @@ def make(
     every = None if box else size
     q = given.get("critics") or critics.critics(obs_space=obs_space, count=config.num_critics, size=every, **described)
     value = given.get("value") or (critics.state_value(obs_space=obs_space, **described) if has_value else None)
-    shape = np.array([size])
+    shape, check = np.array([size]), partial(user_networks.checked, axis_name=axis_name)
     if "policy" in given:
         form, sizes = ("loc", shape) if spread == "none" else ("(loc, log_std)", (shape, shape))
         form = form if box else "logits"
         described = {"gsde": getattr(config, "gsde", False)}
-        policy = user_networks.checked(policy, obs_space, form, sizes, field="policy", described=described)
+        policy = check(policy, obs_space, form, sizes, field="policy", described=described)
     if "critics" in given:
         action, sizes = ((np.zeros(size, np.float32),), np.array([], int)) if box else ((), shape)
         count = config.num_critics
-        q = user_networks.checked(q, obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
+        q = check(q, obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
     if "value" in given:
-        value = user_networks.checked(value, obs_space, "V", np.array([], int), field="value", privileged=True)
+        value = check(value, obs_space, "V", np.array([], int), field="value", privileged=True)
     return Networks(obs_space, action_space, policy, q, value)
 
 

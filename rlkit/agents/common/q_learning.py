@@ -73,7 +73,9 @@ def static(
     else:
         sizes = np.array([action_space.n] if width is None else [action_space.n, width])
         described = {"noisy": getattr(config, "noisy", False)}
-        network = user_networks.checked(networks, obs_space, "the outputs of each action", sizes, described=described)
+        network = user_networks.checked(
+            networks, obs_space, "the outputs of each action", sizes, described=described, axis_name=axis_name
+        )
     return Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
 
 

@@ -27,6 +27,7 @@ def checked(
     count: int | None = None,
     memory: Literal["none", "optional", "needed"] = "none",
     privileged: bool = False,
+    axis_name: str | None = None,
     described: Mapping[str, Any] | None = None,
 ) -> Network:
     """A user's network as a `Network`, traced for one observation and for a batch without computing anything.
@@ -41,6 +42,7 @@ def checked(
       count: length of an axis that each output has before those of the batch, as several critics have; None for none.
       memory: whether the agent has a use for a network with a memory, or cannot do without.
       privileged: True for a critic, which has the leaf of that name; other networks never get it.
+      axis_name: of the devices that a batch is divided over, whose name the network may use where it trains.
       described: settings, which only a network made from the Config can follow; they must be off.
 
     Raises:
@@ -95,7 +97,10 @@ def checked(
         _check_stats(field, name, stats, same)
 
     def train(key: Any, *arguments: Any) -> Any:
-        return network.apply(*arguments, train=True, key=key)
+        def on_one(_: Any) -> Any:
+            return network.apply(*arguments, train=True, key=key)
+
+        return jax.tree.map(lambda x: x[0], jax.vmap(on_one, axis_name=axis_name)(jnp.zeros(1)))
 
     name = f"apply(params, stats, obs, train=True) for a batch of {_BATCH} observations"
     _check_stats(field, name, stats, _trace(field, name, train, key, params, stats, *batch)[1])

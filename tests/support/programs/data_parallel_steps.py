@@ -6,6 +6,7 @@ python data_parallel_steps.py PROGRAM ...
 
 from functools import partial
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ from rlkit import replay
 from rlkit.agents import dqn, r2d2, sac, td3_bc
 from rlkit.agents.common import minibatches, off_policy
 from rlkit.agents.common.off_policy import Schedules
+from rlkit.networks import BatchRenorm
 from rlkit.ops.losses import normalize_advantage
 from rlkit.ops.statistics import explained_variance, running_init, running_update
 from rlkit.replay import segment_tree
@@ -52,8 +54,8 @@ def gradient_steps_with_noise():
     def mean_loss(static, params, state, batch, keys):
         parts = jax.tree.map(lambda x: x.reshape(len(keys), -1, *x.shape[1:]), batch)
         loss_of = jax.vmap(lambda batch, key: loss(static, params, state, batch, key))
-        total, (priority, metrics) = loss_of(parts, keys)
-        return total.mean(), (priority.reshape(-1), jax.tree.map(jnp.mean, metrics))
+        total, (_, priority, metrics) = loss_of(parts, keys)
+        return total.mean(), (state.stats, priority.reshape(-1), jax.tree.map(jnp.mean, metrics))
 
     def on_one(*arguments):
         sac.loss = mean_loss
@@ -66,8 +68,28 @@ def gradient_steps_with_noise():
     compare_gradient_steps(sac, "Pendulum-v1", {"replay": "prioritized"}, hyper, (2,), on_one)
 
 
-def compare_gradient_steps(module, name, settings, hyper, numbers=(2, 8), on_one=None):
-    agent, pair = make(module, name, OFF_POLICY | settings)
+class Critics(nn.Module):
+    """Two critics whose features have the moments of the whole batch."""
+
+    axis_name: str | None
+
+    @nn.compact
+    def __call__(self, obs, train=False):
+        hidden = BatchRenorm(axis_name=self.axis_name, warmup_steps=1)(nn.relu(nn.Dense(8)(obs)), train)
+        return jnp.stack([nn.Dense(2)(hidden), nn.Dense(2)(hidden)])
+
+
+def statistics_of_critics():
+    """SAC with batch renormalization in its critics has the same statistics on 1, 2 and 8 devices."""
+
+    def networks(axis_name):
+        return {"critics": Critics(axis_name)}
+
+    compare_gradient_steps(sac, "CartPole-v1", {}, sac.Hyper(), networks=networks)
+
+
+def compare_gradient_steps(module, name, settings, hyper, numbers=(2, 8), on_one=None, networks=lambda axis_name: None):
+    agent, pair = make(module, name, OFF_POLICY | settings, networks=networks(None))
     before, _ = run(pair, hyper, 2)
     sample = jax.jit(agent.static.buffer.sample)(before.agent.replay.buffer, jax.random.key(1))
     state = before.agent.replace(replay=())
@@ -76,7 +98,7 @@ def compare_gradient_steps(module, name, settings, hyper, numbers=(2, 8), on_one
         keys = jax.random.split(jax.random.key(2), devices)
         step_of = jax.jit(partial(on_one or module.gradient_step, agent.static))
         expected = step_of(state, sample, schedules, keys if on_one else keys[0])
-        static = make(module, name, OFF_POLICY | settings, "data")[0].static
+        static = make(module, name, OFF_POLICY | settings, "data", networks("data"))[0].static
 
         def step(state, sample, keys, static=static):
             return module.gradient_step(static, state, sample, schedules, keys[0])
@@ -87,8 +109,10 @@ def compare_gradient_steps(module, name, settings, hyper, numbers=(2, 8), on_one
         label = f"{module.__name__} on {devices}"
         close(result[0].params, expected[0].params, label, rtol=0, atol=1e-6)
         close(result, expected, label, rtol=1e-4, atol=1e-5)
-        moved = jax.tree.map(lambda x, y: jnp.abs(x - y).max(), result[0].params, state.params)
-        assert max(jax.tree.leaves(moved)) > 1e-4, label
+        for part in ("params", "stats"):
+            both = getattr(result[0], part), getattr(state, part)
+            moved = jax.tree.map(lambda x, y: jnp.abs(x - y).max(), *both)
+            assert max(jax.tree.leaves(moved), default=1.0) > 1e-4, label
 
 
 def keys():
