@@ -30,6 +30,7 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
 def add_own_code(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name the user's own code again, which no file may name."""
     parser.add_argument("--env", help="the run's environment again, where it is your own code (module:Class)")
+    parser.add_argument("--network", help="the run's network again, where it has one of yours (module:function)")
     parser.add_argument("--wrappers", type=_words, help="the run's wrappers again, where one of them is your own code")
 
 

@@ -33,7 +33,13 @@ def run(options: argparse.Namespace) -> int:
     overrides = {key: value for key, value in given.items() if value is not None}
     with note_if_slow("compiling ..."):
         program, state, step = load_state(
-            path, options.step, options.env, best=options.best, overrides=overrides, wrappers=options.wrappers
+            path,
+            options.step,
+            options.env,
+            best=options.best,
+            overrides=overrides,
+            wrappers=options.wrappers,
+            network=options.network,
         )
         with closing(program):
             if not program.config.run.eval_episodes:

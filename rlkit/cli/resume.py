@@ -11,7 +11,7 @@ from rlkit.cli.report import report
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    usage = "rlkit resume RUN [--key value ...] [--env MODULE:CLASS]"
+    usage = "rlkit resume RUN [--key value ...] [--env MODULE:CLASS] [--network MODULE:FUNCTION]"
     help = "continue from the newest checkpoint; keys make the run longer, or change what may change"
     parser = add_command(commands, "resume", run, help, usage)
     parser.add_argument("run", metavar="RUN")
@@ -22,12 +22,12 @@ def run(options: argparse.Namespace) -> int:
     """Continue a run, or print the keys that may change."""
     if {"-h", "--help"} & set(options.rest):
         return _print_keys(options.run)
-    overrides, flags = parse_overrides(options.rest, ("env",))
+    overrides, flags = parse_overrides(options.rest, ("env", "network"))
     use_cores()
     enable_compilation_cache()
     from rlkit.runs.loop import resume
 
-    return report(resume(options.run, overrides=overrides, env=flags.get("env")))
+    return report(resume(options.run, overrides=overrides, env=flags.get("env"), network=flags.get("network")))
 
 
 def _print_keys(run: str) -> int:

@@ -30,7 +30,9 @@ def run(options: argparse.Namespace) -> int:
     swept = sweep.sweep(options.sweep, overrides, out=flags.get("out"))
     if swept.signal is not None:
         return 128 + swept.signal
-    config = sweep.load_sweep(swept.folder, {key: overrides[key] for key in ("env", "wrappers") if key in overrides})
+    config = sweep.load_sweep(
+        swept.folder, {key: overrides[key] for key in ("env", "wrappers", "network") if key in overrides}
+    )
     header, *rows = results.table(swept.results[:10], config)
     print_table(header, rows)
     if len(rows) < len(swept.results):

@@ -31,6 +31,7 @@ def collect(
     seed: int = 0,
     env: str | None = None,
     wrappers: Sequence[str] | None = None,
+    network: str | None = None,
 ) -> Path:
     """Collect transitions with a run's policy, and write them as a dataset.
 
@@ -44,7 +45,7 @@ def collect(
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
       seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts, and
         of a population the best member's.
-      env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
+      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class`.
 
     Returns:
       The folder.
@@ -61,7 +62,8 @@ def collect(
     folder = Path(out) if out is not None else path / "dataset"
     if not files.NAME.fullmatch(folder.name):
         raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try offline/first")
-    program, state, step = load_state(path, step, env, best=best, wrappers=wrappers, overrides=NO_EVAL_ENV)
+    own_code: dict[str, Any] = {"env": env, "wrappers": wrappers, "network": network}
+    program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, **own_code)
     with closing(program):
         if program.batched:
             index = default_index(path, program.config, step)

@@ -88,6 +88,7 @@ def resume(
     *,
     overrides: Mapping[str, Any] | None = None,
     env: Any = None,
+    network: Any = None,
     show: bool = True,
 ) -> Trained:
     """Continue a run from its newest whole checkpoint, as if it had never stopped, or with some of its keys changed.
@@ -103,8 +104,8 @@ def resume(
       run: a run directory.
       on_chunk, show: as for `train`.
       overrides: keys that replace those of the run's config.
-      env: the run's environment again, where it is the user's own code (`module:Class` or an object): no code runs
-        because a file names it.
+      env, network: the run's environment and network again, where they are the user's own code (`module:Class`, or
+        objects): no code runs because a file names it.
 
     Raises:
       ConfigError: there is no such run, no checkpoint that fits its config, a key has changed that must not, or without
@@ -113,7 +114,7 @@ def resume(
     """
     path = run_directory.existing(run)
     files.require_writable(path, f"run={str(run)!r}")
-    config = stored_config(path, env, overrides)
+    config = stored_config(path, env, overrides, network=network)
     require_writers(config)
     with run_directory.locked(path):
         checkpoints = checkpoint.Reader(path)

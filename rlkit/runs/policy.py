@@ -11,7 +11,7 @@ from rlkit.runs import run_directory, scores
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config, read
-from rlkit.runs.config.parse import named_envs
+from rlkit.runs.config.parse import named_objects
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.population.record import best_member
 from rlkit.runs.programs.make import make_program
@@ -59,6 +59,7 @@ def load(
     best: bool = False,
     env: Any = None,
     wrappers: Sequence[str] | None = None,
+    network: Any = None,
 ) -> Policy:
     """Load the policy of a run.
 
@@ -71,13 +72,14 @@ def load(
       seed: seed of the policy, where the run has several; None for the first, or for the best member of a population.
       step: step of the checkpoint; None for the newest whole one.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
-      env, wrappers: those of the run again, where they are the user's own code, `module:Class` or an object.
+      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class` or an object.
 
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
     """
     path = run_directory.existing(run)
-    program, state, step = load_state(path, step, env, best=best, wrappers=wrappers, overrides=NO_EVAL_ENV)
+    own_code: dict[str, Any] = {"env": env, "wrappers": wrappers, "network": network}
+    program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, **own_code)
     program.close()
     settings = program.config.run
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
@@ -108,20 +110,22 @@ def stored_config(
     env: Any = None,
     overrides: Mapping[str, Any] | None = None,
     wrappers: Sequence[str] | None = None,
+    network: Any = None,
 ) -> RunConfig:
     """Load the config of a run directory.
 
     Args:
       run: a run directory.
-      env, wrappers: those of the run again, where they are the user's own code, `module:Class` or an object.
+      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class` or an object.
       overrides: keys that replace those of the file.
 
     Raises:
-      ConfigError: `env` or `wrappers` are needed and not given, or differ from the run's.
+      ConfigError: `env`, `wrappers` or `network` are needed and not given, or differ from the run's.
     """
     path = run / run_directory.CONFIG
     stored = read(path)
-    given = named_envs({"env": env, "wrappers": wrappers if wrappers is None else list(wrappers)})
+    given = {"env": env, "network": network, "wrappers": wrappers if wrappers is None else list(wrappers)}
+    given = named_objects(given)
     given = {key: value for key, value in given.items() if value is not None}
     if isinstance(stored.get("wrappers"), str):  # the only one
         stored["wrappers"] = [stored["wrappers"]]
@@ -141,13 +145,14 @@ def load_state(
     best: bool = False,
     overrides: Mapping[str, Any] | None = None,
     wrappers: Sequence[str] | None = None,
+    network: Any = None,
 ) -> tuple[Program, PyTree, int]:
     """Load a checkpoint of a run.
 
     Args:
       run: a run directory.
       step: step of the checkpoint; None for the newest whole one.
-      env, overrides, wrappers: as for `stored_config`.
+      env, overrides, wrappers, network: as for `stored_config`.
       best: True for the checkpoint that was evaluated best.
 
     Returns:
@@ -157,7 +162,7 @@ def load_state(
       ConfigError: there is no such checkpoint, or it does not fit the run's config.
     """
     checkpoints = checkpoint.Reader(run)
-    config, extra = stored_config(run, env, overrides, wrappers), checkpoints.extra()
+    config, extra = stored_config(run, env, overrides, wrappers, network), checkpoints.extra()
     if best:
         step = best_step(extra, run)
     changes.find(extra, config, run)

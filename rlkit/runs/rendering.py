@@ -37,6 +37,7 @@ def render(
     max_steps: int = 500,
     env: str | None = None,
     wrappers: Sequence[str] | None = None,
+    network: str | None = None,
 ) -> Path:
     """Record one greedy episode of a run's newest checkpoint, or of another, as a GIF.
 
@@ -47,7 +48,7 @@ def render(
       step: step of the checkpoint; None for the newest.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
       max_steps: largest number of frames.
-      env, wrappers: those of the run again, where they are the user's own code, `module:Class`.
+      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class`.
 
     Returns:
       The path of the GIF.
@@ -62,7 +63,7 @@ def render(
     path = Path(out) if out is not None else run_directory.existing(run) / "policy.gif"
     if path.is_dir():
         raise ConfigError(f"out={str(path)!r} must be a file, and it is a directory; try {path / 'policy.gif'}")
-    policy = load(run, seed=seed, step=step, best=best, env=env, wrappers=wrappers)
+    policy = load(run, seed=seed, step=step, best=best, env=env, wrappers=wrappers, network=network)
     files.require_writable(path.parent, f"out={str(path)!r}")
     frames = (_record_host if isinstance(policy.env, HostEnv) else _record_jax)(policy, max_steps)
     save_gif(frames, path)

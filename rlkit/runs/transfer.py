@@ -23,12 +23,17 @@ def load(program: Program, source: str | Path) -> Learned:
     """
     run, env = run_directory.existing(source), program.config.run.env
     # Where both runs have the same environment of the user's own code, the user has named it for this run already. So
-    # with wrappers.
+    # with wrappers and the network.
     stored, wrappers = read(run / run_directory.CONFIG), list(program.config.run.wrappers)
     same_code = is_own(env) and stored.get("env") == env
     same_wrappers = wrappers if stored.get("wrappers") == wrappers else None
+    network = program.config.run.network
     source_program, state, _ = load_state(
-        run, env=env if same_code else None, wrappers=same_wrappers, overrides=NO_EVAL_ENV
+        run,
+        env=env if same_code else None,
+        wrappers=same_wrappers,
+        network=network if stored.get("network") == network else None,
+        overrides=NO_EVAL_ENV,
     )
     source_program.close()
     learned = _learned(source_program.agent, state.agent)

@@ -115,7 +115,7 @@ def by_name(networks: Any, names: set[str], *, all_of: bool = False) -> dict[str
     """
     listed = ", ".join(sorted(names))
     if networks is not None and not isinstance(networks, Mapping):
-        raise ConfigError(f"networks must be a dict with some of {listed}, and it is {networks!r}")
+        raise ConfigError(f"networks must be a dict with some of {listed}, and it is a {type(networks).__name__}")
     given = {name: network for name, network in (networks or {}).items() if network is not None}
     if unknown := given.keys() - names:
         raise ConfigError(f"networks must have no {min(unknown)!r} for this agent; it takes {listed}")

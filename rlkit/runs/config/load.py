@@ -30,11 +30,11 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     """
     path = find(source)
     values = read(path)
-    for key in ("env", "eval_env"):
-        env = values.get(key)
-        if isinstance(env, str) and is_own(env) and key not in (overrides or {}):
+    for key in ("env", "eval_env", "network"):
+        word = values.get(key)
+        if isinstance(word, str) and is_own(word) and key not in (overrides or {}):
             raise ConfigError(
-                f"{key}={show_value(env)} is code, and no file may name code to run; add --{key} {env[:80]}"
+                f"{key}={show_value(word)} is code, and no file may name code to run; add --{key} {word[:80]}"
             )
     if "wrappers" not in (overrides or {}):
         _refuse_own_wrappers(values.get("wrappers"))

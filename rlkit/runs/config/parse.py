@@ -14,6 +14,7 @@ from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_pr
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.aliases import suggestion
 from rlkit.runs.config.errors import explain, is_missing, show_key, show_value
+from rlkit.runs.config.own_networks import name_of as name_of_network
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 from rlkit.types import ConfigError
@@ -35,7 +36,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     if not isinstance(agent, str):
         given = f"agent={show_value(agent)}" if "agent" in values else "agent"
         raise ConfigError(f"{given} must be the name of an agent; add e.g. agent: ppo")
-    keys, values = schema(agent), named_envs(values)
+    keys, values = schema(agent), named_objects(values)
     _check_keys(values, agent, keys.fields)
     typed = [(key, value, keys.fields[key].annotation) for key, value in values.items()]
     frozen = {key: _freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
@@ -56,11 +57,18 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run="schedule_steps" not in values)
 
 
-def named_envs(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The values with names for environments that are given as objects. Raises ConfigError where one is not in JAX."""
+def named_objects(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The values with names for environments and a network that are given as objects.
+
+    Raises:
+      ConfigError: an environment is not in JAX, or the network is no function.
+    """
     plain = str | bytes | int | float | list | tuple | dict | None
     objects = {key: values[key] for key in ("env", "eval_env") if not isinstance(values.get(key), plain)}
-    return {**values, **{key: own.name_of(env) for key, env in objects.items()}}
+    names = {key: own.name_of(env) for key, env in objects.items()}
+    if not isinstance(values.get("network"), plain):
+        names["network"] = name_of_network(values["network"])
+    return {**values, **names}
 
 
 def _check_keys(values: Mapping[Any, Any], agent: str, fields: Mapping[str, Any]) -> None:
@@ -98,6 +106,8 @@ def _check(config: RunConfig) -> None:
         raise ConfigError(f"eval_episodes=0 does not go with eval_every={run.eval_every}; leave out one of them")
     if run.seed + run.num_seeds > 2**31:
         raise ConfigError(f"seed={run.seed} must leave room for num_seeds={run.num_seeds}; try {2**31 - run.num_seeds}")
+    if run.network is not None and not is_own(run.network):
+        raise ConfigError(f"network={show_value(run.network)} must be module:function; give the name of a function")
     _check_env(run.env)
     if run.eval_env is not None:
         _check_env(run.eval_env, "eval_env")

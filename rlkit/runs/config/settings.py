@@ -25,6 +25,9 @@ class Settings(BaseModel):
     env: _Name = Field(description="the environment; `rlkit list` names them")
     env_kwargs: dict[str, Any] = Field({}, description="parameters of the environment, by their names")
     wrappers: tuple[str, ...] = Field((), description="from the inside out, e.g. [hide_velocity, 'frame_stack:4']")
+    network: _Name | None = Field(
+        None, description="your networks in place of the config's: module:function of (obs_space, action_space)"
+    )
     num_envs: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="environments that step at once")
     num_steps: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="steps of each between updates")
     total_steps: _Steps = Field(description="steps in all, rounded up to whole updates")

@@ -23,6 +23,7 @@ from rlkit.hosts.collect import Collector, NotFinite
 from rlkit.hosts.evaluate import play
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
+from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs import eval_env, host_state
@@ -70,7 +71,7 @@ class HostProgram(HostChunks):
             spaces = self.pool.observation_space, self.pool.action_space
             self.env = HostEnv(run.env, *spaces)
             self.like = like
-            self.agent: Agent = module.make(config.agent, *spaces) if like is None else like.agent
+            self.agent: Agent = make_agent(config, *spaces) if like is None else like.agent
             self._check_agent()
             self.wait_count = updates_before_learning(config, self.agent, spaces[0])
             if run.eval_env is not None and run.eval_episodes:

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit import agents, envs, training
+from rlkit import envs, training
 from rlkit.hosts.failure import Failure
 from rlkit.runs import devices
+from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs import eval_env, updates
@@ -40,7 +41,7 @@ class JaxProgram:
     num_streams: int | None = None
 
     def __init__(self, config: RunConfig, runs: Runs | None = None):
-        run, module = config.run, agents.get(config.run.agent)
+        run = config.run
         self.mesh = devices.mesh_of_runs(run.devices, run.num_seeds)
         env, self.params = envs.make(run.env, **run.env_kwargs)
         self.env = envs.wrap(env, list(run.wrappers))
@@ -52,7 +53,7 @@ class JaxProgram:
         evaluated = self.eval_env.observation_space(self.eval_params), self.eval_env.action_space(self.eval_params)
         eval_env.check_spaces(run, (obs_space, action_space), evaluated)
         self.config = config
-        self.agent: Agent = module.make(config.agent, obs_space, action_space)
+        self.agent: Agent = make_agent(config, obs_space, action_space)
         self.training = self._make_training()
         self.batched = run.num_seeds > 1
         self.runs = runs or of_config(config)

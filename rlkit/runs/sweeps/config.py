@@ -50,13 +50,16 @@ class SweepSettings(BaseModel):
     study: str | None = Field(None, description="name of the study in a storage that several workers share")
 
 
+OWN_CODE = ("env", "eval_env", "wrappers", "network")  # keys that may name it
+
+
 class Sweep(NamedTuple):
     """A validated sweep."""
 
     settings: SweepSettings
     base: dict[str, Any]  # keys and values of the base config, as YAML has them
     dimensions: dict[str, Dimension]  # by key
-    own_code: dict[str, Any]  # keys in no file: the user's own env and wrappers; devices when going on
+    own_code: dict[str, Any]  # keys in no file: the user's own code; devices when going on
     name: str  # stem of the folder's name
 
     def resolved(self) -> str:
@@ -109,7 +112,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     values = {**stored, **given}
     if "num_seeds" in values:
         raise ConfigError("num_seeds is not a key of a sweep; write seeds_per_trial")
-    own_code = {key: given[key] for key in ("env", "eval_env", "wrappers") if key in given and _is_own_code(given[key])}
+    own_code = {key: given[key] for key in OWN_CODE if key in given and _is_own_code(given[key])}
     if path.name == "sweep.yaml" and "devices" in given:  # it goes on, perhaps on another machine
         own_code["devices"] = given["devices"]
     base_path = path.parent / str(values["config"])
@@ -170,7 +173,7 @@ def _check(settings: SweepSettings, dimensions: Mapping[str, Dimension], base: M
 
 
 def _is_own_code(value: Any) -> bool:
-    """True where a value of env, eval_env or wrappers names the user's own code."""
+    """True where a value of one of OWN_CODE names the user's own code."""
     words = value if isinstance(value, list) else [value]
     return any(isinstance(word, str) and (is_own(word) or is_own_wrapper(word)) for word in words)
 
@@ -179,5 +182,5 @@ def _refuse_own_code(key: str, value: Any) -> None:
     """Raise ConfigError where a file names code to run, also among values to try."""
     values = next(iter(value.values())) if is_dimension(value) else [value]
     for item in values if isinstance(values, list) else []:
-        if key in ("env", "eval_env", "wrappers") and _is_own_code(item):
+        if key in OWN_CODE and _is_own_code(item):
             raise ConfigError(f"{key}={show_value(item)} is code, and no file may name code to run; add --{key} {item}")

@@ -14,7 +14,7 @@ from rlkit.runs.config import strict_yaml
 from rlkit.runs.progress import make_display
 from rlkit.runs.sweeps import picture, results, stored, trials
 from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
-from rlkit.runs.sweeps.config import Sweep, load_sweep
+from rlkit.runs.sweeps.config import OWN_CODE, Sweep, load_sweep
 from rlkit.runs.sweeps.optuna_study import batches, require
 from rlkit.runs.sweeps.results import Result
 from rlkit.runs.sweeps.stages import Stages, check
@@ -68,7 +68,7 @@ def sweep(
       ConfigError: a mistake in the config, or a folder that cannot be used; nothing was written.
     """
     going_on = (Path(source) / CONFIG).is_file()
-    if going_on and (out is not None or set(overrides or {}) - {"env", "eval_env", "wrappers", "devices"}):
+    if going_on and (out is not None or set(overrides or {}) - {*OWN_CODE, "devices"}):
         raise ConfigError("a sweep that has begun goes on as it is; leave out the other flags, or start another one")
     sweep = load_sweep(source, overrides)
     if going_on:

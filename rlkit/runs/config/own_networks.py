@@ -1,0 +1,65 @@
+"""Networks of the user's own in a run: a function of the spaces, by the name `module:function` or as an object."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from rlkit import agents
+from rlkit.names import did_you_mean
+from rlkit.runs.config.errors import show_value
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.spaces import Space
+from rlkit.types import Agent, ConfigError
+
+_functions: dict[str, Callable[..., Any]] = {}  # that were given as objects, by name
+
+
+def name_of(function: Any) -> str:
+    """Return the name `module:function` of a function that is given as an object, which `make_agent` then calls.
+
+    Raises:
+      ConfigError: it is no function.
+    """
+    if not callable(function):
+        raise ConfigError(
+            f"network={function!r} must be a function (obs_space, action_space) -> networks, or its name "
+            "'module:function'; give one"
+        )
+    name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__).replace('.', '_')}"
+    name = "".join(x if x.isalnum() or x in "_.:" else "_" for x in name)  # such as <lambda>
+    _functions[name] = function
+    return name
+
+
+def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agent:
+    """Return the agent of a config, with the networks that its function of the user's makes, if it names one.
+
+    Raises:
+      ConfigError: there is no such function, it fails, or the agent does not fit the spaces or the networks.
+    """
+    name, make = config.run.network, agents.get(config.run.agent).make
+    if name is None:
+        return make(config.agent, obs_space, action_space)
+    function = _functions.get(name) or _find(name)
+    try:
+        networks = function(obs_space, action_space)
+    except Exception as error:
+        line = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"network={show_value(name)} must be a function (obs_space, action_space) -> networks, and it raised "
+            f"{type(error).__name__}: {line}"
+        ) from error
+    return make(config.agent, obs_space, action_space, networks)
+
+
+def _find(name: str) -> Callable[..., Any]:
+    """The function of a name. Raises ConfigError where there is none."""
+    path, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(path)
+    except ImportError as error:
+        raise ConfigError(f"network={show_value(name)} must name a module that can be imported: {error}") from None
+    if not hasattr(module, attribute):
+        remedy = did_you_mean(attribute, [word for word in vars(module) if not word.startswith("_")])
+        raise ConfigError(f"network={show_value(name)}: module {path!r} has no attribute {attribute!r}{remedy}")
+    return getattr(module, attribute)

@@ -1,0 +1,81 @@
+"""A network of the user's own in runs: trained, resumed to the bit, loaded and transferred with its statistics."""
+
+import re
+import signal
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from tiny_runs import SMALL, digest
+
+import rlkit
+from rlkit.runs import loop
+from rlkit.runs.config.parse import parse
+from rlkit.types import ConfigError
+
+KEYS = {key: value for key, value in SMALL.items() if key not in ("num_epochs", "num_minibatches")}
+SAC = KEYS | {"agent": "sac", "capacity": 128, "batch_size": 8, "learning_starts": 0, "replay_ratio": 0.125}
+
+
+class Critics(nn.Module):
+    """Two critics with batch renormalization, of the values of all actions."""
+
+    @nn.compact
+    def __call__(self, obs, train=False):
+        hidden = rlkit.networks.BatchRenorm(warmup_steps=3)(nn.relu(nn.Dense(8)(obs)), train)
+        return jax.numpy.stack([nn.Dense(2)(hidden), nn.Dense(2)(hidden)])
+
+
+def critics(obs_space, action_space):
+    return {"critics": Critics()}
+
+
+def other(obs_space, action_space):
+    return {"critics": Critics()}
+
+
+@pytest.mark.thorough
+def test_statistics_are_resumed_loaded_and_transferred(tmp_path):
+    """A run that is stopped and resumed has the statistics of one that is not, to the bit."""
+
+    def interrupt(line, state):
+        if line["step"] == 160:
+            signal.raise_signal(signal.SIGTERM)
+
+    config = SAC | {"network": critics}
+    whole = loop.train(config, out=tmp_path / "whole", show=False)
+    moments = whole.state.agent.stats["critics"]["batch_stats"]["BatchRenorm_0"]
+    assert int(moments["steps"]) == 40
+    assert np.abs(np.asarray(moments["mean"])).max() > 1e-3
+    stopped = loop.train(config, interrupt, out=tmp_path / "run", show=False)
+    with pytest.raises(ConfigError, match=r"network=.*critics' is code, and no file may name code to run"):
+        loop.resume(stopped.run, show=False)
+    resumed = loop.resume(stopped.run, network=critics, show=False)
+    assert digest(resumed.state) == digest(whole.state)
+    with pytest.raises(ConfigError, match=r"network=.*other' must be that of run="):
+        rlkit.load(whole.run, network=other)
+    policy = rlkit.load(whole.run, network=critics)
+    jax.tree.map(np.testing.assert_array_equal, policy.actor.stats, whole.state.agent.stats["policy"])
+    again = config | {"total_steps": 32, "learning_rate": 0.0, "learning_starts": 1000}
+    begun = loop.train(again, out=tmp_path / "again", init_from=whole.run, show=False)
+    jax.tree.map(np.testing.assert_array_equal, begun.state.agent.stats, whole.state.agent.stats)
+
+
+@pytest.mark.parametrize(("network", "words"), [
+    ("mynet", "network='mynet' must be module:function"),
+    (7, "network=7 must be"),
+    ("no_such_module:f", "must name a module that can be imported"),
+    ("math:no", "module 'math' has no attribute 'no'"),
+    (lambda obs_space, action_space: 1 / 0, "and it raised ZeroDivisionError"),
+    (lambda obs_space, action_space: nn.Dense(3), "networks must be a dict"),
+])  # fmt: skip
+def test_a_mistake_is_one_line(network, words, tmp_path):
+    with pytest.raises(ConfigError, match=re.escape(words)) as error:
+        loop.train(SAC | {"network": network}, out=tmp_path / "run", show=False)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_function_has_a_name_in_the_config():
+    assert parse(SAC | {"network": critics}).run.network.endswith("test_own_network:critics")
