@@ -24,7 +24,7 @@ from pydantic import Field
 from rlkit import _mesh
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import Activation, EncoderConfig, GaussianPolicyConfig, MinibatchConfig, Width
-from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays
+from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays, given
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.agents.common.policy_evaluation import Actor, Policy
@@ -57,14 +57,14 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
 
 
 class Hyper(OptimizerHyper):
-    """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off, but for `clip_eps_high`."""
+    """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
     start_values = ("kl_coef",)
 
     gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
     gae_lambda: Annotated[Scalar, Interval(ge=0.0, le=1.0)] = 0.95
     clip_eps: Annotated[Scalar, Interval(gt=0.0)] = 0.2
-    clip_eps_high: Annotated[Scalar, Interval(gt=0.0), "the clip above 1; infinity: as clip_eps"] = jnp.inf
+    clip_eps_high: Annotated[Scalar | None, Interval(gt=0.0), "the clip above 1; null: clip_eps"] = None
     dual_clip: Annotated[Scalar, Interval(gt=1.0), "caps the loss of bad actions at -dual_clip * A"] = jnp.inf
     vf_clip_eps: Annotated[Scalar, Interval(gt=0.0), "the value may move so far before its loss is clipped"] = jnp.inf
     vf_coef: FiniteNonNegative = 0.5
@@ -129,8 +129,8 @@ def loss(
     output, value, stats = policy_evaluation.train(static.policy, actor, batch.obs, batch.start, core, key)
     dist = policy_evaluation.distribution(static.policy, output, batch.obs)
     log_prob = action_distributions.log_prob(dist, batch.action)
-    low, high = (jnp.where(jnp.isinf(eps), eps, clip * eps) for eps in (hyper.clip_eps, hyper.clip_eps_high))
-    high = jnp.where(jnp.isinf(high), low, high)
+    limits = hyper.clip_eps, given(hyper.clip_eps_high, hyper.clip_eps)
+    low, high = (jnp.where(jnp.isinf(eps), eps, clip * eps) for eps in limits)
     surrogate = losses.ppo_clip(
         log_prob, batch.old_log_prob, batch.advantage, clip_eps=(low, high), dual_clip=hyper.dual_clip
     )
@@ -274,7 +274,7 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     config.check_rollout(num_envs, num_steps, devices)
     before = state.num_updates.astype(jnp.float32) * (num_steps * num_envs)
     learning_rate = Optimizer.scheduled_rate(config, state.hyper, before, before + num_steps * num_envs)
-    clip = schedule(config.clip_schedule, before / state.hyper.schedule_steps)
+    clip = schedule(config.clip_schedule, before / state.hyper.schedule_steps)  # type: ignore[operator]
     batch = prepare(static, state, rollout)
     learner, metrics = learn(static, state, learning_rate, clip, rollout, batch, key)
     metrics["learning_rate"] = learning_rate

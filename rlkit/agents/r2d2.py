@@ -70,7 +70,9 @@ class Hyper(OffPolicyHyper, EpsilonHyper):
 
     beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start"] = 0.6
     beta_end: Annotated[FiniteNonNegative, "of prioritized replay, after schedule_steps"] = 0.6
-    epsilon_end: Annotated[Share, "of the first environment, at last; by default 0.4, or 0.05 if alone"] = jnp.inf
+    epsilon_end: Annotated[
+        Scalar | None, Interval(ge=0.0, le=1.0), "of the first environment, at last; null: 0.4, or 0.05 if alone"
+    ] = None
     epsilon_ladder: Annotated[FiniteNonNegative, "added to the last environment's exponent of epsilon"] = 7.0
     priority_max: Annotated[Share, "share of the largest error in a priority"] = 0.9
 

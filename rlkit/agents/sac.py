@@ -25,7 +25,7 @@ from pydantic import Field
 from rlkit.agents.common import action_distributions, batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import GaussianPolicyConfig, QCriticConfig
-from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, as_arrays
+from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnRate, as_arrays, given
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, clip_norm, mean_gradient
@@ -51,13 +51,13 @@ class Hyper(ActorCriticHyper):
     learning_rates = (*ActorCriticHyper.learning_rates, "temperature_learning_rate")
 
     temperature: Annotated[FinitePositive, "weight of the entropy at the start"] = 1.0
-    temperature_learning_rate: Annotated[Scalar, Interval(ge=0.0), "infinity: learning_rate"] = jnp.inf
+    temperature_learning_rate: Annotated[OwnRate, "null: learning_rate"] = None
     target_entropy: Annotated[
         Scalar, Interval(gt=-jnp.inf, lt=jnp.inf), "nats for each dimension of a Box, of actions in [-1, 1]"
     ] = -1.0
     target_entropy_total: Annotated[
-        Scalar, Interval(gt=-jnp.inf), "nats of a whole action, in place of the two others; infinity: off"
-    ] = jnp.inf
+        Scalar | None, Interval(gt=-jnp.inf, lt=jnp.inf), "nats of a whole action; null: by the two others"
+    ] = None
     target_entropy_share: Annotated[
         Scalar, Interval(ge=0.0, le=1.0), "of the log of the number of legal actions, in a discrete space"
     ] = 0.7
@@ -114,7 +114,7 @@ def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
         mask = action_mask(obs)
         legal = jnp.float32(static.networks.size) if mask is None else jnp.sum(mask, axis=-1, dtype=jnp.float32)
         target = hyper.target_entropy_share * jnp.log(jnp.maximum(legal, 1.0))
-    return jnp.where(jnp.isinf(hyper.target_entropy_total), target, hyper.target_entropy_total)
+    return jnp.asarray(given(hyper.target_entropy_total, target))
 
 
 def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:

@@ -53,6 +53,7 @@ def initial(hyper: Any, key: Key, num_members: int, ranges: Ranges) -> Any:
       ConfigError: a range has no meaning, or its key is not a field of Hyper.
     """
     checked = check_ranges(hyper, ranges)
+    hyper = hyper.replace(**{name: checked[name].low for name in checked if getattr(hyper, name) is None})
     stacked = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.float32), (num_members,)), hyper)
     return resample(stacked, jnp.ones((num_members,), bool), key, checked)
 

@@ -47,8 +47,8 @@ def make(
       agent, env, params: as made by an agent's `make` and by `envs.make`.
       num_envs: N, copies of the environment.
       num_steps: T, steps of each copy in one rollout.
-      total_steps: environment steps of the run, with which schedules end where `schedule_steps` of Hyper is infinite,
-        as it is by default: without either, β of prioritized replay stays where it starts.
+      total_steps: environment steps of the run, with which schedules end where `schedule_steps` of Hyper is None:
+        without either, β of prioritized replay stays where it starts.
 
     Returns:
       `Training`. The metrics of `step` are the agent's, and
@@ -171,9 +171,8 @@ def _training(init: Callable, step: Callable) -> Training:
 def _init(
     agent: Agent, env: Env, params: Any, num_envs: int, total_steps: int | None, hyper: PyTree, key: Key
 ) -> TrainState:
-    if total_steps is not None:
-        steps = jnp.asarray(hyper.schedule_steps, jnp.float32)
-        hyper = hyper.replace(schedule_steps=jnp.where(jnp.isinf(steps), jnp.float32(total_steps), steps))
+    if total_steps is not None and hyper.schedule_steps is None:
+        hyper = hyper.replace(schedule_steps=jnp.float32(total_steps))
     keys = jax.random.split(key, 2 + num_envs)
     agent_key, run_key = keys[0], keys[1]
     _mesh.share("num_envs", num_envs, _mesh.size(agent.axis_name))

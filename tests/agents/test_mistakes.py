@@ -51,7 +51,7 @@ def test_defaults_that_stand_for_other_settings_are_accepted():
     for name in agents.names():
         hyper = agents.get(name).Hyper()
         assert agents.get(name).Hyper(**hyper.__dict__) == hyper
-    assert message(dqn.Hyper, tau=2.0) == "tau=2 must be greater than 0 and at most 1; leave it out for the default"
+    assert message(dqn.Hyper, tau=2.0) == "tau=2 must be greater than 0 and at most 1; the default is None"
 
 
 def test_the_range_is_that_of_a_config_file():

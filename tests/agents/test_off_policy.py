@@ -172,7 +172,8 @@ def test_settings_without_an_effect_are_refused(settings, hyper, words):
         with pytest.raises(ConfigError, match=words):
             agent.check(8, 1)
     else:  # what is traced is not known
-        jax.eval_shape(lambda hyper, key: agent.init(hyper, key, EXAMPLE, 8), dqn.Hyper(**hyper), jax.random.key(0))
+        traced = dqn.Hyper(**({"schedule_steps": jnp.inf} | hyper))
+        jax.eval_shape(lambda hyper, key: agent.init(hyper, key, EXAMPLE, 8), traced, jax.random.key(0))
 
 
 def test_observation_statistics_stand_still_during_an_update():

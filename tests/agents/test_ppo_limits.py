@@ -75,6 +75,7 @@ def test_a_clip_of_infinity_is_plain_policy_gradient_and_asymmetric_clips_differ
         "symmetric": ppo.Hyper(clip_eps=0.1, learning_rate=0.05),
         "high": ppo.Hyper(clip_eps=0.1, clip_eps_high=0.5, learning_rate=0.05),
         "same": ppo.Hyper(clip_eps=0.1, clip_eps_high=0.1, learning_rate=0.05),
+        "open": ppo.Hyper(clip_eps=0.1, clip_eps_high=jnp.inf, learning_rate=0.05),
         "off": ppo.Hyper(clip_eps=jnp.inf, learning_rate=0.05),
     }.items():
         agent = ppo.make(ppo.Config(hidden_sizes=(8,), num_epochs=4, num_minibatches=1), OBS, Discrete(3))
@@ -83,6 +84,7 @@ def test_a_clip_of_infinity_is_plain_policy_gradient_and_asymmetric_clips_differ
     assert losses["off"]["clip_fraction"] == 0
     assert losses["symmetric"]["policy_loss"] == losses["same"]["policy_loss"]
     assert losses["off"]["policy_loss"] < losses["high"]["policy_loss"] < losses["symmetric"]["policy_loss"]
+    assert losses["open"]["policy_loss"] <= losses["high"]["policy_loss"]
 
 
 def linear_policy():

@@ -208,7 +208,8 @@ def test_schedules_end_with_the_steps_of_the_run():
         return jax.jit(jax.vmap(lambda hyper: pair.init(hyper, key).agent.hyper.schedule_steps))(hyper)
 
     each = jax.tree.map(lambda x: jnp.full(2, x, jnp.float32), ppo.Hyper())
-    np.testing.assert_array_equal(steps(each.replace(schedule_steps=jnp.float32([jnp.inf, 32]))), [64, 32])
+    np.testing.assert_array_equal(steps(each), [64, 64])
+    np.testing.assert_array_equal(steps(each.replace(schedule_steps=jnp.float32([jnp.inf, 32]))), [jnp.inf, 32])
     jax.eval_shape(lambda key: pair.init(ppo.Hyper(), key), key)
     with pytest.raises(ConfigError, match=r"or give training\.make total_steps"):
         jax.eval_shape(lambda key: endless.init(ppo.Hyper(), key), key)

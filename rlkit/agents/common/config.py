@@ -49,15 +49,15 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
         """Steps that the replay buffer holds; None for an agent without one."""
         return None
 
-    def check_hyper(self, hyper: Mapping[str, float]) -> None:
+    def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
         """Raise a ConfigError where a value of the agent's Hyper has no effect or no meaning with these settings.
 
         Args:
-          hyper: the values that are known; one that is traced is not.
+          hyper: the values that are known; one that is traced is not. None: not set.
         """
         endless = hyper.get("schedule_steps") == math.inf
         moving = [f"{name}={getattr(self, name)!r}" for name in self.schedules if getattr(self, name) != "constant"]
-        if math.isfinite(fraction := hyper.get("epsilon_fraction", math.inf)):
+        if (fraction := hyper.get("epsilon_fraction")) is not None:
             moving.append(f"epsilon_fraction={fraction:g}")
         if endless and moving:
             raise ConfigError(
@@ -187,7 +187,7 @@ class OffPolicyConfig(AgentConfig):
                 f"buffer holds; try {self.capacity}"
             )
 
-    def check_hyper(self, hyper: Mapping[str, float]) -> None:
+    def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
         super().check_hyper(hyper)
         self.check_batch_size()
 

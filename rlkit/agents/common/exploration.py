@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.agents.common import action_distributions
+from rlkit.agents.common.mistakes import UNSET
 from rlkit.spaces import Box, Discrete
 from rlkit.types import Array, Key, PyTree, Scalar
 
@@ -22,8 +23,10 @@ def epsilon(hyper: Any, num_steps: Array) -> Array:
 
     `hyper` has `schedule_steps` too, of which `epsilon_fraction` is a share.
     """
-    fraction = jnp.asarray(hyper.epsilon_fraction)
-    steps = jnp.where(jnp.isinf(fraction), hyper.epsilon_steps, fraction * hyper.schedule_steps)
+    steps = hyper.epsilon_steps
+    if hyper.epsilon_fraction is not None:
+        share = hyper.epsilon_fraction * hyper.schedule_steps
+        steps = jnp.where(hyper.epsilon_fraction == UNSET, steps, share)
     progress = jnp.clip(num_steps.astype(jnp.float32) / steps, 0.0, 1.0)
     return hyper.epsilon_start + progress * (hyper.epsilon_end - hyper.epsilon_start)
 

@@ -10,12 +10,19 @@ from flax import struct
 
 from rlkit.agents.common import mistakes
 from rlkit.agents.common.config import AgentConfig
+from rlkit.agents.common.mistakes import UNSET
 from rlkit.types import ConfigError, Scalar
 
 Positive = Annotated[Scalar, Interval(gt=0.0)]
 FinitePositive = Annotated[Scalar, Interval(gt=0.0, lt=jnp.inf)]
 Share = Annotated[Scalar, Interval(ge=0.0, le=1.0)]
 FiniteNonNegative = Annotated[Scalar, Interval(ge=0.0, lt=jnp.inf)]
+OwnRate = Annotated[Scalar | None, Interval(ge=0.0, lt=jnp.inf)]
+
+
+def given(value: Scalar | None, otherwise: Scalar) -> Scalar:
+    """Return a field of Hyper, or another value where the field is None, or `UNSET` in the arrays of a state."""
+    return otherwise if value is None else jnp.where(jnp.asarray(value) == UNSET, otherwise, value)
 
 
 class _OneLineErrors(type):
@@ -31,7 +38,10 @@ class _OneLineErrors(type):
 
 
 class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
-    """Traced: float32 scalars of every agent's optimizer and of its schedules. Infinity switches a term off."""
+    """Traced: float32 scalars of every agent's optimizer and of its schedules. Infinity switches a term off.
+
+    A field that is None is not set: its value follows from other settings, or another field takes its place.
+    """
 
     # Fields that `init` alone reads, as the state has a value of its own that learning changes.
     start_values = ()
@@ -49,8 +59,8 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
     ] = 0.0
     adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-8
     schedule_steps: Annotated[
-        Positive, "environment steps that the schedules last; those of the run where not given"
-    ] = jnp.inf
+        Scalar | None, Interval(gt=0.0), "environment steps that the schedules last; null: those of the run"
+    ] = None
 
     def __post_init__(self) -> None:
         """Raise a ConfigError where a float is out of range."""
@@ -58,8 +68,8 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
 
     @classmethod
     def defaults(cls, config: Any, num_envs: int) -> dict[str, float]:
-        """Values of the fields that are infinite where they are not given, because they depend on other settings."""
-        return {}
+        """Values of fields that are None where they are not given, because they depend on other settings."""
+        return {"schedule_steps": jnp.inf}
 
 
 class OffPolicyHyper(OptimizerHyper):
@@ -67,10 +77,10 @@ class OffPolicyHyper(OptimizerHyper):
 
     gamma: Annotated[Share, "discount per step"] = 0.99
     tau: Annotated[
-        Scalar,
+        Scalar | None,
         Interval(gt=0.0, le=1.0),
-        "share of the new parameters in a target update; by default 0.005, or 1 (a copy) with target_every",
-    ] = jnp.inf
+        "share of the new parameters in a target update; null: 0.005, or 1 (a copy) with target_every",
+    ] = None
     beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start"] = 0.4
     beta_end: Annotated[
         FiniteNonNegative, "of prioritized replay, after schedule_steps; beta stays where those are infinite"
@@ -86,8 +96,8 @@ class ActorCriticHyper(OffPolicyHyper):
 
     learning_rates = (*OffPolicyHyper.learning_rates, "actor_learning_rate", "critic_learning_rate")
 
-    actor_learning_rate: Annotated[Scalar, Interval(ge=0.0), "of the policy; infinity: learning_rate"] = jnp.inf
-    critic_learning_rate: Annotated[Scalar, Interval(ge=0.0), "of the critics; infinity: learning_rate"] = jnp.inf
+    actor_learning_rate: Annotated[OwnRate, "of the policy; null: learning_rate"] = None
+    critic_learning_rate: Annotated[OwnRate, "of the critics; null: learning_rate"] = None
     actor_max_grad_norm: Annotated[Positive, "norm of the policy's gradient alone, beside max_grad_norm"] = jnp.inf
     critic_max_grad_norm: Annotated[Positive, "norm of the critics' gradient alone, beside max_grad_norm"] = jnp.inf
 
@@ -99,40 +109,43 @@ class EpsilonHyper(struct.PyTreeNode):
     epsilon_end: Annotated[Share, "share of random actions at last"] = 0.05
     epsilon_steps: Annotated[Scalar, Interval(gt=0.0), "environment steps from the one to the other"] = 10_000.0
     epsilon_fraction: Annotated[
-        Scalar, Interval(gt=0.0), "share of schedule_steps in which it falls, in place of epsilon_steps; infinity: off"
-    ] = jnp.inf
+        Scalar | None, Interval(gt=0.0, lt=jnp.inf), "share of schedule_steps in which it falls; null: epsilon_steps"
+    ] = None
 
 
 def as_arrays(hyper: Any, config: AgentConfig, num_envs: int) -> Any:
     """An agent's `Hyper` with new float32 arrays [], so that a state that holds it can be donated.
 
-    Fields that depend on other settings where they are not given get their values.
+    A field that is None gets its value of `defaults`, or `UNSET` where another field takes its place.
 
     Raises:
       ConfigError: a value that is not traced is out of range, or has no effect or no meaning with the static settings;
         or `hyper` is that of another agent.
     """
     mistakes.check_hyper(config, hyper)
+    missing = {field.name for field in fields(hyper) if getattr(hyper, field.name) is None}
+    defaults = hyper.defaults(config, num_envs)
+    hyper = hyper.replace(**{name: defaults[name] for name in missing & defaults.keys()})
     known = _known(hyper)
     mistakes.check_values(hyper, known)
     config.check_hyper(known)
     arrays = jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)
-    given = {
-        name: jnp.where(jnp.isinf(getattr(arrays, name)), jnp.float32(default), getattr(arrays, name))
-        for name, default in hyper.defaults(config, num_envs).items()
-    }
-    return arrays.replace(**given)
+    return arrays.replace(**{name: jnp.array(UNSET) for name in missing - defaults.keys()})
 
 
 def _known(hyper: Any) -> dict[str, float]:
-    """The values of a `Hyper` that are not traced, by name."""
+    """The values of a `Hyper` that are set and not traced, by name."""
     known = {}
     for field in fields(hyper):
         value = getattr(hyper, field.name)
+        if value is None:
+            continue
         try:
-            known[field.name] = float(value)
+            number = float(value)
         except ValueError:
             raise ConfigError(f"{field.name}={value!r} must be a number; give one") from None
-        except TypeError:  # of a value that is traced
+        except TypeError:  # of a value that is traced, or of a batch
             continue
+        if field.default is not None or number != UNSET:
+            known[field.name] = number
     return known

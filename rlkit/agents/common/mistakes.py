@@ -16,6 +16,7 @@ from rlkit import agents
 from rlkit.names import did_you_mean, shorten
 from rlkit.types import ConfigError
 
+UNSET = np.float32(-np.inf)  # in the arrays of a Hyper, of a field that is None and that no default replaces
 _BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le", "at most"))
 
 
@@ -57,13 +58,14 @@ def _agent(cls: type) -> str | None:
 
 
 @cache
-def _limits(cls: type) -> dict[str, tuple[Interval, float]]:
+def _limits(cls: type) -> dict[str, tuple[Interval, float | None]]:
     """The range and the default of each field of a Hyper."""
     hints = typing.get_type_hints(cls, include_extras=True)
     found = {}
     for field in dataclasses.fields(cls):
         ranges = [entry for entry in getattr(hints[field.name], "__metadata__", ()) if isinstance(entry, Interval)]
-        found[field.name] = (ranges[-1] if ranges else Interval(), float(field.default))  # type: ignore[arg-type]
+        default: Any = field.default
+        found[field.name] = (ranges[-1] if ranges else Interval(), None if default is None else float(default))
     return found
 
 
@@ -85,14 +87,14 @@ def check_values(hyper: Any, values: dict[str, float]) -> None:
             _check(name, values[name], *limits)
 
 
-def _check(name: str, value: float, limits: Interval, default: float) -> None:
-    """Raise a ConfigError where a value is out of range, and not the default, which may stand for another field."""
-    if value == default or _within(value, limits):
+def _check(name: str, value: float, limits: Interval, default: float | None) -> None:
+    """Raise a ConfigError where a value is out of range, and not that of a field which is not set."""
+    if _within(value, limits) or (default is None and value == UNSET):
         return
     rules = [(words, bound) for key, words in _BOUNDS if (bound := getattr(limits, key)) is not None]
     finite = [f"{words} {bound:g}" for words, bound in rules if math.isfinite(bound)]
     finite += ["finite"] if len(finite) < len(rules) or math.isnan(value) else []
-    remedy = f"the default is {default:g}" if _within(default, limits) else "leave it out for the default"
+    remedy = "the default is None" if default is None else f"the default is {default:g}"
     raise ConfigError(f"{name}={value:g} must be {' and '.join(finite)}; {remedy}")
 
 

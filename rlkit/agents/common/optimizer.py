@@ -15,6 +15,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from rlkit import _cpu, _mesh
+from rlkit.agents.common.hyper import given
 from rlkit.ops.schedules import schedule
 from rlkit.types import Array, PyTree, Scalar
 
@@ -36,7 +37,7 @@ class Optimizer(NamedTuple):
         return cls(learning_rate, hyper.max_grad_norm, hyper.adam_eps, hyper.weight_decay, config.optimizer)
 
     @staticmethod
-    def scheduled_rate(config: Any, hyper: Any, before: Array, learned: Array, start: Scalar = jnp.inf) -> Array:
+    def scheduled_rate(config: Any, hyper: Any, before: Array, learned: Array, start: Scalar | None = None) -> Array:
         """The learning rate [] of an update, by its schedule and its warm-up.
 
         Args:
@@ -44,9 +45,9 @@ class Optimizer(NamedTuple):
           hyper: an agent's, with the fields of `OptimizerHyper`.
           before: [] environment steps before the rollout, so that the last rollout of a schedule still counts.
           learned: [] environment steps that have been learned from when this update ends, so that the first one counts.
-          start: at which the schedule begins; infinity: hyper.learning_rate.
+          start: at which the schedule begins, a field of Hyper; where it is not set, hyper.learning_rate.
         """
-        rate = jnp.where(jnp.isinf(start), hyper.learning_rate, start)
+        rate = given(start, hyper.learning_rate)
         if config.learning_rate_schedule != "constant":
             factor = schedule(config.learning_rate_schedule, before.astype(jnp.float32) / hyper.schedule_steps)
             rate = hyper.learning_rate_end + (rate - hyper.learning_rate_end) * factor

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from rlkit import agents
 from rlkit.runs import files
@@ -119,7 +118,7 @@ def apply(state: PyTree, config: RunConfig, changes: Changes, step: int) -> PyTr
     """
     if "total_steps" in changes.now and config.num_updates * config.steps_per_update < step:
         raise ConfigError(f"total_steps={config.run.total_steps} must be at least {step}, which the run has reached")
-    hyper = {name: np.float32(value) for name, value in config.hyper.items()}
+    hyper = config.hyper_arrays
     current = state.agent.hyper
     assert isinstance(current, agents.get(config.run.agent).Hyper)
     if not changes.now.keys() & {*hyper, "total_steps"}:

@@ -73,13 +73,6 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
             rule = str(first.get("ctx", {}).get("error", rule))
         rule = re.sub(r"^must be (less|greater) than -?inf$", "must be finite", rule)
         line = f"{key}={show_value(first['input'])} {rule}"
-        if not field.is_required() and not (field.default == math.inf and _upper_limit(field) < math.inf):
+        if not field.is_required():
             line += f"; the default is {show_value(plain_value(field.default))}"
-        elif field.description:
-            line += f" ({field.description})"
     return " ".join(line.split()) + (f" (and {more} more)" if more else "")
-
-
-def _upper_limit(field: Any) -> float:
-    """The greatest value that a field's constraints allow; a default beyond it stands for one by other settings."""
-    return min((limit for rule in field.metadata if (limit := getattr(rule, "le", None)) is not None), default=math.inf)

@@ -40,21 +40,23 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     _check_keys(values, agent, keys.fields)
     typed = [(key, value, keys.fields[key].annotation) for key, value in values.items()]
     frozen = {key: _freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
-    if "schedule_steps" in keys.fields and "total_steps" in frozen:
-        frozen.setdefault("schedule_steps", frozen["total_steps"])  # schedules end with the run
+    follow_run = frozen.get("schedule_steps") is None
+    if follow_run and "total_steps" in frozen:
+        frozen["schedule_steps"] = frozen["total_steps"]
     frozen = population.with_num_seeds(frozen)
     run_model, agent_model, hyper_model = keys.models
     run, agent_config = _validate(run_model, frozen), _validate(agent_model, frozen)
     defaults = agents.get(agent).Hyper.defaults(agent_config, run.num_envs)  # of keys that depend on other keys
-    hyper = _validate(hyper_model, defaults | frozen).model_dump()
+    missing = {key: value for key, value in defaults.items() if frozen.get(key) is None}
+    hyper = _validate(hyper_model, frozen | missing).model_dump()
     _check(RunConfig(run, agent_config, hyper))
 
-    def check_hyper(hyper: dict[str, float]) -> None:
+    def check_hyper(hyper: dict[str, float | None]) -> None:
         _validate(hyper_model, hyper)
         agent_config.check_hyper(hyper)
 
     run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper)
-    return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run="schedule_steps" not in values)
+    return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run=follow_run)
 
 
 def named_objects(values: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -1,6 +1,5 @@
 """The keys of a population: defaults that depend on other keys, and the rules between them."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from rlkit.training.ranges import check_ranges
 from rlkit.types import ConfigError
 
 KEYS = ("evolve_every", "population_ranges", "exploit", "explore")
-_RANGED = ("learning_rate", "actor_learning_rate", "critic_learning_rate", "ent_coef")  # by default, if not 0 or off
+_RANGED = ("learning_rate", "actor_learning_rate", "critic_learning_rate", "ent_coef")  # by default, if set and not 0
 
 
 def with_num_seeds(values: dict[str, Any]) -> dict[str, Any]:
@@ -22,7 +21,9 @@ def with_num_seeds(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def resolve(run: Settings, hyper_class: type, hyper: Mapping[str, float], check: Callable[[dict], None]) -> Settings:
+def resolve(
+    run: Settings, hyper_class: type, hyper: Mapping[str, float | None], check: Callable[[dict], None]
+) -> Settings:
     """Return the settings with the ranges of a population.
 
     Args:
@@ -42,11 +43,8 @@ def resolve(run: Settings, hyper_class: type, hyper: Mapping[str, float], check:
     _check(run)
     ranges = run.population_ranges
     if ranges is None:
-        ranges = {
-            key: (_short(hyper[key] / 10), _short(hyper[key] * 10))
-            for key in _RANGED
-            if 0 < hyper.get(key, 0.0) < math.inf
-        }
+        known = {key: hyper.get(key) or 0.0 for key in _RANGED}
+        ranges = {key: (_short(value / 10), _short(value * 10)) for key, value in known.items() if value > 0}
         if not ranges:
             raise ConfigError(
                 "population_ranges=null must name what evolves, as learning_rate is 0; add e.g. "

@@ -5,6 +5,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from rlkit.agents.common.mistakes import UNSET
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import plain_value
 from rlkit.runs.config.schema import schema
@@ -17,9 +20,14 @@ class RunConfig:
 
     run: Settings
     agent: Any  # the agent's Config
-    hyper: Mapping[str, float]  # the fields of the agent's Hyper
+    hyper: Mapping[str, Any]  # the fields of the agent's Hyper, each a float, or None where it is not set
     name: str = "run"  # the stem of the run directory's name
     follow_run: bool = False  # True where schedule_steps was not given, and schedules end with the run
+
+    @property
+    def hyper_arrays(self) -> dict[str, np.float32]:
+        """The fields of the agent's Hyper as a state holds them, so that runs that set them or not are one program."""
+        return {name: UNSET if value is None else np.float32(value) for name, value in self.hyper.items()}
 
     @property
     def steps_per_update(self) -> int:

@@ -45,13 +45,17 @@ def _hyper_model(hyper: type) -> type[BaseModel]:
         metadata = typing.get_args(hints[field.name])[1:]
         limits = [entry for entry in metadata if not isinstance(entry, str)]
         description = " ".join(entry for entry in metadata if isinstance(entry, str)) or None
-        info = Field(float(getattr(hyper, field.name)), description=description)
-        fields[field.name] = (Annotated[float, *limits, AfterValidator(_check_float32)], info)
+        default = getattr(hyper, field.name)
+        kind, default = (float | None, None) if default is None else (float, float(default))
+        info = Field(default, description=description)
+        fields[field.name] = (Annotated[kind, *limits, AfterValidator(_check_float32)], info)
     return create_model("Hyper", __config__=ConfigDict(frozen=True, extra="forbid", strict=True), **fields)
 
 
-def _check_float32(value: float) -> float:
+def _check_float32(value: float | None) -> float | None:
     """Raise ValueError unless a number is within the range of float32; infinity is."""
+    if value is None:
+        return None
     with np.errstate(over="ignore", under="ignore"):
         cast = float(np.float32(value))
     if math.isnan(value):

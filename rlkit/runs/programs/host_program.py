@@ -80,7 +80,7 @@ class HostProgram(HostChunks):
         except BaseException:
             self._close_pools()
             raise
-        self.hyper = module.Hyper(**{name: np.float32(value) for name, value in config.hyper.items()})
+        self.hyper = module.Hyper(**{name: jnp.array(value) for name, value in config.hyper_arrays.items()})
         self.hold = self.agent.add is not None
         self._iterations: HostIterations | None = None  # compiled
         self.background = ThreadPoolExecutor(1, "rlkit-update")

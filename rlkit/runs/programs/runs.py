@@ -21,7 +21,7 @@ class Runs(NamedTuple):
 def of_config(config: RunConfig) -> Runs:
     """Return the seeds of a config, each with the config's Hyper, or with a member's of a population."""
     run = config.run
-    values = {key: np.full(run.num_seeds, value, np.float32) for key, value in config.hyper.items()}
+    values = {key: np.full(run.num_seeds, value) for key, value in config.hyper_arrays.items()}
     hyper = agents.get(run.agent).Hyper(**values)
     if run.population is not None:
         assert run.population_ranges is not None

@@ -81,8 +81,8 @@ def stack(runs: Sequence[Run], size: int) -> Runs:
     """Return seeds and Hyper of runs, filled up to `size` by copies of the last."""
     runs = [*runs, *[runs[-1]] * (size - len(runs))]
     module = agents.get(runs[0].trial.config.run.agent)
-    names = runs[0].trial.config.hyper
-    hyper = {name: np.array([run.trial.config.hyper[name] for run in runs], np.float32) for name in names}
+    each = [run.trial.config.hyper_arrays for run in runs]
+    hyper = {name: np.array([values[name] for values in each]) for name in each[0]}
     return Runs(np.array([run.seed for run in runs], np.int32), module.Hyper(**hyper))
 
 

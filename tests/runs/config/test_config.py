@@ -49,6 +49,7 @@ def test_updates_are_rounded_up():
 def test_schedules_end_with_the_run_unless_told():
     assert parse(SMALL).hyper["schedule_steps"] == 320
     assert parse(SMALL | {"schedule_steps": 64}).hyper["schedule_steps"] == 64
+    assert parse(SMALL | {"schedule_steps": None}) == parse(SMALL)
     assert parse(SMALL | {"schedule_steps": math.inf}).hyper["schedule_steps"] == math.inf
 
 
@@ -62,6 +63,7 @@ def test_a_target_network_is_copied_where_it_is_updated_now_and_then():
     assert parse(small("dqn", target_every=64, tau=0.5)).hyper["tau"] == 0.5
     assert parse(small("r2d2")).hyper["epsilon_end"] == 0.4
     assert parse(small("r2d2", num_envs=1)).hyper["epsilon_end"] == 0.05
+    assert parse(small("dqn", tau=None)).hyper["tau"] == 0.005
     again = parse(parse(small("dqn", target_every=64)).flat())
     assert again.hyper["tau"] == 1.0
 
@@ -70,7 +72,12 @@ def test_a_target_network_is_copied_where_it_is_updated_now_and_then():
     ("values", "said"),
     [
         (small("dqn", batch_size=65, capacity=64), ["batch_size=65", "capacity=64", "try 64"]),
-        (small("dqn", tau=math.inf), ["tau=.inf", "must be"]),
+        (small("dqn", tau=math.inf), ["tau=.inf", "must be", "the default is null"]),
+        (small("r2d2", epsilon_end=math.inf), ["epsilon_end=.inf", "must be", "the default is null"]),
+        (small("dqn", epsilon_fraction=math.inf), ["epsilon_fraction=.inf must be finite; the default is null"]),
+        (small("td3", actor_learning_rate=math.inf), ["=.inf must be finite; the default is null"]),
+        (small("sac", target_entropy_total=math.inf), ["=.inf must be finite; the default is null"]),
+        (small("dqn", gamma=None), ["gamma=null must be a number; the default is 0.99"]),
         (small("dqn", learning_rate_schedule="linear", schedule_steps=math.inf), ["needs schedule_steps"]),
         (small("ppo", clip_schedule="linear", schedule_steps=math.inf), ["clip_schedule='linear' needs"]),
         (small("dqn", epsilon_fraction=0.5, schedule_steps=math.inf), ["epsilon_fraction=0.5 needs"]),

@@ -169,7 +169,7 @@ def test_a_budget_counts_whole_metric_lines(tmp_path):
         ({"learning_rate": {"unifrom": [0, 1]}}, "a sweep needs a key with values to try"),
         ({"learning_rate": 1e-3}, "a sweep needs a key with values to try"),
         ({"lerning_rate": {"uniform": [0, 1]}}, "did you mean 'learning_rate'"),
-        ({"trails": 3}, "did you mean 'trials'?"),
+        ({"trails": 3}, "did you mean 'trials'"),
         ({"trials": 0}, "trials=0 must be"),
         ({"sampler": "tpe"}, "sampler='tpe' must be 'random', 'grid' or 'optuna'"),
         ({"config": None}, "config is missing; add the base config"),
