@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rlkit.agents import dqn, ppo
-from rlkit.networks.encoders.combine import Encoder
-from rlkit.networks.features import features, image_shape, image_shapes, is_image, real_valued
+from rlkit.networks.encoders.combine import Encoder, choose
+from rlkit.networks.features import image, image_shape, is_image, leaves, real_valued
 from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError
 
@@ -55,17 +55,17 @@ def test_the_place_of_the_channels(shape, axes, expected):
     space = Box(0, 255, shape, np.uint8)
     assert image_shape(space, axes) == expected
     pixels = jnp.arange(np.prod(shape), dtype=jnp.uint8).reshape(1, *shape)
-    (image,), _ = features(space, pixels, images=True, image_axes=axes)
-    assert image.shape == (1, *expected)
+    (leaf,) = leaves(space, pixels)
+    assert image(leaf, axes).shape == (1, *expected)
     moved = axes == "first" or shape != expected
-    np.testing.assert_allclose(image, (np.moveaxis(pixels, 1, -1) if moved else pixels) / 255, rtol=1e-6)
+    np.testing.assert_allclose(image(leaf, axes), (np.moveaxis(pixels, 1, -1) if moved else pixels) / 255, rtol=1e-6)
 
 
 def test_small_boards_beside_numbers_are_no_images():
     assert not is_image(Box(0, 1, (3, 3, 2)))
     assert is_image(Box(0, 255, (3, 3, 2), np.uint8))
-    assert image_shapes(Dict({"board": Box(0, 1, (3, 3, 2)), "turn": Discrete(2)})) == []
-    assert image_shapes(Box(0, 1, (3, 3, 2))) == [(3, 3, 2)]  # alone, any array of three axes is one
+    assert choose(Dict({"board": Box(0, 1, (3, 3, 2)), "turn": Discrete(2)}), dqn.Config()) == ["none", "none"]
+    assert choose(Box(0, 1, (3, 3, 2)), dqn.Config()) == ["conv"]  # alone, any array of three axes is one
 
 
 def test_images_are_not_normalized():

@@ -13,7 +13,7 @@ from small_networks import small_network
 from rlkit.networks.cores.recurrent import unroll, where_rows
 from rlkit.networks.encoders.conv import Conv, conv_layers
 from rlkit.networks.encoders.mlp import MLP
-from rlkit.networks.features import action_mask, features, image_shape, real_valued, replace_real_valued
+from rlkit.networks.features import action_mask, image, image_shape, leaves, real_valued, replace_real_valued, vector
 from rlkit.networks.heads import critics
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
@@ -34,11 +34,12 @@ def test_features_join_every_kind_of_leaf_but_the_mask():
         "pixels": jnp.array([[0, 255], [51, 0]], jnp.uint8),
         "pair": (jnp.array([0.5, -0.5]), jnp.array([1, 0])),
     }
-    (), x = features(OBS_SPACE, obs)
+    x = jnp.concatenate([vector(leaf) for leaf in leaves(OBS_SPACE, obs)])
     expected = [*[0, 0, 1, 0], *[0.5, -0.5], *[0, 1, 1, 0, 0], *[0, 1, 0.2, 0]]
     np.testing.assert_allclose(x, np.asarray(expected, np.float32), atol=1e-6)
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), obs)
-    np.testing.assert_array_equal(features(OBS_SPACE, batch)[1], np.stack([x] * 5))
+    joined = jnp.concatenate([vector(leaf) for leaf in leaves(OBS_SPACE, batch)], axis=-1)
+    np.testing.assert_array_equal(joined, np.stack([x] * 5))
     np.testing.assert_array_equal(action_mask(obs), [True, False, True])
     assert action_mask(jnp.zeros(3)) is None
 
@@ -60,13 +61,11 @@ def test_a_mask_of_floats_is_not_normalized():
 
 
 def test_images_keep_their_shape():
-    image = Box(0, 255, (10, 10, 4), np.uint8)
-    assert image_shape(image) == (10, 10, 4)
-    assert image_shape(Dict({"action_mask": Box(0, 1, (2,)), "x": image})) == (10, 10, 4)
-    assert image_shape(OBS_SPACE) is None
-    (kept,), rest = features(image, jnp.zeros((7, 10, 10, 4), jnp.uint8), images=True)
-    assert kept.shape == (7, 10, 10, 4)
-    assert rest is None
+    space = Box(0, 255, (10, 10, 4), np.uint8)
+    assert image_shape(space) == (10, 10, 4)
+    assert image_shape(OBS_SPACE) is image_shape(OBS_SPACE.spaces["pixels"]) is None
+    (leaf,) = leaves(Dict({"action_mask": Box(0, 1, (2,)), "x": space}), {"x": jnp.zeros((7, 10, 10, 4), jnp.uint8)})
+    assert image(leaf).shape == (7, 10, 10, 4)
 
 
 @pytest.mark.parametrize(("size", "channels", "flat"), [(10, (4,), 8 * 8 * 4), (84, (4, 4), 39 * 39 * 4)])

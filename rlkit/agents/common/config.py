@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform
 
 from annotated_types import Interval
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rlkit import _mesh
 from rlkit.agents.common import mistakes
@@ -73,6 +73,18 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
             raise ConfigError(f"weight_decay={decay:g} needs optimizer='adamw', and it is {self.optimizer!r}; set it")
 
 
+class HashableDict(dict):
+    """A dictionary with a hash, as the fields of a Config need it."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def _with_words(value: Any) -> Any:
+    """A mapping with words for the indices of a tuple."""
+    return {str(k) if type(k) is int else k: v for k, v in value.items()} if isinstance(value, dict) else value
+
+
 class EncoderConfig(AgentConfig):
     """Static: the network that computes features of an observation."""
 
@@ -80,6 +92,15 @@ class EncoderConfig(AgentConfig):
         "auto",
         description="of images: conv (see channels), nature (Mnih et al. 2015), impala (Espeholt et al. 2018), minatar "
         "(one convolution), or mlp, which flattens them; auto: nature from 36 pixels a side on, and conv below",
+    )
+    encoders: Annotated[
+        dict[str, Literal["auto", "none", "mlp", "conv", "nature", "impala", "minatar"]],
+        BeforeValidator(_with_words),
+        AfterValidator(HashableDict),
+    ] = Field(
+        HashableDict(),
+        description="of single leaves of a dict or tuple, by name, in place of encoder: {camera: impala, joints: mlp}; "
+        "mlp is a dense layer of the leaf's own, and none joins it as it is",
     )
     image_axes: Literal["auto", "last", "first"] = Field(
         "auto", description="channels of images; auto: first where the leading axis is at most 16 and the smallest"

@@ -1,6 +1,7 @@
 """Rules that several agents share, each with an error that names the field, the value, the rule and a remedy."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,11 +9,11 @@ import numpy as np
 
 from rlkit import agents
 from rlkit.agents.common import mistakes
-from rlkit.names import ACTION_MASK, PRIVILEGED
+from rlkit.names import ACTION_MASK, PRIVILEGED, did_you_mean
 from rlkit.networks import views
-from rlkit.networks.encoders.combine import image_layers, of_image
+from rlkit.networks.encoders.combine import IMAGES, choose, image_layers
 from rlkit.networks.encoders.conv import smallest_side
-from rlkit.networks.features import image_shapes
+from rlkit.networks.features import Leaf, image_shape, is_ambiguous, leaves
 from rlkit.spaces import Box, Space, shape_of
 from rlkit.types import ConfigError
 
@@ -80,14 +81,37 @@ def check_encoder(config: Any, obs_space: Space) -> None:
         )
     if getattr(config, "shared_torso", False) and views.has_privileged(obs_space):
         raise ConfigError(f"shared_torso=True gives the policy the leaf {PRIVILEGED!r}, which is for values; use False")
-    shapes = image_shapes(obs_space, config.image_axes)
-    if config.encoder not in ("auto", "mlp") and not shapes:
+    _check_sizes(config)
+    _check_names(config.encoders, leaves(obs_space), obs_space)
+    images = [
+        (leaf, kind)
+        for space in (obs_space, views.actor_space(obs_space))
+        for leaf, kind in zip(leaves(space), choose(space, config), strict=True)
+        if kind in IMAGES
+    ]
+    if config.encoder in IMAGES and not images and not config.encoders:
         raise ConfigError(
             f"encoder={config.encoder!r} needs observations with an image [H, W, C], and this is {obs_space}; use 'mlp'"
         )
-    _check_sizes(config)
-    for shape in shapes if config.encoder != "mlp" else ():
-        _check_image(config, of_image(config.encoder, shape), shape)
+    for leaf, kind in images:
+        _check_image(config, leaf, kind)
+
+
+def _check_names(encoders: Mapping[str, str], found: list[Leaf], obs_space: Space) -> None:
+    """Raise a ConfigError where the keys of `encoders` are not the names of leaves."""
+    names = [leaf.name for leaf in found if leaf.name]
+    for name, kind in encoders.items():
+        if not names:
+            raise ConfigError(
+                f"encoders.{name}={kind!r} needs observations with leaves of their own names, and this is {obs_space}; "
+                f"use encoder={kind!r}"
+            )
+        if name not in names:
+            listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+            raise ConfigError(
+                f"encoders.{name}={kind!r} must name a leaf of the observations, one of {listed}"
+                f"{did_you_mean(name, names) or '; leave it out'}"
+            )
 
 
 def _check_sizes(config: Any) -> None:
@@ -102,13 +126,22 @@ def _check_sizes(config: Any) -> None:
             )
 
 
-def _check_image(config: Any, encoder: str, shape: tuple[int, ...]) -> None:
-    """Raise a ConfigError where nothing is left of images (H, W, C)."""
-    convolutions = image_layers(config, encoder, shape)
+def _check_image(config: Any, leaf: Leaf, kind: str) -> None:
+    """Raise a ConfigError where an encoder of images does not fit a leaf."""
+    shape = image_shape(leaf.space, config.image_axes)
+    field = f"encoders.{leaf.name}" if leaf.name in config.encoders else "encoder"
+    if shape is None:
+        raise ConfigError(f"{field}={kind!r} needs an image [H, W, C], and this is {leaf.space}; use 'mlp' or 'none'")
+    if config.image_axes == "auto" and is_ambiguous(leaf.space.shape):
+        raise ConfigError(
+            f"image_axes='auto' needs images whose first and last axes differ, and {leaf.name or 'the observation'} "
+            f"has the shape {leaf.space.shape}; use 'first' or 'last'"
+        )
+    convolutions = image_layers(config, kind, shape)
     if smallest_side(shape, convolutions) >= 1:
         return
-    if encoder != "conv":
-        raise ConfigError(f"encoder={encoder!r} shrinks images of {shape} to nothing; use 'conv', 'impala' or 'mlp'")
+    if kind != "conv":
+        raise ConfigError(f"{field}={kind!r} shrinks images of {shape} to nothing; use 'conv', 'impala' or 'mlp'")
     strides = "" if config.strides is None else f", strides={config.strides}"
     most = max(n for n in range(len(convolutions)) if smallest_side(shape, convolutions[:n]) >= 1)
     remedy = f"use at most {most} layer{'s' if most > 1 else ''}" if most else "use smaller kernels"

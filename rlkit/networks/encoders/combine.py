@@ -6,12 +6,13 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax.core import FrozenDict
 
 from rlkit.networks.encoders import minatar, nature
 from rlkit.networks.encoders.conv import Conv, ConvLayer, conv_layers
 from rlkit.networks.encoders.impala import Impala
 from rlkit.networks.encoders.mlp import MLP
-from rlkit.networks.features import features
+from rlkit.networks.features import image, image_shape, is_image, leaves, vector
 from rlkit.spaces import Space
 from rlkit.types import Array, PyTree
 
@@ -27,7 +28,10 @@ SETTINGS = (
     "layer_norm",
     "compute_dtype",
     "image_axes",
+    "encoders",
 )  # fields of Encoder that have the same names in an agent's Config
+
+IMAGES = ("conv", "nature", "impala", "minatar")  # encoders of images
 
 MakeEncoder = Callable[..., "Encoder"]  # a flax module makes its submodules where it uses them
 
@@ -52,52 +56,82 @@ class Encoder(nn.Module):
     padding: str = "valid"  # "valid" or "same"
     norm: str = "none"  # "none" or "layer"
     image_axes: str = "auto"  # "auto", "last" or "first"
+    encoders: Mapping[str, str] = FrozenDict()  # by the names of leaves, in place of `encoder`; see `choose`
 
     @nn.compact
     def __call__(self, obs: PyTree, beside: Array | None = None) -> Array:
         """Return the features; `beside` [..., D], an action say, is joined to the observation or to image features."""
         dtype = jnp.dtype(self.compute_dtype)
-        images, vector = features(self.obs_space, obs, images=self.encoder != "mlp", image_axes=self.image_axes)
         settings = {"activation": self.activation, "layer_norm": self.layer_norm, "dtype": dtype}
-        alone = len(images) == 1 and vector is None
+        kinds = choose(self.obs_space, self)
+        alone = len(kinds) == 1 and kinds[0] in IMAGES
         dense = self.hidden_sizes if alone and beside is None else () if alone else self.hidden_sizes[:1]
-        parts = [self._of_image(x.shape[-3:], dense, settings)(x.astype(dtype)) for x in images]
-        parts += [x.astype(dtype) for x in (vector, beside) if x is not None]
+        parts, joined = [], []
+        for leaf, kind in zip(leaves(self.obs_space, obs), kinds, strict=True):
+            if kind == "none":
+                joined.append(vector(leaf))
+            elif kind == "mlp":
+                parts.append(MLP(dense, **settings)(vector(leaf).astype(dtype)))
+            else:
+                x = image(leaf, self.image_axes)
+                parts.append(self._of_image(kind, x.shape[-3:], dense, settings)(x.astype(dtype)))
+        others = [joined[0] if len(joined) == 1 else jnp.concatenate(joined, axis=-1)] if joined else []
+        parts += [x.astype(dtype) for x in (*others, beside) if x is not None]
         x = parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
         if beside is not None or not alone:
             x = MLP(self.hidden_sizes, **settings)(x)
         return x.astype(jnp.float32)
 
-    def _of_image(self, shape: tuple[int, ...], dense: tuple[int, ...], settings: dict[str, Any]) -> nn.Module:
-        """The encoder of an image of this shape (H, W, C)."""
-        if self.encoder == "impala":
+    def _of_image(
+        self, kind: str, shape: tuple[int, ...], dense: tuple[int, ...], settings: dict[str, Any]
+    ) -> nn.Module:
+        """An encoder of images of this shape (H, W, C)."""
+        if kind == "impala":
             return Impala(dense, **settings)
-        layers = image_layers(self, self.encoder, shape)
-        return Conv(layers, dense, **settings, norm=self.norm if of_image(self.encoder, shape) == "conv" else "none")
+        return Conv(image_layers(self, kind, shape), dense, **settings, norm=self.norm if kind == "conv" else "none")
 
 
-def of_image(encoder: str, shape: tuple[int, ...]) -> str:
-    """The encoder of images (H, W, C): "auto" takes the Nature CNN where they are large enough, and "conv" below."""
-    if encoder != "auto":
-        return encoder
-    return "nature" if min(shape[:2]) >= nature.SMALLEST else "conv"
+def choose(space: Space, config: Any) -> list[str]:
+    """Return the encoder of each leaf of an observation, in the order of `features.leaves`.
+
+    It is "none" for a leaf that is joined to the others as it is, "mlp" for one with a dense layer of its own, and one
+    of `IMAGES` for images: leaves that `is_image`, and the only leaf if it has three axes.
+
+    Args:
+      space: of the observations.
+      config: with the field `encoder`, of images: "auto" is the Nature CNN where they are large enough and "conv"
+        below, and "mlp" joins them; with `encoders`, by the names of leaves, in place of it (names without a leaf have
+        no effect); and with `image_axes`, see `image_shape`.
+    """
+    found = leaves(space)
+    kinds = []
+    for leaf in found:
+        shape = image_shape(leaf.space, config.image_axes)
+        if shape is None or not (len(found) == 1 or is_image(leaf.space, config.image_axes)):
+            auto = default = "none"
+        else:
+            auto = "nature" if min(shape[:2]) >= nature.SMALLEST else "conv"
+            default = "none" if config.encoder == "mlp" else config.encoder
+        kind = config.encoders.get(leaf.name, default)
+        kinds.append(auto if kind == "auto" else kind)
+    return kinds
 
 
-def image_layers(config: Any, encoder: str, shape: tuple[int, ...]) -> tuple[ConvLayer, ...]:
-    """Return the convolutions without residuals for images (H, W, C).
+def image_layers(config: Any, kind: str, shape: tuple[int, ...]) -> tuple[ConvLayer, ...]:
+    """Return the convolutions for images (H, W, C), without those of residual networks.
 
     Args:
       config: with the fields `channels`, `kernels`, `strides` and `padding`, which "conv" has.
-      encoder: name of an encoder of images; "impala" has no such convolutions.
+      kind: one of `IMAGES`.
       shape: of the images.
     """
-    match of_image(encoder, shape):
+    match kind:
+        case "conv":
+            return conv_layers(config.channels, config.kernels, config.strides, config.padding, shape)
         case "nature":
             return nature.LAYERS
         case "minatar":
             return minatar.LAYERS
-        case "conv":
-            return conv_layers(config.channels, config.kernels, config.strides, config.padding, shape)
     return ()
 
 
