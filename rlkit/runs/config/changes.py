@@ -22,7 +22,7 @@ FILE = "changes.json"
 
 # Keys of the run: those that must stay once it has begun, and those that may change. Of the agent's, those of its Hyper
 # may change, and those of its Config must stay: they shape the program and its state.
-_STAY = "agent env env_kwargs wrappers num_envs num_steps overlap dataset seed population num_seeds"
+_STAY = "agent network env env_kwargs wrappers num_envs num_steps overlap dataset seed population num_seeds"
 _CHANGE = (
     "total_steps backend num_workers env_timeout env_restarts env_check evolve_every population_ranges exploit explore "
     "devices log_every eval_every eval_episodes eval_env checkpoint_every keep_checkpoints keep_best tensorboard wandb"
