@@ -6,7 +6,9 @@ from contextlib import closing
 
 import jax
 
+from rlkit import agents
 from rlkit.agents.common.config import MinibatchConfig, OffPolicyConfig
+from rlkit.networks.table import table
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.devices import memory
@@ -55,7 +57,9 @@ def _describe(program: Program) -> str:
     }
     if run.dataset is None and (starts := getattr(config.agent, "learning_starts", 0)) > steps:
         rows["an update"] += f"; warning: learning_starts={starts:,} is beyond the run, which learns nothing"
-    return "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())
+    text = "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())
+    layers = table(program.agent, agents.get(run.agent).Hyper(**config.hyper), observations, actions, run.num_envs)
+    return f"{text}\n\n{layers}" if layers else text
 
 
 def _sizes(config: RunConfig, episode_length: int | None) -> dict[str, str]:
