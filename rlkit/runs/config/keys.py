@@ -27,12 +27,12 @@ def describe_fields(fields: Mapping[str, Any], values: Mapping[str, Any]) -> lis
     """Return a line of text for each field of a pydantic model, with its value."""
     lines = []
     for name, field in fields.items():
-        left = f"  --{name} {_value_text(values[name])}"
+        left = f"  --{name} {value_text(values[name])}"
         lines.append(f"{left:<44} {_field_type(field)}" + (f"; {field.description}" if field.description else ""))
     return lines
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value as it is written in YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -41,23 +41,28 @@ def _value_text(value: Any) -> str:
 
 def _field_type(field: Any) -> str:
     """The type of a field and its limits."""
+    return f"{type_text(field.annotation)} {limits_text(field)}".strip()
+
+
+def limits_text(field: Any) -> str:
+    """The limits of a field as text: `> 0, <= 1`."""
     limits = []
     for constraint in field.metadata:
         for bound, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
             if (limit := getattr(constraint, bound, None)) is not None:
                 limits.append(f"{sign} {limit:.15g}" if isinstance(limit, float) else f"{sign} {limit}")
-    return " ".join([_type_text(field.annotation), ", ".join(limits)]).strip()
+    return ", ".join(limits)
 
 
-def _type_text(annotation: Any) -> str:
+def type_text(annotation: Any) -> str:
     """An annotation as text: `int | null`, `mlp | conv`, `[int, ...]`."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
         return " | ".join(map(str, arguments))
     if origin is typing.Annotated:
-        return _type_text(arguments[0])
+        return type_text(arguments[0])
     if origin is tuple:
-        return f"[{_type_text(arguments[0])}, ...]"
+        return f"[{type_text(arguments[0])}, ...]"
     if arguments and origin is not dict:
-        return " | ".join(_type_text(argument) for argument in arguments)
+        return " | ".join(type_text(argument) for argument in arguments)
     return {type(None): "null"}.get(annotation, getattr(origin or annotation, "__name__", str(annotation)))

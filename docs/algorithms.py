@@ -1,0 +1,155 @@
+"""Pages of the algorithms, the keys of a run, and the matrix of algorithms and features, from the code."""
+
+import inspect
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import yaml
+from api import heading
+from docstrings import to_rst
+
+from rlkit import agents, spaces
+from rlkit.runs.config.keys import limits_text, type_text, value_text
+from rlkit.runs.config.schema import schema
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+_BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+SPACES = {
+    "Discrete": spaces.Discrete(2),
+    "MultiDiscrete": spaces.MultiDiscrete((2, 3)),
+    "bounded Box": _BOX,
+    "unbounded Box": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    "Dict, Tuple": spaces.Dict({"a": _BOX, "b": spaces.Discrete(2)}),
+}
+FEATURES = ("recurrent", "replay", "prioritized", "offline", "own networks")
+
+
+def supported(module: ModuleType) -> dict[str, bool]:
+    """Return the action spaces and features of an agent, by their names."""
+    result = {name: bool(module.supports(space)) for name, space in SPACES.items()}
+    config, fields = module.Config(), module.Config.model_fields
+    agent = module.make(config, _BOX, next(SPACES[name] for name, fits in result.items() if fits))
+    return result | {
+        "recurrent": "recurrent" in fields,
+        "replay": config.replay_capacity is not None,
+        "prioritized": "replay" in fields and "prioritized" in str(fields["replay"].annotation),
+        "offline": agent.learn is not None,
+        "own networks": "networks" in inspect.signature(module.make).parameters,
+    }
+
+
+def pages() -> dict[str, str]:
+    """Return the pages' texts in reStructuredText, by their names."""
+    names = agents.names()
+    texts = {name: _algorithm(name) for name in names}
+    return {"index": _matrix(names), "run-keys": _run_keys(names[0])} | texts
+
+
+def _matrix(names: tuple[str, ...]) -> str:
+    rows = []
+    for name in names:
+        row = supported(agents.get(name))
+        rows.append([f":doc:`{name}`", *("✓" if value else "" for value in row.values())])
+    lines = [
+        *heading("Algorithms", "="),
+        "Each algorithm is one file, ``rlkit/agents/NAME.py``. All of them run vmapped over seeds, bootstrap over time",
+        "limits from the true final observation, and respect action masks.",
+        "",
+        *heading("Action spaces", "-"),
+        *table(["agent", *SPACES], [row[: 1 + len(SPACES)] for row in rows]),
+        *heading("Features", "-"),
+        *table(["agent", *FEATURES], [[row[0], *row[1 + len(SPACES) :]] for row in rows]),
+        "recurrent: a GRU or LSTM core. replay: learns from a replay buffer; prioritized: which may draw by priority.",
+        "offline: can learn from a :py:mod:`dataset <rlkit.runs.datasets>` alone. own networks: takes",
+        ":doc:`networks of yours </your-own-network>`.",
+        "",
+        ".. toctree::",
+        "   :hidden:",
+        "",
+        *(f"   {name}" for name in (*names, "run-keys")),
+    ]
+    return "\n".join(lines)
+
+
+def _algorithm(name: str) -> str:
+    module = agents.get(name)
+    doc = inspect.getdoc(module) or ""
+    title = doc.split(" (")[0].split(",")[0].split(":")[0]
+    has = supported(module)
+    lines = [
+        *heading(f"{name}: {title}", "="),
+        *to_rst(doc.splitlines()),
+        "",
+        *heading("Fits", "-"),
+        "- Action spaces: " + ", ".join(space for space in SPACES if has[space]),
+        "- Features: " + (", ".join(feature for feature in FEATURES if has[feature]) or "none of the matrix"),
+        "",
+        ":doc:`index` compares all algorithms; :py:mod:`the API <rlkit.agents." + name + ">` has its functions.",
+        "",
+    ]
+    losses = [f for key, f in vars(module).items() if "loss" in key and getattr(f, "__module__", "") == module.__name__]
+    losses = [f for f in losses if inspect.isfunction(f)]
+    lines += heading("Loss", "-") if losses else []
+    for function in losses:
+        lines += [".. code-block:: python", "", *_indent(inspect.getsource(function)), ""]
+    _, config, hyper = schema(name).models
+    lines += [
+        *heading("Keys", "-"),
+        "Keys of a config file, and flags of ``rlkit train``. :doc:`run-keys` lists those of every run.",
+        "",
+        *heading("Config", "~"),
+        "Static: another value is another program.",
+        "",
+        *keys_table(config.model_fields),
+        *heading("Hyper", "~"),
+        "Traced: a sweep or a population runs many values in one program.",
+        "",
+        *keys_table(hyper.model_fields),
+        *_configs(name),
+    ]
+    return "\n".join(lines)
+
+
+def _configs(name: str) -> list[str]:
+    """The section of an agent's config files."""
+    found = []
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        text = path.read_text()
+        short = path.relative_to(CONFIGS).with_suffix("").as_posix()
+        if not short.startswith("sweeps/") and yaml.safe_load(text).get("agent") == name:
+            found += [*heading(short, "~"), f"``rlkit train {short}`` runs it.", ""]
+            found += [".. code-block:: yaml", "", *_indent(text), ""]
+    return [*heading("Configs", "-"), *found] if found else []
+
+
+def _run_keys(agent: str) -> str:
+    lines = [*heading("Keys of every run", "="), "These keys belong to the run rather than to the agent.", ""]
+    return "\n".join(lines + keys_table(schema(agent).models[0].model_fields))
+
+
+def keys_table(fields: dict[str, Any]) -> list[str]:
+    """Lines of a table of pydantic fields: name, type, default, range, description."""
+    rows = []
+    for name, field in fields.items():
+        value = field.get_default(call_default_factory=True)
+        value = value_text(list(value) if isinstance(value, tuple) else value)
+        default = "required" if field.is_required() else f"``{value}``"
+        limits = f"``{text}``" if (text := limits_text(field)) else ""
+        description = "\n".join(to_rst([field.description or ""]))
+        rows.append([f"``{name}``", f"``{type_text(field.annotation)}``", default, limits, description])
+    return table(["key", "type", "default", "range", "description"], rows)
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of a table of reStructuredText."""
+    lines = [".. list-table::", "   :header-rows: 1", ""]
+    for row in (header, *rows):
+        lines += [f"   {'* -' if i == 0 else '  -'} {cell}".rstrip() for i, cell in enumerate(row)]
+    return [*lines, ""]
+
+
+def _indent(text: str) -> list[str]:
+    return textwrap.indent(text.rstrip(), "   ").splitlines()

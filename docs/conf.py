@@ -1,0 +1,38 @@
+"""Settings of the documentation site. `sphinx-build -W docs docs/_build/html` builds it, without a network."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # the extensions beside this file
+
+import rlkit
+
+project = "rlkit"
+author = "the authors of rlkit"
+version = release = rlkit.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "myst_nb",
+    "docstrings",
+    "pages",
+]
+exclude_patterns = ["_build"]
+
+autodoc_inherit_docstrings = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Fields", "params_style")]
+
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # notebooks are shown as they are; the tests execute them
+
+html_theme = "furo"
+html_title = "rlkit"
+html_show_copyright = False
+html_theme_options = {"navigation_with_keys": True}

@@ -1,0 +1,77 @@
+"""Sphinx extension: docstrings of rlkit, which are plain text in Google's style, become reStructuredText."""
+
+import re
+from typing import Any
+
+from pydantic import BaseModel
+from sphinx.application import Sphinx
+
+_SECTION = re.compile(r"(Args|Fields|Raises|Returns|Yields):$")
+_FIELD = re.compile(r" *[\w., *]+: ")
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def to_rst(lines: list[str]) -> list[str]:
+    """Return a docstring's lines as reStructuredText.
+
+    Stretches that are indented by four spaces are equations and code; `name` is a reference where it has a target, and
+    code elsewhere. Sections such as `Args:` are left to napoleon.
+    """
+    result, text, block, in_section = [], [], [], False
+    for previous, line in zip(["", *lines], [*lines, "end"], strict=False):
+        if line and not line.startswith(" "):
+            in_section = bool(_SECTION.match(line))
+        starts = not previous.strip() and line.startswith("    ") and not in_section
+        if starts or (block and (line.startswith("    ") or not line.strip())):
+            result += _escape(text)
+            text = []
+            block += [line] if block else [".. code-block:: text", "", line]
+            continue
+        result += [*block, ""] if block else []
+        block = []
+        dedents = bool(previous.strip()) and _indent(line) < _indent(previous)
+        text += [""] if dedents and not (in_section and _FIELD.match(line)) else []
+        text.append(re.sub(r"^( +)ConfigError:", r"\1~rlkit.types.ConfigError:", line))
+    return result + _escape(text[:-1])
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _escape(lines: list[str]) -> list[str]:
+    """Return lines of text with code marked as such, and the other characters that have a meaning escaped."""
+    parts = re.split(r"`([^`]+)`", "\n".join(lines))
+    for i, part in enumerate(parts):
+        if i % 2 == 0:
+            parts[i] = re.sub(r"(?<=\w)_(?!\w)|[*|\\]", lambda match: "\\" + match[0], part)
+        elif _NAME.fullmatch(part):
+            parts[i] = f":py:obj:`{part}`"
+        else:
+            parts[i] = f"``{part}``"
+        if i % 2 and parts[i + 1][:1].isalnum():
+            parts[i] += "\\ "
+    return "".join(parts).split("\n") if lines else []
+
+
+def _process_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = to_rst(lines)
+
+
+def _process_signature(app: Sphinx, what: str, name: str, obj: Any, *_: Any) -> tuple[str, None] | None:
+    """Leave out the signatures of Config and Hyper, whose fields are in the tables of the algorithms' pages."""
+    is_settings = isinstance(obj, type) and (issubclass(obj, BaseModel) or name.endswith(".Hyper"))
+    return ("", None) if is_settings else None
+
+
+def _skip_member(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out the fields of named tuples, which a docstring's section describes."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect the functions above; docstrings are converted before napoleon reads them."""
+    app.connect("autodoc-process-docstring", _process_docstring, priority=100)
+    app.connect("autodoc-process-signature", _process_signature)
+    app.connect("autodoc-skip-member", _skip_member)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,87 @@
+"""Sphinx extension: write the pages that are made from the code, and copy those outside of docs/, before a build.
+
+The pages are in folders that git ignores: `algorithms`, `api`, `notebooks`, `benchmarks` and `project`.
+"""
+
+import posixpath
+import re
+import shutil
+from pathlib import Path
+
+import algorithms
+import api
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[1]
+_PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def site_path(path: str) -> str | None:
+    """Return the path on the site, below docs/, of a file's path in the repository; None for files that it lacks."""
+    if path == "README.md":
+        return "first-steps.md"
+    if path in _PROJECT:
+        return "project/" + path
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    shown = path.startswith("benchmarks/") and path.endswith((".md", ".png"))
+    return path if shown or (path.startswith("notebooks/") and path.endswith(".ipynb")) else None
+
+
+def relink(text: str, path: str) -> str:
+    """Return the Markdown of a file with links that hold on the site; links to files that it lacks become code.
+
+    Args:
+      text: the Markdown, whose links hold in the repository.
+      path: the file, from the root of the repository.
+    """
+    page = site_path(path)
+    assert page is not None
+
+    def replace(match: re.Match[str]) -> str:
+        image, label, link, anchor = match[1], match[2], match[3], match[4] or ""
+        target = site_path(posixpath.normpath(posixpath.join(posixpath.dirname(path), link)))
+        if target is None:
+            return label if label.startswith("`") else f"`{label}`"
+        return f"{image}[{label}]({posixpath.relpath(target, posixpath.dirname(page) or '.')}{anchor})"
+
+    return _LINK.sub(replace, text)
+
+
+def first_steps(readme: str) -> str:
+    """Return the page of first steps: the README's sections from the installation to the commands."""
+    return "# First steps\n\n" + readme[readme.index("## Install") : readme.index("## Six figures")]
+
+
+def write(app: Sphinx) -> None:
+    """Write all pages that are not in docs/ itself."""
+    source = Path(app.srcdir)
+    for folder in ("algorithms", "api", "notebooks", "benchmarks", "project"):
+        shutil.rmtree(source / folder, ignore_errors=True)
+    pages = {f"algorithms/{name}.rst": text for name, text in algorithms.pages().items()}
+    pages |= {f"api/{name}.rst": text for name, text in api.pages().items()}
+    for pattern in (*_PROJECT, "benchmarks/**/*.md", "notebooks/*.ipynb"):
+        for file in ROOT.glob(pattern):
+            path = file.relative_to(ROOT).as_posix()
+            pages[site_path(path) or ""] = relink(file.read_text(), path)
+    pages["benchmarks/README.md"] += "\n```{toctree}\n:glob:\n:hidden:\n\n*/*\n```\n"
+    pages["first-steps.md"] = relink(first_steps((ROOT / "README.md").read_text()), "README.md")
+    for path, text in pages.items():
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        (source / path).write_text(text)
+    for image in ROOT.glob("benchmarks/**/*.png"):
+        shutil.copyfile(image, source / image.relative_to(ROOT))
+
+
+def _relink_source(app: Sphinx, name: str, source: list[str]) -> None:
+    """Change the links of the pages in docs/ itself, which are written for the repository."""
+    if "/" not in name and name not in ("index", "first-steps"):
+        source[0] = relink(source[0], f"docs/{name}.md")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Write the pages when a build begins."""
+    app.connect("builder-inited", write)
+    app.connect("source-read", _relink_source)
+    return {"parallel_read_safe": True}
