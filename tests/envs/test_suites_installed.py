@@ -107,7 +107,7 @@ def test_the_final_observation_is_that_of_the_library(real):
 @pytest.mark.timeout(900)
 def test_two_updates_of_ppo(real):
     env, params, _ = real
-    config = ppo.Config(hidden_sizes=(8,), channels=(4,), num_epochs=1, num_minibatches=2)
+    config = ppo.Config(hidden_sizes=(8,), num_epochs=1, num_minibatches=2)
     agent = ppo.make(config, env.observation_space(params), env.action_space(params))
     init, step = training.make(agent, env, params, num_envs=4, num_steps=8)
     step = jax.jit(step)

@@ -10,7 +10,7 @@ from rlkit.networks.encoders import minatar
 from rlkit.networks.encoders.conv import Conv, ConvLayer, conv_layers, smallest_side
 from rlkit.networks.encoders.impala import Impala
 from rlkit.runs.config.parse import parse
-from rlkit.spaces import Box, Discrete
+from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError
 
 
@@ -124,5 +124,25 @@ def test_sizes_that_do_not_fit_are_one_line(settings, side, words):
     with pytest.raises(ConfigError, match=words) as error:
         dqn.make(dqn.Config(**settings), Box(0, 255, (side, side, 3), np.uint8), Discrete(2))
     assert "\n" not in str(error.value)
-    fitting = dqn.Config(channels=(4,) * 9, padding="same")
+    fitting = dqn.Config(encoder="conv", channels=(4,) * 9, padding="same")
     dqn.make(fitting, Box(0, 255, (side, side, 3), np.uint8), Discrete(2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "side", "words"),
+    [
+        ({"channels": (32,)}, 84, r"channels=\(32,\) has no effect, as the encoder of images is 'nature'"),
+        ({"encoder": "impala", "padding": "same"}, 10, "padding='same' has no effect, .* 'impala'; use encoder='conv'"),
+        ({"encoder": "mlp", "norm": "layer"}, 10, "norm='layer' has no effect, as images are flattened"),
+    ],
+)
+def test_settings_of_conv_without_conv_are_one_line(settings, side, words):
+    image = Box(0, 255, (side, side, 3), np.uint8)
+    with pytest.raises(ConfigError, match=words) as error:
+        dqn.make(dqn.Config(**settings), image, Discrete(2))
+    assert "\n" not in str(error.value)
+    dqn.make(dqn.Config(**settings | {"encoders": {"far": "conv"}}), Dict({"near": image, "far": image}), Discrete(2))
+
+
+def test_settings_of_conv_may_be_shared_with_environments_without_images():
+    dqn.make(dqn.Config(channels=(32,)), Box(-1, 1, (3,)), Discrete(2))

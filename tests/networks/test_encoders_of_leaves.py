@@ -132,7 +132,8 @@ def test_where_the_channels_are_must_be_known():
         ConfigError, match=r"image_axes='auto' .* strip has the shape \(3, 64, 3\); use 'first' or 'last'"
     ):
         dqn.make(dqn.Config(padding="same"), strip, Discrete(2))
-    for settings in ({"image_axes": "first"}, {"image_axes": "last"}, {"encoder": "mlp"}):
-        dqn.make(dqn.Config(padding="same", **settings), strip, Discrete(2))
+    for axes in ("first", "last"):
+        dqn.make(dqn.Config(padding="same", image_axes=axes), strip, Discrete(2))
+    dqn.make(dqn.Config(encoder="mlp"), strip, Discrete(2))
     for shape in ((10, 10, 10), (3, 3, 3), (4, 10, 10), (10, 10, 4), (20, 64, 20)):
         dqn.make(dqn.Config(), Box(0, 255, shape, np.uint8), Discrete(2))

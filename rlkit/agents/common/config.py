@@ -10,9 +10,16 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from rlkit import _mesh
 from rlkit.agents.common import mistakes
+from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.ops.schedules import Schedule
 from rlkit.types import ConfigError
 
+if TYPE_CHECKING:
+    EncoderName = str
+    LeafEncoderName = str
+else:
+    EncoderName = Literal["auto", *VECTORS, *IMAGES]
+    LeafEncoderName = Literal["auto", "none", *VECTORS, *IMAGES]
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 Count = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # of steps and batches, which are counted in int32
 Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's arrays
@@ -88,13 +95,13 @@ def _with_words(value: Any) -> Any:
 class EncoderConfig(AgentConfig):
     """Static: the network that computes features of an observation."""
 
-    encoder: Literal["auto", "mlp", "conv", "nature", "impala", "minatar"] = Field(
+    encoder: EncoderName = Field(
         "auto",
-        description="of images: conv (see channels), nature (Mnih et al. 2015), impala (Espeholt et al. 2018), minatar "
-        "(one convolution), or mlp, which flattens them; auto: nature from 36 pixels a side on, and conv below",
+        description=f"of images: {', '.join(f'{name} ({kind.about})' for name, kind in IMAGES.items())}, or "
+        f"{' or '.join(VECTORS)}, which flattens them; auto: nature from 36 pixels a side on, and conv below",
     )
     encoders: Annotated[
-        dict[str, Literal["auto", "none", "mlp", "conv", "nature", "impala", "minatar"]],
+        dict[str, LeafEncoderName],
         BeforeValidator(_with_words),
         AfterValidator(HashableDict),
     ] = Field(

@@ -11,9 +11,10 @@ from rlkit import agents
 from rlkit.agents.common import mistakes
 from rlkit.names import ACTION_MASK, PRIVILEGED, did_you_mean
 from rlkit.networks import views
-from rlkit.networks.encoders.combine import IMAGES, choose, image_layers
-from rlkit.networks.encoders.conv import smallest_side
-from rlkit.networks.features import Leaf, image_shape, is_ambiguous, leaves
+from rlkit.networks.encoders.combine import choose
+from rlkit.networks.encoders.conv import conv_layers, smallest_side
+from rlkit.networks.encoders.registry import IMAGES
+from rlkit.networks.features import Leaf, image_shape, is_ambiguous, is_image, leaves
 from rlkit.spaces import Box, Space, shape_of
 from rlkit.types import ConfigError
 
@@ -95,6 +96,7 @@ def check_encoder(config: Any, obs_space: Space) -> None:
         )
     for leaf, kind in images:
         _check_image(config, leaf, kind)
+    _check_used(config, leaves(obs_space), [kind for _, kind in images])
 
 
 def _check_names(encoders: Mapping[str, str], found: list[Leaf], obs_space: Space) -> None:
@@ -126,6 +128,17 @@ def _check_sizes(config: Any) -> None:
             )
 
 
+def _check_used(config: Any, found: list[Leaf], kinds: list[str]) -> None:
+    """Raise a ConfigError where convolutions are described, and the images have encoders other than "conv"."""
+    if "conv" in kinds or not (kinds or any(is_image(leaf.space, config.image_axes) for leaf in found)):
+        return
+    fields = type(config).model_fields
+    for name in ("channels", "kernels", "strides", "padding", "norm"):
+        if (value := getattr(config, name)) != fields[name].default:
+            used = f"the encoder of images is {kinds[0]!r}" if kinds else "images are flattened"
+            raise ConfigError(f"{name}={value!r} has no effect, as {used}; use encoder='conv', or leave {name} out")
+
+
 def _check_image(config: Any, leaf: Leaf, kind: str) -> None:
     """Raise a ConfigError where an encoder of images does not fit a leaf."""
     shape = image_shape(leaf.space, config.image_axes)
@@ -137,11 +150,14 @@ def _check_image(config: Any, leaf: Leaf, kind: str) -> None:
             f"image_axes='auto' needs images whose first and last axes differ, and {leaf.name or 'the observation'} "
             f"has the shape {leaf.space.shape}; use 'first' or 'last'"
         )
-    convolutions = image_layers(config, kind, shape)
+    if min(shape[:2]) < IMAGES[kind].smallest:
+        others = [repr(name) for name, other in IMAGES.items() if min(shape[:2]) >= other.smallest]
+        raise ConfigError(f"{field}={kind!r} shrinks images of {shape} to nothing; use {', '.join(others)} or 'mlp'")
+    if kind != "conv":
+        return
+    convolutions = conv_layers(config.channels, config.kernels, config.strides, config.padding, shape)
     if smallest_side(shape, convolutions) >= 1:
         return
-    if kind != "conv":
-        raise ConfigError(f"{field}={kind!r} shrinks images of {shape} to nothing; use 'conv', 'impala' or 'mlp'")
     strides = "" if config.strides is None else f", strides={config.strides}"
     most = max(n for n in range(len(convolutions)) if smallest_side(shape, convolutions[:n]) >= 1)
     remedy = f"use at most {most} layer{'s' if most > 1 else ''}" if most else "use smaller kernels"

@@ -1,5 +1,6 @@
 """Encoders of observations: each image by convolutions, joined to the other numbers."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -8,30 +9,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
-from rlkit.networks.encoders import minatar, nature
-from rlkit.networks.encoders.conv import Conv, ConvLayer, conv_layers
-from rlkit.networks.encoders.impala import Impala
+from rlkit.networks.encoders import nature
+from rlkit.networks.encoders.conv import Conv, conv_layers
 from rlkit.networks.encoders.mlp import MLP
+from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.networks.features import image, image_shape, is_image, leaves, vector
 from rlkit.spaces import Space
 from rlkit.types import Array, PyTree
-
-SETTINGS = (
-    "encoder",
-    "hidden_sizes",
-    "channels",
-    "kernels",
-    "strides",
-    "padding",
-    "norm",
-    "activation",
-    "layer_norm",
-    "compute_dtype",
-    "image_axes",
-    "encoders",
-)  # fields of Encoder that have the same names in an agent's Config
-
-IMAGES = ("conv", "nature", "impala", "minatar")  # encoders of images
 
 MakeEncoder = Callable[..., "Encoder"]  # a flax module makes its submodules where it uses them
 
@@ -45,7 +29,7 @@ class Encoder(nn.Module):
     """
 
     obs_space: Space
-    encoder: str  # "auto", "mlp", "conv", "nature", "impala" or "minatar"
+    encoder: str  # "auto", or a name of `VECTORS` or `IMAGES`
     hidden_sizes: tuple[int, ...]
     channels: tuple[int, ...]  # of "conv", and the next four as well
     activation: str
@@ -70,8 +54,8 @@ class Encoder(nn.Module):
         for leaf, kind in zip(leaves(self.obs_space, obs), kinds, strict=True):
             if kind == "none":
                 joined.append(vector(leaf))
-            elif kind == "mlp":
-                parts.append(MLP(dense, **settings)(vector(leaf).astype(dtype)))
+            elif kind in VECTORS:
+                parts.append(VECTORS[kind](dense, **settings)(vector(leaf).astype(dtype)))
             else:
                 x = image(leaf, self.image_axes)
                 parts.append(self._of_image(kind, x.shape[-3:], dense, settings)(x.astype(dtype)))
@@ -86,53 +70,41 @@ class Encoder(nn.Module):
         self, kind: str, shape: tuple[int, ...], dense: tuple[int, ...], settings: dict[str, Any]
     ) -> nn.Module:
         """An encoder of images of this shape (H, W, C)."""
-        if kind == "impala":
-            return Impala(dense, **settings)
-        return Conv(image_layers(self, kind, shape), dense, **settings, norm=self.norm if kind == "conv" else "none")
+        if kind != "conv":
+            return IMAGES[kind].make(dense, **settings)
+        layers = conv_layers(self.channels, self.kernels, self.strides, self.padding, shape)
+        return Conv(layers, dense, **settings, norm=self.norm)
+
+
+SETTINGS = tuple(
+    field.name for field in dataclasses.fields(Encoder) if field.name not in ("obs_space", "parent", "name")
+)  # fields of Encoder that have the same names in an agent's Config
 
 
 def choose(space: Space, config: Any) -> list[str]:
     """Return the encoder of each leaf of an observation, in the order of `features.leaves`.
 
-    It is "none" for a leaf that is joined to the others as it is, "mlp" for one with a dense layer of its own, and one
-    of `IMAGES` for images: leaves that `is_image`, and the only leaf if it has three axes.
+    It is "none" for a leaf that is joined to the others as it is, a name of `VECTORS` for one that is encoded as a
+    vector, and one of `IMAGES` for images: leaves that `is_image`, and the only leaf if it has three axes.
 
     Args:
       space: of the observations.
-      config: with the field `encoder`, of images: "auto" is the Nature CNN where they are large enough and "conv"
-        below, and "mlp" joins them; with `encoders`, by the names of leaves, in place of it (names without a leaf have
-        no effect); and with `image_axes`, see `image_shape`.
+      config: with the field `encoder`: "auto" is the Nature CNN for images that are large enough and "conv" below,
+        "mlp" joins every leaf, and any other name is the encoder of all images or, of `VECTORS`, of all leaves; with
+        `encoders`, by the names of leaves, in place of it (names without a leaf have no effect); and with
+        `image_axes`, see `image_shape`.
     """
     found = leaves(space)
     kinds = []
     for leaf in found:
         shape = image_shape(leaf.space, config.image_axes)
         if shape is None or not (len(found) == 1 or is_image(leaf.space, config.image_axes)):
-            auto = default = "none"
+            auto, default = "none", "auto" if config.encoder in IMAGES else config.encoder
         else:
-            auto = "nature" if min(shape[:2]) >= nature.SMALLEST else "conv"
-            default = "none" if config.encoder == "mlp" else config.encoder
-        kind = config.encoders.get(leaf.name, default)
+            auto, default = "nature" if min(shape[:2]) >= nature.SMALLEST else "conv", config.encoder
+        kind = config.encoders.get(leaf.name, "none" if default == "mlp" else default)
         kinds.append(auto if kind == "auto" else kind)
     return kinds
-
-
-def image_layers(config: Any, kind: str, shape: tuple[int, ...]) -> tuple[ConvLayer, ...]:
-    """Return the convolutions for images (H, W, C), without those of residual networks.
-
-    Args:
-      config: with the fields `channels`, `kernels`, `strides` and `padding`, which "conv" has.
-      kind: one of `IMAGES`.
-      shape: of the images.
-    """
-    match kind:
-        case "conv":
-            return conv_layers(config.channels, config.kernels, config.strides, config.padding, shape)
-        case "nature":
-            return nature.LAYERS
-        case "minatar":
-            return minatar.LAYERS
-    return ()
 
 
 def split_settings(obs_space: Space, settings: Mapping[str, Any]) -> tuple[MakeEncoder, dict[str, Any]]:
