@@ -52,7 +52,7 @@ def _matrix(names: tuple[str, ...]) -> str:
     rows = []
     for name in names:
         row = supported(agents.get(name))
-        rows.append([f":doc:`{name}`", *("✓" if value else "" for value in row.values())])
+        rows.append([f":doc:`{name} <{name}>`", *("✓" if value else "" for value in row.values())])
     lines = [
         *heading("Algorithms", "="),
         "Each algorithm is one file, ``rlkit/agents/NAME.py``. All of them run vmapped over seeds, bootstrap over time",

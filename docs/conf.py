@@ -34,5 +34,8 @@ nb_execution_mode = "off"  # notebooks are shown as they are; the tests execute 
 
 html_theme = "furo"
 html_title = "rlkit"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = html_copy_source = False  # most of it is generated
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}

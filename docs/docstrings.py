@@ -59,14 +59,21 @@ def _process_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any
 
 
 def _process_signature(app: Sphinx, what: str, name: str, obj: Any, *_: Any) -> tuple[str, None] | None:
-    """Leave out the signatures of Config and Hyper, whose fields are in the tables of the algorithms' pages."""
-    is_settings = isinstance(obj, type) and (issubclass(obj, BaseModel) or name.endswith(".Hyper"))
-    return ("", None) if is_settings else None
+    """Leave out signatures that repeat what is described elsewhere, and types that a docstring's section describes.
+
+    The fields of Config and Hyper are in the tables of the algorithms' pages; a protocol has no arguments.
+    """
+    if not isinstance(obj, type):
+        return None
+    if issubclass(obj, BaseModel) or name.endswith(".Hyper") or getattr(obj, "_is_protocol", False):
+        return "", None
+    described = hasattr(obj, "_fields") and "Fields:" in (obj.__doc__ or "")
+    return (f"({', '.join(obj._fields)})", None) if described else None
 
 
 def _skip_member(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out the fields of named tuples, which a docstring's section describes."""
-    return True if type(obj).__name__ == "_tuplegetter" else None
+    """Leave out the fields of named tuples, which a section describes, and the `replace` of every flax dataclass."""
+    return True if type(obj).__name__ == "_tuplegetter" or name == "replace" else None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -25,17 +25,19 @@ pytestmark = [
 
 
 class Page(HTMLParser):
-    """The anchors and links of a page."""
+    """The anchors of a page, its links, and those of them that a browser loads with it."""
 
     def __init__(self, path: Path):
         super().__init__()
-        self.ids, self.links = set(), []
+        self.ids, self.links, self.loaded = set(), [], []
         self.feed(path.read_text())
 
     def handle_starttag(self, tag, attrs):
         attributes = dict(attrs)
         self.ids.add(attributes.get("id"))
-        self.links += [attributes[name] for name in ("href", "src") if attributes.get(name)]
+        links = [attributes[name] for name in ("href", "src") if attributes.get(name)]
+        self.links += links
+        self.loaded += links if tag != "a" else []
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +104,21 @@ def test_internal_links_resolve(site):
                 broken.append((path.name, link))
     assert checked > 1000
     assert broken == []
+
+
+def test_pages_load_nothing_from_a_network(site):
+    loaded = [link for page in site.values() for link in page.loaded]
+    assert len(loaded) > 100
+    assert [link for link in loaded if urlsplit(link).netloc] == []
+
+
+def test_matrix_is_that_of_the_code(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    supported = importlib.import_module("algorithms").supported
+    rows = {name: {key for key, value in supported(agents.get(name)).items() if value} for name in agents.names()}
+    off_policy = {"replay", "prioritized", "offline", "own networks"}
+    assert rows["ppo"] == {"Discrete", "MultiDiscrete", "bounded Box", "unbounded Box", "recurrent", "own networks"}
+    assert rows["sac"] == {"Discrete", "bounded Box"} | off_policy
+    assert rows["ddpg"] == {"bounded Box"} | off_policy
+    assert rows["pqn"] == {"Discrete", "own networks"}
+    assert "recurrent" in rows["r2d2"]

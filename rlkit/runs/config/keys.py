@@ -45,9 +45,10 @@ def _field_type(field: Any) -> str:
 
 
 def limits_text(field: Any) -> str:
-    """The limits of a field as text: `> 0, <= 1`."""
-    limits = []
-    for constraint in field.metadata:
+    """The limits of a field as text: `> 0, <= 1`; of a tuple those of its entries, of `int | None` those of the int."""
+    limits, parts = [], typing.get_args(field.annotation)
+    inner = [constraint for part in parts for constraint in getattr(part, "__metadata__", ())]
+    for constraint in [*field.metadata, *inner]:
         for bound, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
             if (limit := getattr(constraint, bound, None)) is not None:
                 limits.append(f"{sign} {limit:.15g}" if isinstance(limit, float) else f"{sign} {limit}")
