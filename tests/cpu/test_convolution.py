@@ -1,5 +1,6 @@
 """rlkit._cpu.convolution: the derivatives of `lax.conv_general_dilated`."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -15,6 +16,13 @@ from jax import lax
 from rlkit._cpu import convolution
 
 pytestmark = pytest.mark.thorough
+MODULE = importlib.import_module("rlkit._cpu.convolution")  # whose name the function has as well
+
+
+@pytest.fixture(autouse=True)
+def _few_are_small(monkeypatch):
+    """Images of more than 16 x 16 pixels with 3 channels are convolved, and smaller ones are patches."""
+    monkeypatch.setattr(MODULE, "_SMALL", 16 * 16 * 3)
 
 
 def stock(x, kernel, stride, padding):
@@ -58,7 +66,7 @@ def assert_close(found, expected, tolerance=1e-5):
         (2, (4, 4), (2, 2), 1, 3),  # more padding than the kernel has pixels
         (2, (5, 5), (1, 1), 1, 0),
         (0, (5, 5), (3, 3), 1, 0),
-        (3, (20, 19), (3, 3), 1, "VALID"),  # from here on, images of more than 16 x 16 pixels, which are not patches
+        (3, (20, 19), (3, 3), 1, "VALID"),  # from here on, images that are not patches
         (3, (28, 28), (8, 8), 4, "VALID"),
         (32, (19, 18), (3, 2), 2, "SAME"),
         (70, (17, 18), (2, 3), 2, "SAME"),  # two chunks and a part of one
@@ -120,6 +128,8 @@ def test_bfloat16(batch):
 
 
 DIVIDED = """
+import importlib
+importlib.import_module("rlkit._cpu.convolution")._SMALL = 16 * 16 * 3
 import jax, jax.numpy as jnp, numpy as np
 from functools import partial
 from jax import lax
