@@ -263,7 +263,7 @@ def make(
     assert isinstance(action_space, Discrete)
     validation.check_encoder(config, obs_space)
     if networks is None:
-        described = config.model_dump(include={*q_network.SETTINGS, "recurrent", "memory_size"}) | {"noisy": False}
+        described = config.model_dump(include=set(q_network.SETTINGS)) | {"noisy": False}
         network = q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=None, **described)
     else:
         network = user_networks.checked(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from rlkit.agents import dqn
-from rlkit.networks.encoders.combine import SETTINGS, Encoder, choose
+from rlkit.networks.encoders.combine import SETTINGS, Encoder, choose, field_names
 from rlkit.networks.encoders.registry import IMAGES, VECTORS, ImageEncoder
+from rlkit.networks.heads.q_network import QNetwork
 from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError
 
@@ -99,3 +100,12 @@ def test_a_new_encoder_needs_one_entry(monkeypatch):
         dqn.make(config(update={"encoder": "mean"}), Box(0, 1, (4, 4, 2)), Discrete(2))
     with pytest.raises(ConfigError, match="encoder='mean' needs observations with an image"):
         dqn.make(config(update={"encoder": "mean"}), vector, Discrete(2))
+
+
+def test_a_new_field_of_a_head_is_a_setting():
+    class Wider(QNetwork):
+        value_width: int = 0
+
+    assert set(field_names(Wider)) - set(field_names(QNetwork)) == {"value_width"}
+    assert {"dueling", "noisy"} <= set(field_names(QNetwork))
+    assert set(field_names(QNetwork)).isdisjoint({"make_encoder", "name", "parent"})

@@ -76,9 +76,13 @@ class Encoder(nn.Module):
         return Conv(layers, dense, **settings, norm=self.norm)
 
 
-SETTINGS = tuple(
-    field.name for field in dataclasses.fields(Encoder) if field.name not in ("obs_space", "parent", "name")
-)  # fields of Encoder that have the same names in an agent's Config
+def field_names(module: type[nn.Module]) -> tuple[str, ...]:
+    """Return the fields of an encoder or a head, without those that are spaces, encoders or flax's own."""
+    others = ("obs_space", "make_encoder", "parent", "name")
+    return tuple(field.name for field in dataclasses.fields(module) if field.name not in others)
+
+
+SETTINGS = field_names(Encoder)  # of the same names in an agent's Config
 
 
 def choose(space: Space, config: Any) -> list[str]:

@@ -29,4 +29,5 @@ IMAGES = {
     "minatar": ImageEncoder(partial(Conv, minatar.LAYERS), "one convolution", minatar.SMALLEST),
 }
 
-VECTORS: dict[str, MakeModule] = {"mlp": MLP}  # encoders of vectors, [..., D] -> [..., hidden_sizes[-1]]
+# Encoders of vectors, [..., D] -> [..., hidden_sizes[-1]].
+VECTORS: dict[str, MakeModule] = {"mlp": MLP}

@@ -15,15 +15,6 @@ from rlkit.networks.network import as_network
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
-SETTINGS = (
-    *combine.SETTINGS,
-    "shared_torso",
-    "recurrent",
-    "memory_size",
-    "log_std_init",
-    "gsde",
-)  # fields of the same names in an agent's Config
-
 
 class ActorCritic(nn.Module):
     """A policy and a value from an observation, through one encoder or two.
@@ -98,6 +89,9 @@ class ActorCritic(nn.Module):
 
     def _cell(self) -> GRU | LSTM:
         return CELLS[self.recurrent](self.memory_size)
+
+
+SETTINGS = (*combine.SETTINGS, *combine.field_names(ActorCritic))  # an agent's Config has some of these names
 
 
 def actor_critic(*, obs_space: Space, **settings: Any) -> Network:

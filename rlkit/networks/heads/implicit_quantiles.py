@@ -15,8 +15,6 @@ from rlkit.networks.network import as_network
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
-SETTINGS = (*combine.SETTINGS, "dueling", "num_cosines")  # fields of the same names in an agent's Config
-
 
 class ImplicitQuantiles(nn.Module):
     """Quantiles [..., K, A] of the returns of A actions at K fractions (Dabney et al. 2018b, section 3).
@@ -42,6 +40,9 @@ class ImplicitQuantiles(nn.Module):
         if self.dueling:
             out = out - jnp.mean(out, axis=-1, keepdims=True) + Dense(1, 0.01, name="value")(product)
         return out
+
+
+SETTINGS = (*combine.SETTINGS, *combine.field_names(ImplicitQuantiles))  # an agent's Config has some of these names
 
 
 def cosines(fractions: Array | np.ndarray, count: int) -> Array:

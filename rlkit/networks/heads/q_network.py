@@ -15,8 +15,6 @@ from rlkit.networks.norms.noisy import NoisyDense
 from rlkit.spaces import Space
 from rlkit.types import Array, Network, PyTree
 
-SETTINGS = (*combine.SETTINGS, "dueling", "noisy")  # fields of the same names in an agent's Config
-
 
 class QNetwork(nn.Module):
     """Numbers for each of A actions from an observation: [..., A], or [..., A, outputs].
@@ -65,6 +63,9 @@ class QNetwork(nn.Module):
         if self.dueling:
             out = out - jnp.mean(out, axis=-2, keepdims=True) + self.value(hidden)[..., None, :]
         return out if self.outputs else out[..., 0]
+
+
+SETTINGS = (*combine.SETTINGS, *combine.field_names(QNetwork))  # an agent's Config has some of these names
 
 
 def q_network(*, obs_space: Space, **settings: Any) -> Network:
