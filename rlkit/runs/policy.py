@@ -124,6 +124,11 @@ def stored_config(
     """
     path = run / run_directory.CONFIG
     stored = read(path)
+    if "torso" in stored:  # a key that is in every config of that time
+        raise ConfigError(
+            f"run={str(run)!r} was made by an earlier version, whose networks had other parameters: its checkpoints "
+            "cannot be read; train it anew, or use the version that made it"
+        )
     given = {"env": env, "network": network, "wrappers": wrappers if wrappers is None else list(wrappers)}
     given = named_objects(given)
     given = {key: value for key, value in given.items() if value is not None}

@@ -77,5 +77,14 @@ def test_a_mistake_is_one_line(network, words, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_of_before_is_refused_in_a_line_that_says_so(tmp_path):
+    run = loop.train(SMALL | {"total_steps": 32}, out=tmp_path / "run", show=False).run
+    config = run / "config.yaml"
+    config.write_text(config.read_text() + "torso: auto\n")
+    for use in (rlkit.load, loop.resume):
+        with pytest.raises(ConfigError, match=re.escape("was made by an earlier version")):
+            use(run)
+
+
 def test_a_function_has_a_name_in_the_config():
     assert parse(SAC | {"network": critics}).run.network.endswith("test_own_network:critics")
