@@ -27,6 +27,7 @@ autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 napoleon_numpy_docstring = False
+napoleon_use_rtype = False
 napoleon_custom_sections = [("Fields", "params_style")]
 
 myst_heading_anchors = 3

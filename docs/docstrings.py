@@ -1,13 +1,16 @@
 """Sphinx extension: docstrings of rlkit, which are plain text in Google's style, become reStructuredText."""
 
+import dataclasses
 import re
 from typing import Any
 
+from flax import linen as nn
 from pydantic import BaseModel
 from sphinx.application import Sphinx
 
 _SECTION = re.compile(r"(Args|Fields|Raises|Returns|Yields):$")
 _FIELD = re.compile(r" *[\w., *]+: ")
+_ARRAY_LIKE = re.compile(r"[~\w.]*Array \| [~\w.]*ndarray \|.*?\| complex")  # jax.typing.ArrayLike, as it is expanded
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
@@ -55,25 +58,42 @@ def _escape(lines: list[str]) -> list[str]:
 
 
 def _process_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Convert a docstring. Napoleon would read a property's "Updates in all: of a run" as a type and its meaning."""
     lines[:] = to_rst(lines)
+    if what == "property":
+        lines[0] = lines[0].replace(": ", " -- ")
 
 
-def _process_signature(app: Sphinx, what: str, name: str, obj: Any, *_: Any) -> tuple[str, None] | None:
-    """Leave out signatures that repeat what is described elsewhere, and types that a docstring's section describes.
+def _process_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Shorten a signature. Leave it out where it repeats what is described elsewhere.
 
     The fields of Config and Hyper are in the tables of the algorithms' pages; a protocol has no arguments.
     """
     if not isinstance(obj, type):
-        return None
+        return signature and _ARRAY_LIKE.sub("ArrayLike", signature), returned
     if issubclass(obj, BaseModel) or name.endswith(".Hyper") or getattr(obj, "_is_protocol", False):
         return "", None
-    described = hasattr(obj, "_fields") and "Fields:" in (obj.__doc__ or "")
-    return (f"({', '.join(obj._fields)})", None) if described else None
+    if issubclass(obj, nn.Module):
+        own = [field for field in dataclasses.fields(obj) if field.name not in ("parent", "name")]
+        return f"({', '.join(map(_field_text, own))})", None
+    if hasattr(obj, "_fields") and "Fields:" in (obj.__doc__ or ""):
+        return f"({', '.join(obj._fields)})", None
+    return signature, returned
+
+
+def _field_text(field: dataclasses.Field) -> str:
+    """A field of a dataclass with its default, as in a signature."""
+    if field.default is dataclasses.MISSING:
+        return field.name
+    return f"{field.name}={getattr(field.default, '__name__', repr(field.default))}"
 
 
 def _skip_member(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out the fields of named tuples, which a section describes, and the `replace` of every flax dataclass."""
-    return True if type(obj).__name__ == "_tuplegetter" or name == "replace" else None
+    """Leave out the fields of records, which a section or the signature has, and flax's `replace`."""
+    is_field = type(obj).__name__ == "_tuplegetter" or (what == "class" and isinstance(obj, type))
+    return True if is_field or name == "replace" else None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
