@@ -247,7 +247,8 @@ def learn(
     rows = rollout.reward.shape[1] if policy.recurrent else rollout.reward.size
     orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rows, axis_name)
     if config.recompute_advantage:
-        learner, metrics = jax.lax.scan(epoch, learner, (orders, jax.random.split(key, config.num_epochs)))
+        keys = jax.random.split(jax.random.fold_in(key, 2), config.num_epochs)
+        learner, metrics = jax.lax.scan(epoch, learner, (orders, keys))
     else:  # the same in one loop instead of one within another
         learner, metrics = epoch(learner, (orders.reshape(-1, orders.shape[-1]), key))
     return learner, metrics.means()
