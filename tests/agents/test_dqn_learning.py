@@ -10,7 +10,6 @@ from tabular import Tabular
 
 from rlkit import agents, envs, training
 from rlkit.agents import c51, r2d2
-from rlkit.types import Network
 
 SMALL = {"capacity": 2048, "batch_size": 64, "learning_starts": 256, "replay_ratio": 0.25, "target_every": 64}
 TABLE = {"hidden_sizes": (), "learning_rate_schedule": "linear"}
@@ -31,10 +30,9 @@ def learn(name, env, params, hyper, updates, **settings):
         return jax.lax.scan(lambda state, _: (pair.step(state)[0], None), start, None, updates)[0]
 
     state, static = run(jax.random.key(0)).agent, agent.static
-    noise = (None,) if settings.get("noisy") else ()
 
     def values(obs):
-        output = static.network.apply(state.params, jnp.asarray(obs, jnp.float32), *noise)
+        output, _ = static.network.apply(state.params, state.stats, jnp.asarray(obs, jnp.float32))
         if name == "c51":
             output = c51.mean_returns(static, output)
         return np.asarray(output.mean(-1) if name == "qrdqn" else output)
@@ -62,10 +60,10 @@ def test_the_values_of_a_decision_process_are_found(name, settings):
 
 def table(num_states, num_actions):
     """A table of values that has a memory, as R2D2 wants it, and does not use it."""
-    return Network(
-        init=lambda key, obs, memory: jnp.zeros((num_states, num_actions)),
-        apply=lambda params, obs, memory: (obs @ params, memory),
-        memory=np.zeros(1, np.float32),
+    return (
+        lambda key, obs, memory: jnp.zeros((num_states, num_actions)),
+        lambda params, obs, memory: (obs @ params, memory),
+        np.zeros(1, np.float32),
     )
 
 
