@@ -4,7 +4,9 @@ Worker processes import this module, so it does not import JAX.
 """
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 ACTION_MASK = "action_mask"  # the leaf of a Dict observation, at its top level, that marks the legal actions
 PRIVILEGED = "privileged"  # the part of a Dict observation, at its top level, that is for critics and values alone
@@ -31,3 +33,26 @@ def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6, pre
 def shorten(text: str) -> str:
     """Text for an error message, cut after 60 characters."""
     return text if len(text) <= 60 else f"{text[:50]}..."
+
+
+class UnknownName(Exception):
+    """Raised for `module:attribute` where there is no such module or attribute."""
+
+
+def find_object(name: str) -> Any:
+    """Import a module and return its attribute, by the name `module:attribute`.
+
+    Raises:
+      UnknownName: there is no such module or attribute; and whatever the module raises.
+    """
+    path, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise  # a module that it imports is missing
+        raise UnknownName(f"there is no module {error.name!r} here or among the installed ones") from None
+    if not hasattr(module, attribute):
+        remedy = did_you_mean(attribute, [word for word in vars(module) if not word.startswith("_")])
+        raise UnknownName(f"module {path!r} has no attribute {attribute!r}{remedy}")
+    return getattr(module, attribute)

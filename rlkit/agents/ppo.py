@@ -24,7 +24,7 @@ from pydantic import Field
 from rlkit import _mesh
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import Activation, EncoderConfig, GaussianPolicyConfig, MinibatchConfig, Width
-from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays, given
+from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays, value_or
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.agents.common.policy_evaluation import Actor, Policy
@@ -126,10 +126,10 @@ def loss(
     `core` [B, ...] is a recurrent network's memory before the first row, `clip` [] the schedule's factor of the clip.
     """
     hyper, actor = state.hyper, Actor(params, stats, state.normalizer.obs)
-    output, value, stats = policy_evaluation.train(static.policy, actor, batch.obs, batch.start, core, key)
+    output, value, stats = policy_evaluation.apply_in_training(static.policy, actor, batch.obs, batch.start, core, key)
     dist = policy_evaluation.distribution(static.policy, output, batch.obs)
     log_prob = action_distributions.log_prob(dist, batch.action)
-    limits = hyper.clip_eps, given(hyper.clip_eps_high, hyper.clip_eps)
+    limits = hyper.clip_eps, value_or(hyper.clip_eps_high, hyper.clip_eps)
     low, high = (jnp.where(jnp.isinf(eps), eps, clip * eps) for eps in limits)
     surrogate = losses.ppo_clip(
         log_prob, batch.old_log_prob, batch.advantage, clip_eps=(low, high), dual_clip=hyper.dual_clip

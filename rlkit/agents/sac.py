@@ -25,7 +25,7 @@ from pydantic import Field
 from rlkit.agents.common import action_distributions, batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import GaussianPolicyConfig, QCriticConfig
-from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnRate, as_arrays, given
+from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnRate, as_arrays, value_or
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, clip_norm, mean_gradient
@@ -114,7 +114,7 @@ def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
         mask = action_mask(obs)
         legal = jnp.float32(static.networks.size) if mask is None else jnp.sum(mask, axis=-1, dtype=jnp.float32)
         target = hyper.target_entropy_share * jnp.log(jnp.maximum(legal, 1.0))
-    return jnp.asarray(given(hyper.target_entropy_total, target))
+    return jnp.asarray(value_or(hyper.target_entropy_total, target))
 
 
 def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:

@@ -4,14 +4,13 @@ The interface is that of `rlkit.types.Env` or gymnax's. A Gymnasium environment,
 them by its methods: its `step` takes an action alone.
 """
 
-import importlib
 import inspect
 import re
 from typing import Any
 
 from rlkit.envs.adapter import check_keywords, construct, replace_params
 from rlkit.envs.suites.legacy import adapt
-from rlkit.names import did_you_mean
+from rlkit.names import UnknownName, find_object
 from rlkit.types import ConfigError, Env
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -73,12 +72,10 @@ def _find(name: str) -> Any:
     """The object of a name. Raises ConfigError where there is none, and what its module raises."""
     if name in _objects:
         return _objects[name]
-    path, _, attribute = name.partition(":")
-    module = importlib.import_module(path)
-    if not hasattr(module, attribute):
-        remedy = did_you_mean(attribute, [word for word in vars(module) if not word.startswith("_")])
-        raise ConfigError(f"env={name!r}: module {path!r} has no attribute {attribute!r}{remedy}")
-    return getattr(module, attribute)
+    try:
+        return find_object(name)
+    except UnknownName as error:
+        raise ConfigError(f"env={name!r}: {error}") from None
 
 
 def _is_in_jax(env: Any) -> bool:

@@ -29,9 +29,9 @@ def as_network(definition: Any, *inputs: PyTree, memory: PyTree = ()) -> Network
         Network(init, apply)                                       # with statistics: returned as it is
 
     A module's collections other than its parameters (`batch_stats`, `BatchStat`, the state of equinox) are the
-    statistics. Where its call takes `train`, `training`, `deterministic` or `use_running_average`, it is told whether
-    it trains; dropout then draws from the key. NNX and equinox modules hold weights already, so a function of `rngs` or
-    of `key` is needed that makes one: every seed then gets weights of its own.
+    statistics. An argument `train`, `training`, `deterministic` or `use_running_average` of its call is set by the
+    `train` of `Network.apply`, and dropout draws from its `key`. An NNX or equinox module that exists already has its
+    weights, the same for all seeds; a function of `rngs` or of `key` that makes a module draws them anew.
 
     Args:
       definition: any of the above. `init` and `apply` may be attributes of an object as well.
@@ -100,7 +100,7 @@ def _linen(module: nn.Module, memory: PyTree) -> Network:
 
 
 def _flags(function: Callable, train: bool) -> dict[str, bool]:
-    """The arguments by which a module's function learns whether it trains."""
+    """The arguments of a module's function that distinguish training from acting, with their values."""
     names = inspect.signature(function).parameters
     return {name: train for name in _TRAINING if name in names} | {name: not train for name in _ACTING if name in names}
 

@@ -36,7 +36,7 @@ def actor_obs(obs: PyTree) -> PyTree:
     return {name: x for name, x in obs.items() if name != PRIVILEGED}
 
 
-def completed(space: Space, obs: PyTree) -> PyTree:
+def with_zeros(space: Space, obs: PyTree) -> PyTree:
     """Return an observation [...] with zeros in place of a leaf `privileged` that it lacks."""
     if is_complete(space, obs):
         return obs
@@ -47,7 +47,7 @@ def completed(space: Space, obs: PyTree) -> PyTree:
     return {**obs, PRIVILEGED: jax.tree.map(lambda x: jnp.zeros(batch + x.shape, x.dtype), shapes[PRIVILEGED])}
 
 
-def of_actor(network: Network) -> Network:
+def without_privileged(network: Network) -> Network:
     """Return a network without a memory, or with one, whose functions drop the leaf `privileged`."""
 
     def init(key: Key, obs: PyTree, *inputs: PyTree) -> tuple[PyTree, PyTree]:
@@ -82,7 +82,7 @@ def joined(policy: Network, value: Network, space: Space) -> Network:
         keys = (None, None) if key is None else jax.random.split(key)
         output, policy_stats = policy.apply(params["policy"], stats["policy"], actor_obs(obs), train=train, key=keys[0])
         rated, value_stats = value.apply(
-            params["value"], stats["value"], completed(space, obs), train=train, key=keys[1]
+            params["value"], stats["value"], with_zeros(space, obs), train=train, key=keys[1]
         )
         if not is_complete(space, obs):
             rated, value_stats = jnp.full_like(rated, jnp.nan), stats["value"]

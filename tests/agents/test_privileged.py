@@ -160,6 +160,6 @@ def test_what_cannot_be_is_refused():
 
 
 def test_missing_leaves_are_completed_in_the_shape_of_the_batch():
-    obs = views.completed(SPACE, {"cue": jnp.zeros((5, 3, 1))})
+    obs = views.with_zeros(SPACE, {"cue": jnp.zeros((5, 3, 1))})
     assert jax.tree.map(jnp.shape, obs["privileged"]) == {"a": (5, 3, 2), "b": (5, 3, 1)}
-    assert views.completed(SPACE, obs) is obs
+    assert views.with_zeros(SPACE, obs) is obs

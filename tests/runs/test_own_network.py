@@ -65,7 +65,7 @@ def test_statistics_are_resumed_loaded_and_transferred(tmp_path):
 @pytest.mark.parametrize(("network", "words"), [
     ("mynet", "network='mynet' must be module:function"),
     (7, "network=7 must be"),
-    ("no_such_module:f", "must name a module that can be imported"),
+    ("no_such_module:f", "network='no_such_module:f': there is no module 'no_such_module'"),
     ("math:no", "module 'math' has no attribute 'no'"),
     (lambda obs_space, action_space: 1 / 0, "and it raised ZeroDivisionError"),
     (lambda obs_space, action_space: nn.Dense(3), "networks must be a dict"),

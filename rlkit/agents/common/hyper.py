@@ -20,7 +20,7 @@ FiniteNonNegative = Annotated[Scalar, Interval(ge=0.0, lt=jnp.inf)]
 OwnRate = Annotated[Scalar | None, Interval(ge=0.0, lt=jnp.inf)]
 
 
-def given(value: Scalar | None, otherwise: Scalar) -> Scalar:
+def value_or(value: Scalar | None, otherwise: Scalar) -> Scalar:
     """Return a field of Hyper, or another value where the field is None, or `UNSET` in the arrays of a state."""
     return otherwise if value is None else jnp.where(jnp.asarray(value) == UNSET, otherwise, value)
 

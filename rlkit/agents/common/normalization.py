@@ -52,7 +52,7 @@ def init(
 def normalize_obs(obs_space: Space, stats: RunningStatistics | tuple, obs: PyTree) -> PyTree:
     """Observations [...] with zero mean and unit variance in their real-valued leaves, clipped to +-10.
 
-    They may lack the leaf `privileged`, of which policies do not depend.
+    They may lack the leaf `privileged`, on which policies do not depend.
     """
     if isinstance(stats, tuple):
         return obs

@@ -195,7 +195,8 @@ def learn(
 def _if_started(static: Static, gradient_step: GradientStep, state: Any) -> Callable[..., Any]:
     """The gradient step from `learning_starts` on and where the buffer has items; before, one that changes nothing.
 
-    Its state has the replay state, which the gradient step does not get: no `lax.cond` around a buffer.
+    The function takes and returns a state with its replay state. The gradient step gets the state without it, because
+    a `lax.cond` around a buffer would copy the buffer.
     """
     axis_name = static.axis_name
     # On each device, so that all learn or none.

@@ -15,7 +15,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from rlkit import _cpu, _mesh
-from rlkit.agents.common.hyper import given
+from rlkit.agents.common.hyper import value_or
 from rlkit.ops.schedules import schedule
 from rlkit.types import Array, PyTree, Scalar
 
@@ -47,7 +47,7 @@ class Optimizer(NamedTuple):
           learned: [] environment steps that have been learned from when this update ends, so that the first one counts.
           start: at which the schedule begins, a field of Hyper; where it is not set, hyper.learning_rate.
         """
-        rate = given(start, hyper.learning_rate)
+        rate = value_or(start, hyper.learning_rate)
         if config.learning_rate_schedule != "constant":
             factor = schedule(config.learning_rate_schedule, before.astype(jnp.float32) / hyper.schedule_steps)
             rate = hyper.learning_rate_end + (rate - hyper.learning_rate_end) * factor

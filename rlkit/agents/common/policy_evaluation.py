@@ -139,7 +139,7 @@ def apply(policy: Policy, actor: Actor, obs: PyTree, core: PyTree) -> tuple[PyTr
     return *_at_least_float32((output, value)), (rest[0] if rest else ())
 
 
-def train(
+def apply_in_training(
     policy: Policy, actor: Actor, obs: PyTree, start: Array, core: PyTree, key: Key
 ) -> tuple[PyTree, Array, PyTree]:
     """The policy head's outputs and the value, as in a loss, and the network's statistics.

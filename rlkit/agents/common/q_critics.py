@@ -98,29 +98,30 @@ def make(
     described = config.model_dump(include=set(combine.SETTINGS))
     size = action_distributions.policy_size(action_space)
     spread = spread if box else "none"
-    policy = given.get("policy") or critics.policy_network(
-        obs_space=obs_space,
-        size=size,
-        spread=spread,
-        log_std_init=getattr(config, "initial_log_std", 0.0),
-        log_std_min=log_std_min,
-        **described,
-    )
-    every = None if box else size
-    q = given.get("critics") or critics.critics(obs_space=obs_space, count=config.num_critics, size=every, **described)
-    value = given.get("value") or (critics.state_value(obs_space=obs_space, **described) if has_value else None)
-    shape, check = np.array([size]), partial(user_networks.checked, axis_name=axis_name)
+    alone, vector, check = np.array([], int), np.array([size]), partial(user_networks.checked, axis_name=axis_name)
     if "policy" in given:
-        form, sizes = ("loc", shape) if spread == "none" else ("(loc, log_std)", (shape, shape))
-        form = form if box else "logits"
-        described = {"gsde": getattr(config, "gsde", False)}
-        policy = check(policy, obs_space, form, sizes, field="policy", described=described)
+        form, sizes = ("loc", vector) if spread == "none" else ("(loc, log_std)", (vector, vector))
+        off = {"gsde": getattr(config, "gsde", False)}
+        policy = check(given["policy"], obs_space, form if box else "logits", sizes, field="policy", described=off)
+    else:
+        policy = critics.policy_network(
+            obs_space=obs_space,
+            size=size,
+            spread=spread,
+            log_std_init=getattr(config, "initial_log_std", 0.0),
+            log_std_min=log_std_min,
+            **described,
+        )
+    count, value = config.num_critics, None
     if "critics" in given:
-        action, sizes = ((np.zeros(size, np.float32),), np.array([], int)) if box else ((), shape)
-        count = config.num_critics
-        q = check(q, obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
+        action, sizes = ((np.zeros(size, np.float32),), alone) if box else ((), vector)
+        q = check(given["critics"], obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
+    else:
+        q = critics.critics(obs_space=obs_space, count=count, size=None if box else size, **described)
     if "value" in given:
-        value = check(value, obs_space, "V", np.array([], int), field="value", privileged=True)
+        value = check(given["value"], obs_space, "V", alone, field="value", privileged=True)
+    elif has_value:
+        value = critics.state_value(obs_space=obs_space, **described)
     return Networks(obs_space, action_space, policy, q, value)
 
 

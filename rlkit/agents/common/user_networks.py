@@ -104,7 +104,7 @@ def checked(
 
     name = f"apply(params, stats, obs, train=True) for a batch of {_BATCH} observations"
     _check_stats(field, name, stats, _trace(field, name, train, key, params, stats, *batch)[1])
-    return network if privileged else views.of_actor(network)
+    return network if privileged else views.without_privileged(network)
 
 
 def by_name(networks: Any, names: set[str], *, all_of: bool = False) -> dict[str, Any]:

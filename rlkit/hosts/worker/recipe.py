@@ -1,16 +1,11 @@
 """Recipes for environments: plain data that a worker turns into a function that makes one environment."""
 
-import importlib
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple
 
 from rlkit.hosts.worker import wrapper_names
-from rlkit.names import did_you_mean
-
-
-class UnknownName(Exception):
-    """Raised for `module:attribute` where there is no such module or attribute."""
+from rlkit.names import find_object
 
 
 class Recipe(NamedTuple):
@@ -36,7 +31,7 @@ def _constructor(recipe: Recipe) -> Callable[[], Any]:
 
         return cloudpickle.loads(recipe.pickled)  # a function of the process that started this one
     if recipe.kind == "module":
-        make = _find(recipe.name)
+        make = find_object(recipe.name)
         return lambda: make(**recipe.kwargs)
     import gymnasium
 
@@ -55,21 +50,6 @@ def _constructor(recipe: Recipe) -> Callable[[], Any]:
         load_env_creator(entry_point)
     # Gymnasium's checker checks the same as `contract`, and slows down each step.
     return lambda: gymnasium.make(recipe.name, disable_env_checker=True, **recipe.kwargs)
-
-
-def _find(name: str) -> Callable[..., Any]:
-    """Import `module:attribute`. Raises UnknownName where there is no such module or attribute."""
-    path, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise  # a module that it imports is missing
-        raise UnknownName(f"there is no module {error.name!r} here or among the installed ones") from None
-    if not hasattr(module, attribute):
-        remedy = did_you_mean(attribute, [word for word in vars(module) if not word.startswith("_")])
-        raise UnknownName(f"module {path!r} has no attribute {attribute!r}{remedy}")
-    return getattr(module, attribute)
 
 
 def _atari(recipe: Recipe) -> Callable[[], Any]:

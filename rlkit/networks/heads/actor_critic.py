@@ -54,7 +54,7 @@ class ActorCritic(nn.Module):
             self.log_std = self.param("log_std", start, shape, jnp.float32)
 
     def __call__(self, obs: PyTree, memory: PyTree = ()):
-        hidden, after = self.encode(views.completed(self.obs_space, obs)), ()
+        hidden, after = self.encode(views.with_zeros(self.obs_space, obs)), ()
         if self.recurrent != "none":
             memory, hidden = self.advance(memory, hidden)
             after = (memory,)

@@ -1,11 +1,10 @@
 """Networks of the user's own in a run: a function of the spaces, by the name `module:function` or as an object."""
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from rlkit import agents
-from rlkit.names import did_you_mean
+from rlkit.names import UnknownName, find_object
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.spaces import Space
@@ -40,9 +39,11 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agen
     name, make = config.run.network, agents.get(config.run.agent).make
     if name is None:
         return make(config.agent, obs_space, action_space)
-    function = _functions.get(name) or _find(name)
     try:
+        function = _functions.get(name) or find_object(name)
         networks = function(obs_space, action_space)
+    except UnknownName as error:
+        raise ConfigError(f"network={show_value(name)}: {error}") from None
     except Exception as error:
         line = str(error).strip().partition("\n")[0]
         raise ConfigError(
@@ -50,16 +51,3 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agen
             f"{type(error).__name__}: {line}"
         ) from error
     return make(config.agent, obs_space, action_space, networks)
-
-
-def _find(name: str) -> Callable[..., Any]:
-    """The function of a name. Raises ConfigError where there is none."""
-    path, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(path)
-    except ImportError as error:
-        raise ConfigError(f"network={show_value(name)} must name a module that can be imported: {error}") from None
-    if not hasattr(module, attribute):
-        remedy = did_you_mean(attribute, [word for word in vars(module) if not word.startswith("_")])
-        raise ConfigError(f"network={show_value(name)}: module {path!r} has no attribute {attribute!r}{remedy}")
-    return getattr(module, attribute)

@@ -76,7 +76,9 @@ def _ratios(agent, state, rollout, chunk_size):
     done = rollout.terminated | rollout.truncated
     begins = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
     core = jax.tree.map(lambda x: x[0], rollout.extras.core)
-    output, value, _ = policy_evaluation.train(static.policy, actor, rollout.obs, begins, core, jax.random.key(0))
+    output, value, _ = policy_evaluation.apply_in_training(
+        static.policy, actor, rollout.obs, begins, core, jax.random.key(0)
+    )
     dist = policy_evaluation.distribution(static.policy, output, rollout.obs)
     new = action_distributions.log_prob(dist, policy_evaluation.raw_action(static.policy, rollout))
     return jnp.exp(new - old.log_prob), jnp.exp(new - rollout.extras.log_prob), value - old.value
