@@ -10,7 +10,7 @@ import pytest
 from rlkit import agents
 from rlkit.agents import dqn, ppo, r2d2, sac, td3
 from rlkit.agents.common import clocks, exploration
-from rlkit.agents.common.hyper import as_arrays, given
+from rlkit.agents.common.hyper import as_arrays, value_or
 from rlkit.agents.common.mistakes import UNSET
 from rlkit.runs.config.parse import parse
 from rlkit.training import population
@@ -51,7 +51,7 @@ def test_a_batch_of_a_field_that_is_given_beside_fields_that_are_not():
 
 @pytest.mark.parametrize("unset", [None, UNSET, jnp.array(UNSET)])
 def test_another_field_takes_the_place_of_one_that_is_not_set(unset):
-    assert given(unset, 0.25) == 0.25
+    assert value_or(unset, 0.25) == 0.25
     hyper = dqn.Hyper(epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=100.0, schedule_steps=200.0)
     object.__setattr__(hyper, "epsilon_fraction", unset)
     assert exploration.epsilon(hyper, jnp.uint32(50)) == 0.5
@@ -61,7 +61,7 @@ def test_another_field_takes_the_place_of_one_that_is_not_set(unset):
 def test_a_rate_that_is_not_set_follows_one_that_changes():
     """As in a population, and where a state's Hyper is replaced."""
     hyper = as_arrays(sac.Hyper(learning_rate=0.5), sac.Config(), 4).replace(learning_rate=jnp.float32(0.25))
-    assert [given(getattr(hyper, name), hyper.learning_rate) for name in sac.Hyper.learning_rates] == [0.25] * 4
+    assert [value_or(getattr(hyper, name), hyper.learning_rate) for name in sac.Hyper.learning_rates] == [0.25] * 4
 
 
 def test_runs_that_set_a_field_or_not_are_one_program():
