@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlkit.cli.command import add_command
-from rlkit.cli.report import print_table
+from rlkit.cli.printing import print_table
 
 
 def add_to(commands: Any) -> None:

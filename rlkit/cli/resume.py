@@ -6,7 +6,7 @@ from typing import Any
 from rlkit.cli.command import add_command, add_rest
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 from rlkit.cli.overrides import parse_overrides
-from rlkit.cli.report import report
+from rlkit.cli.printing import print_trained
 
 
 def add_to(commands: Any) -> None:
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     enable_compilation_cache()
     from rlkit.runs.loop import resume
 
-    return report(resume(options.run, overrides=overrides, env=flags.get("env"), network=flags.get("network")))
+    return print_trained(resume(options.run, overrides=overrides, env=flags.get("env"), network=flags.get("network")))
 
 
 def _print_keys(run: str) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 from rlkit.cli.command import add_command, add_config, print_keys_for_help
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 from rlkit.cli.overrides import parse_overrides
-from rlkit.cli.report import report
+from rlkit.cli.printing import print_trained
 
 FLAGS = ("out", "init_from")  # which are no keys of a config
 
@@ -29,4 +29,4 @@ def run(options: argparse.Namespace) -> int:
     enable_compilation_cache()
     from rlkit.runs.loop import train
 
-    return report(train(config, out=flags.get("out"), init_from=flags.get("init_from")))
+    return print_trained(train(config, out=flags.get("out"), init_from=flags.get("init_from")))

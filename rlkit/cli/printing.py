@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def report(trained: Any) -> int:
+def print_trained(trained: Any) -> int:
     """Print the evaluation and the directory of a `runs.loop.Trained`; return the exit code."""
     if trained.signal is not None:
         return 128 + trained.signal
