@@ -1,9 +1,10 @@
-"""Spaces that no agent can learn in are refused when it is made."""
+"""Spaces that no agent can learn in are refused when it is made; spaces without a real number are no such spaces."""
 
+import jax
 import numpy as np
 import pytest
 
-from rlkit import agents
+from rlkit import agents, envs, training
 from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError
 
@@ -31,3 +32,16 @@ def test_actions_whose_range_overflows_are_refused(name):
         module.make(module.Config(), Box(-1, 1, (3,)), Box(-bounds, bounds))
     module.make(module.Config(), Box(-1, 1, (3,)), Box(-1.6e38, 1.6e38, (2,)))
     module.make(module.Config(), Dict({"a": Box(-1, 1, (0,)), "b": Box(-1, 1, (1,))}), Box(-1, 1, (2,)))
+
+
+@pytest.mark.parametrize("name", ["ppo", "iql"])
+def test_observations_without_a_real_number_have_no_statistics(name):
+    """`normalize_obs` then changes nothing; IQL has it on by default."""
+    env, params = envs.make("Catch-bsuite")
+    space = env.observation_space(params)
+    assert space.dtype == np.int32
+    module = agents.get(name)
+    agent = module.make(module.Config(normalize_obs=True), space, env.action_space(params))
+    init, step = training.make(agent, env, params, num_envs=4, num_steps=32)
+    state, _ = jax.eval_shape(lambda key: step(init(module.Hyper(), key)), jax.random.key(0))
+    assert state.agent.normalizer.obs == ()

@@ -39,11 +39,13 @@ def init(
 ) -> Normalizer:
     """Empty statistics, with which normalization changes nothing; `obs` and `reward` switch the two on.
 
-    `num_envs` is the number of environments on all devices of the axis.
+    Observations without a real-valued leaf, such as an image, have none. `num_envs` is the number of environments on
+    all devices of the axis.
     """
+    leaves = real_valued(obs_space, example.obs) if obs else []
     running_return = jnp.zeros((_mesh.share("num_envs", num_envs, _mesh.size(axis_name)),), jnp.float32)
     return Normalizer(
-        obs=running_init(real_valued(obs_space, example.obs)) if obs else (),
+        obs=running_init(leaves) if leaves else (),
         returns=running_init(jnp.zeros((), jnp.float32)) if reward else (),
         running_return=_mesh.vary(running_return, axis_name) if reward else (),
     )
