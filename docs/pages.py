@@ -13,6 +13,7 @@ import api
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
+_WRITTEN = ("algorithms", "api", "notebooks", "benchmarks", "project")  # folders of pages that are made or copied
 _PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -57,7 +58,7 @@ def first_steps(readme: str) -> str:
 def write(app: Sphinx) -> None:
     """Write all pages that are not in docs/ itself."""
     source = Path(app.srcdir)
-    for folder in ("algorithms", "api", "notebooks", "benchmarks", "project"):
+    for folder in _WRITTEN:
         shutil.rmtree(source / folder, ignore_errors=True)
     pages = {f"algorithms/{name}.rst": text for name, text in algorithms.pages().items()}
     pages |= {f"api/{name}.rst": text for name, text in api.pages().items()}
@@ -76,7 +77,7 @@ def write(app: Sphinx) -> None:
 
 def _relink_source(app: Sphinx, name: str, source: list[str]) -> None:
     """Change the links of the pages in docs/ itself, which are written for the repository."""
-    if "/" not in name and name not in ("index", "first-steps"):
+    if name.split("/")[0] not in (*_WRITTEN, "index", "first-steps"):
         source[0] = relink(source[0], f"docs/{name}.md")
 
 
