@@ -69,7 +69,7 @@ def blocks(page: str) -> list[str]:
 
 
 def is_name(word: str, section: str) -> bool:
-    """True for a key of the section's agent, or of any run; and elsewhere for a public name of rlkit, with its module."""
+    """True for a key of the agent that the section is about; in other sections for any key, and any name in rlkit."""
     key = word.split(":")[0]
     if section.lower() in agents.names():
         return key in schema(section.lower()).fields
