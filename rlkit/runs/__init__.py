@@ -17,6 +17,7 @@ _NAMES = {
     "parse": "config.parse",
     "plot": "pictures.curves",
     "render": "rendering",
+    "report": "reports.report",
     "restore": "checkpoints.states",
     "resume": "loop",
     "save": "checkpoints.states",

@@ -43,11 +43,28 @@ class Overview(NamedTuple):
             for name, kind in (("best_mean", "greedy, best member"), ("mean", "greedy")):
                 if self.evaluation.get(name) is not None:
                     return self.evaluation[name], kind
+        values, kind = self._returns_of_last_line
+        return (float(np.mean(values)), kind) if values else (None, "")
+
+    @property
+    def returns(self) -> tuple[list[float], str]:
+        """The mean return of each seed that has one, and of which episodes it is: greedy ones at the end, or training.
+
+        Of a population, a member takes the place of a seed.
+        """
+        if self.evaluation.get("step") == self.step:
+            values = [mean for mean in self.evaluation.get("mean_of_seed") or [] if mean is not None]
+            if values:
+                return values, "greedy"
+        return self._returns_of_last_line
+
+    @property
+    def _returns_of_last_line(self) -> tuple[list[float], str]:
         for name, kind in (("eval_return_mean", "greedy"), ("return_mean", "training")):
             values = [value for value in np.atleast_1d(np.asarray(self.line.get(name), object)) if value is not None]
             if values:
-                return float(np.mean(values)), kind
-        return None, ""
+                return values, kind
+        return [], ""
 
 
 def read_run(path: Path) -> Overview:

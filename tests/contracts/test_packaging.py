@@ -58,7 +58,11 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def test_the_wheel_contains_the_package_and_nothing_else(wheel):
-    code = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rlkit").rglob("*.py")}
+    code = {
+        path.relative_to(ROOT).as_posix()
+        for kind in ("py", "css", "js")
+        for path in (ROOT / "rlkit").rglob(f"*.{kind}")
+    }
     configs = {f"rlkit/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.yaml")}
     info = f"rlkit_jax-{rlkit.__version__}.dist-info"
     names = contents(wheel)

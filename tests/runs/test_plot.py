@@ -97,7 +97,7 @@ def test_runs_are_drawn_as_png_and_svg(tmp_path):
     assert (png, svg) == (tmp_path / "both.png", tmp_path / "both.svg")
     picture = np.asarray(Image.open(io.BytesIO(png.read_bytes())).convert("RGB"))
     assert min(picture.shape[:2]) > 300
-    for color in (curves._COLORS[0], curves._COLORS[1]):
+    for color in (curves.COLORS[0], curves.COLORS[1]):
         wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
         assert (np.abs(picture.astype(int) - wanted).sum(-1) < 12).sum() > 50, f"no line in {color}"
     assert svg.read_text().count("<path") > 10

@@ -10,7 +10,8 @@ from rlkit.runs import files, metrics, run_directory
 from rlkit.runs.config.load import read
 from rlkit.types import ConfigError
 
-_COLORS = ("#3465a4", "#d9822b", "#4e9a5d", "#b5484f", "#7c5ca8", "#8a6d54", "#cc6fa5", "#7a7a7a")
+COLORS = ("#3465a4", "#d9822b", "#4e9a5d", "#b5484f", "#7c5ca8", "#8a6d54", "#cc6fa5", "#7a7a7a")
+_ROWS = 128  # metric lines are padded to multiples of it, so that curves of other lengths are the same program
 
 
 class Curve(NamedTuple):
@@ -91,7 +92,8 @@ def _intervals(returns: np.ndarray) -> tuple[np.ndarray, ...]:
 
     from rlkit.runs.scores import iqm_and_interval
 
-    return jax.device_get(jax.vmap(iqm_and_interval)(returns))
+    padded = np.pad(returns, ((0, -len(returns) % _ROWS), (0, 0)), mode="edge")
+    return tuple(values[: len(returns)] for values in jax.device_get(jax.vmap(iqm_and_interval)(padded)))
 
 
 def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "steps") -> Any:
@@ -109,12 +111,12 @@ def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "step
 
     drawing = Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained")
     axes = drawing.subplots()
-    unit, divisor = _time_unit(curves)
+    unit, divisor = time_unit(curves)
     intervals = " or ".join(sorted({interval_name(line.seeds) for line in curves.values() if line.seeds > 1}))
     units = " or ".join(sorted({line.unit for line in curves.values() if line.seeds > 1}))
     greedy = all(line.greedy for line in curves.values())
     for index, (name, line) in enumerate(curves.items()):
-        color = _COLORS[index % len(_COLORS)]
+        color = COLORS[index % len(COLORS)]
         label = f"{name} ({line.seeds} {line.unit})" if line.seeds > 1 else name
         label += ", evaluated" if line.greedy and not greedy else ""
         marker = "." if line.step.size == 1 else ""
@@ -144,8 +146,8 @@ def plain(axes: Any, labelsize: int = 9) -> None:
     axes.tick_params(colors="#444444", labelsize=labelsize)
 
 
-def _time_unit(curves: dict[str, Curve]) -> tuple[str, float]:
-    """The unit of time for the longest of the curves, and its seconds."""
+def time_unit(curves: dict[str, Curve]) -> tuple[str, float]:
+    """Return the unit of time for the longest of the curves, and its seconds."""
     longest = max((line.seconds[-1] for line in curves.values() if line.seconds is not None), default=0.0)
     units = (("hours", 3600.0, 3 * 3600.0), ("minutes", 60.0, 180.0))
     return next(((name, size) for name, size, least in units if longest >= least), ("seconds", 1.0))

@@ -1,0 +1,170 @@
+"""The HTML of a report. All text from files is escaped, and a policy of the page forbids the network."""
+
+import base64
+import html
+import json
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from typing import Any, NamedTuple
+
+from rlkit.runs.reports.figures import Figure
+from rlkit.types import ConfigError
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; media-src data:"
+)
+
+
+class Section(NamedTuple):
+    """A part of the page."""
+
+    title: str
+    body: str  # HTML
+
+
+class Page:
+    """HTML in parts, and the figures that its places stand for."""
+
+    def __init__(self) -> None:
+        self.figures: list[dict[str, Any]] = []
+        self.sections: list[Section] = []
+
+    def add(self, title: str, body: str) -> None:
+        """Add a section, unless it is empty."""
+        if body:
+            self.sections.append(Section(title, body))
+
+    def figure(self, figure: Figure, heading: str = "h3") -> str:
+        """Return the HTML of a figure, which is drawn when it comes into view."""
+        self.figures.append(figure.spec)
+        caption = f"<p>{html.escape(figure.caption)}</p>" if figure.caption else ""
+        title = html.escape(figure.title)
+        return (
+            f'<figure><{heading}>{title}</{heading}>{caption}<div class="plot" role="img" aria-label="{title}" '
+            f'data-figure="{len(self.figures) - 1}" style="height:{figure.height}px"></div></figure>'
+        )
+
+    def render(self, title: str, runs: Sequence[str], notes: Iterable[str]) -> str:
+        """Return the whole page.
+
+        Args:
+          title: the heading.
+          runs: the names behind the colors.
+          notes: what is left out.
+
+        Raises:
+          ConfigError: plotly is not installed.
+        """
+        contents = "".join(f'<li><a href="#s{i}">{html.escape(s.title)}</a></li>' for i, s in enumerate(self.sections))
+        body = "".join(
+            f'<section id="s{index}"><h2>{html.escape(section.title)}</h2>{section.body}</section>'
+            for index, section in enumerate(self.sections)
+        )
+        noted = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
+        return _TEMPLATE.format(
+            policy=_POLICY,
+            title=html.escape(title),
+            style=_asset("page.css"),
+            contents=f'<nav aria-label="contents"><ol>{contents}</ol></nav>' if len(self.sections) > 2 else "",
+            notes=f'<ul class="notes">{noted}</ul>' if noted else "",
+            toolbar=_toolbar(runs),
+            body=body,
+            data=_json({"figures": self.figures, "runs": list(runs)}),
+            plotly=_plotly() if self.figures else "",
+            script=_asset("page.js"),
+        )
+
+
+_TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header><h1>{title}</h1>{notes}{contents}</header>
+{toolbar}
+<main>
+{body}
+</main>
+<script type="application/json" id="data">{data}</script>
+<script>{plotly}</script>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def _toolbar(runs: Sequence[str]) -> str:
+    """The choice of the horizontal axis, and a button for each run: its color, shown or hidden."""
+    if not runs:
+        return ""
+    buttons = "".join(
+        f'<button type="button" class="run" data-run="{index}" aria-pressed="true"><svg width="22" height="8" '
+        f'aria-hidden="true"><line x1="0" x2="22" y1="4" y2="4"></line></svg>{html.escape(name)}</button>'
+        for index, name in enumerate(runs)
+    )
+    return (
+        '<div class="toolbar"><fieldset><legend>Curves against</legend>'
+        '<label><input type="radio" name="axis" value="steps" checked>steps</label>'
+        '<label><input type="radio" name="axis" value="time">time</label></fieldset>'
+        f'<div class="runs" role="group" aria-label="runs shown">{buttons}</div></div>'
+    )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], marked: Iterable[str] = ()) -> str:
+    """Return the HTML of a table whose rows begin with their headings; those of `marked` rows are emphasized."""
+    marks = set(marked)
+    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in header)
+    body = "".join(
+        f'<tr{" class=differs" if row[0] in marks else ""}><th scope="row">{html.escape(row[0])}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def picture(media: str, data: bytes, name: str) -> str:
+    """Return the HTML of a GIF or a video with its caption."""
+    source = f"data:{media};base64,{base64.b64encode(data).decode()}"
+    label = html.escape(name)
+    shown = (
+        f'<video src="{source}" controls loop muted aria-label="{label}"></video>'
+        if media.startswith("video/")
+        else f'<img src="{source}" alt="An episode of {label}">'
+    )
+    return f'<figure class="picture">{shown}<figcaption>{label}</figcaption></figure>'
+
+
+def _json(value: Any) -> str:
+    """JSON that ends no script element."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _asset(name: str) -> str:
+    """The text of a file in this folder."""
+    return (resources.files("rlkit.runs.reports") / name).read_text()
+
+
+def require_plotly() -> None:
+    """Raise a ConfigError where plotly is not installed."""
+    _plotly()
+
+
+def _plotly() -> str:
+    """The JavaScript of Plotly. Raises ConfigError where it is not installed."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise ConfigError("a report needs the package plotly; install it: pip install 'rlkit-jax[report]'") from None
+    return get_plotlyjs()
