@@ -3,10 +3,9 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_command, add_rest
+from rlkit.cli.command import add_command, add_rest, print_trained
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 from rlkit.cli.overrides import parse_overrides
-from rlkit.cli.printing import print_trained
 
 
 def add_to(commands: Any) -> None:

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rlkit.cli.command import add_command
-from rlkit.cli.printing import print_table
+from rlkit.cli.command import add_command, print_table
 
 
 def add_to(commands: Any) -> None:

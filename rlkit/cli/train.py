@@ -3,10 +3,9 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_command, add_config, print_keys_for_help
+from rlkit.cli.command import add_command, add_config, print_keys_for_help, print_trained
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 from rlkit.cli.overrides import parse_overrides
-from rlkit.cli.printing import print_trained
 
 FLAGS = ("out", "init_from")  # which are no keys of a config
 

@@ -200,7 +200,10 @@ def _number(value: Any) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ValueError where it holds something else."""
-    value = json.loads(files.read(path, _MAX_BYTES))
+    try:
+        value = json.loads(files.read(path, _MAX_BYTES))
+    except ValueError:
+        value = None
     if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object")
+        raise ValueError(f"{path} must hold a JSON object, and it does not")
     return value

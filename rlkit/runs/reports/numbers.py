@@ -22,7 +22,7 @@ def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> tuple[np.
       share, low, high: [K] float each, the share and its pointwise 95% bootstrap interval over seeds.
     """
     above = (scores[:, None] > thresholds).astype(np.float64)
-    shares = _resampled(np.random.default_rng(0), scores.size) @ above
+    shares = _resampled(np.random.default_rng(0), scores.size) @ above / scores.size
     low, high = np.percentile(shares, _TAILS, axis=0)
     return above.mean(0), low, high
 
@@ -42,13 +42,13 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> tuple[float, flo
     wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
     generator = np.random.default_rng(0)
     of_x, of_y = (_resampled(generator, scores.size) for scores in (x, y))
-    low, high = np.percentile(np.sum(of_x @ wins * of_y, axis=1), _TAILS)
+    low, high = np.percentile(np.sum(of_x @ wins * of_y, axis=1) / wins.size, _TAILS)
     return float(wins.mean()), float(low), float(high)
 
 
 def _resampled(generator: np.random.Generator, size: int) -> np.ndarray:
-    """The share of each of `size` values in bootstrap samples, [_RESAMPLES, size] float."""
-    return generator.multinomial(size, np.full(size, 1.0 / size), _RESAMPLES) / size
+    """The counts of `size` values in bootstrap samples, [_RESAMPLES, size] int."""
+    return generator.multinomial(size, np.full(size, 1.0 / size), _RESAMPLES)
 
 
 def bins(length: int, count: int) -> list[slice]:

@@ -71,7 +71,8 @@
         automargin: true, ...resolve(given[key] || {}) }]));
     return {
       font: { family: "system-ui, sans-serif", size: 12, color: color("ink") },
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest", dragmode: "zoom",
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
+      dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",  // fingers scroll
       margin: { l: 56, r: 12, t: 12, b: 44 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: color("soft"), activecolor: color("ink") }, ...resolve(given), ...axes,
       uirevision: axis, autosize: true,

@@ -1,0 +1,257 @@
+"""Reports: the numbers in the page, runs without numbers, and text that is no HTML."""
+
+import json
+import re
+import subprocess
+from html.parser import HTMLParser
+from shutil import which
+
+import numpy as np
+import pytest
+
+from rlkit.cli import main
+from rlkit.runs.reports import numbers
+from rlkit.runs.reports.report import report
+from rlkit.types import ConfigError
+
+pytest.importorskip("plotly")
+CHROMIUM = which("chromium") or which("chromium-browser") or which("google-chrome")
+
+
+def make_run(path, lines, *, evaluation=None, config="", versions=None):
+    (path / "checkpoints").mkdir(parents=True)
+    (path / "config.yaml").write_text(f"agent: ppo\nenv: CartPole-v1\ntotal_steps: 20\n{config}")
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "versions.json").write_text(json.dumps(versions or {"jax": "1.0"}))
+    if evaluation is not None:
+        (path / "eval.json").write_text(json.dumps(evaluation))
+    return path
+
+
+def line(step, returns, **more):
+    return {"step": step, "seconds": step / 10, "return_mean": returns, **more}
+
+
+class Tags(HTMLParser):
+    """The tags and the text of a page, without those of scripts and styles."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.text, self.opened = [], [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.opened = tag
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        if self.opened not in ("script", "style"):
+            self.text.append(data)
+
+
+def content(page):
+    """The figures of a page by their titles, and the names of its runs."""
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])
+    titles = [attributes["aria-label"] for _, attributes in Tags(page).tags if "data-figure" in attributes]
+    return dict(zip(titles, data["figures"], strict=True)), data["runs"]
+
+
+@pytest.fixture
+def two(tmp_path):
+    first = [line(10, [0.0, 1.0, 2.0, 9.0], loss=[1.0, 3.0, None, 2.0]), line(20, [4.0] * 4, loss=[None] * 4)]
+    second = [line(10, [1.0, 3.0]), line(20, None, episodes=0), line(30, [2.0, 6.0])]
+    evaluation = {"step": 20, "mean": 2.5, "mean_of_seed": [1.0, 2.0, 3.0, 4.0], "iqm": 2.5, "interval": [1.5, 3.5]}
+    evaluation |= {"interval_over": "seeds", "episodes": 8, "seeds": [0, 1, 2, 3]}
+    a = make_run(tmp_path / "a", first, evaluation=evaluation, config="gamma: 0.9\n")
+    b = make_run(tmp_path / "b", second, evaluation={"step": 30, "mean_of_seed": [2.0, 8.0]}, config="gamma: 0.99\n")
+    return a, b
+
+
+def test_curves_hold_the_returns_of_the_metric_lines(two, tmp_path):
+    figures, runs = content(report(two, tmp_path / "x.html").html)
+    assert runs == ["a", "b"]
+    first, second = figures["Return on CartPole-v1"]["data"]
+    assert first["x"] == {"steps": [10, 20], "time": [1.0, 2.0]}
+    assert first["y"] == [1.5, 4.0], "the mean without the lowest and the highest quarter"
+    low, high = first["band"]
+    assert low[0] < 1.5 < high[0]
+    assert (low[1], high[1]) == (4.0, 4.0)
+    assert (second["x"]["steps"], second["y"]) == ([10, 30], [2.0, 4.0]), "no line without returns"
+    assert [trace["name"] for trace in (first, second)] == ["a (4 seeds)", "b (2 seeds)"]
+    (loss,) = figures["loss"]["data"]
+    assert (loss["y"], loss["band"]) == ([2.0, None], [[1.0, None], [3.0, None]])
+
+
+def test_final_returns_and_their_comparison(two, tmp_path):
+    figures, _ = content(report(two, tmp_path / "x.html").html)
+    boxes = {t["name"]: t for t in figures["Final returns on CartPole-v1"]["data"] if t["type"] == "box"}
+    assert {name: box["x"] for name, box in boxes.items()} == {"a": [1.0, 2.0, 3.0, 4.0], "b": [2.0, 8.0]}
+    centers = [t for t in figures["Final returns on CartPole-v1"]["data"] if t["type"] == "scatter"]
+    errors = {t["y"][0]: (t["x"], t["error_x"]["array"], t["error_x"]["arrayminus"]) for t in centers}
+    assert errors["a"] == ([2.5], [1.0], [1.0]), "those of eval.json"
+    a, b = figures["Performance profile on CartPole-v1"]["data"]
+    shares = dict(zip(a["x"], a["y"], strict=True))
+    assert [shares[score] for score in (1.0, 2.0, 3.0, 4.0)] == [0.75, 0.5, 0.25, 0.0]
+    assert (a["y"][0], a["y"][-1], b["y"][0], b["y"][-1]) == (1.0, 0.0, 1.0, 0.0)
+    (table,) = figures["Probability of improvement on CartPole-v1"]["data"]
+    # Of the eight pairs, the seeds of a win 3 > 2 and 4 > 2, and 2 equals 2.
+    assert table["z"] == [[None, 0.3125], [0.6875, None]]
+
+
+def test_the_configs_that_differ_are_marked(two, tmp_path):
+    page = report(two, tmp_path / "x.html").html
+    marked = re.findall(r'<tr class=differs><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td>', page)
+    assert marked == [("gamma", "0.9", "0.99")]
+
+
+def test_a_long_curve_has_few_points_that_are_means(tmp_path):
+    lines = [line(step, float(step), loss=float(step)) for step in range(1, 8001)]
+    figures, _ = content(report(make_run(tmp_path / "run", lines)).html)
+    (trace,) = figures["Return on CartPole-v1"]["data"]
+    assert len(trace["y"]) == len(trace["x"]["steps"]) == 400
+    assert trace["y"][0] == 10.5, "the mean of 1 to 20"
+    (loss,) = figures["loss"]["data"]
+    assert (loss["band"][0][0], loss["band"][1][-1]) == (1.0, 8000.0), "no extreme is lost"
+
+
+ODD = {
+    "empty": [],
+    "not finite": [line(10, None, loss=None), line(20, [None, None], loss=[None, None])],
+    "diverged": [line(10, 1.0, loss=2.0), line(20, None, loss=None)],
+    "other types": [line(10, "x", loss={"a": 1}, seconds=[])],
+    "huge": [line(10, 10**400, loss=-(10**400))],
+}
+
+
+@pytest.mark.parametrize("lines", ODD.values(), ids=ODD)
+def test_runs_without_numbers_have_a_page(tmp_path, lines, two):
+    odd = make_run(tmp_path / "odd", [])
+    (odd / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    for runs in ([odd], [odd, *two]):
+        figures, names = content(report(runs, tmp_path / "x.html").html)
+        assert len(names) == len(runs)
+        values = [y for f in figures.values() for t in f["data"] if t.get("meta") == {"run": 0} for y in t["y"]]
+        assert all(isinstance(y, float | str | None) for y in values)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "versions.json", "eval.json"])
+@pytest.mark.parametrize("text", ["{", "[1]", '{"step": 10, "mean": "x", "interval": 3, "mean_of_seed": 7}'])
+def test_a_damaged_file_is_named_beside_the_other_runs(two, tmp_path, name, text):
+    (two[0] / name).write_text(text + "\n")
+    page = report(two, tmp_path / "x.html").html
+    figures, _ = content(page)
+    assert any(trace["meta"] == {"run": 1} for trace in figures["Return on CartPole-v1"]["data"])
+    if text in ("{", "[1]"):
+        assert re.search(rf"<li>a: damaged: .*{re.escape(name)}", page)
+
+
+def test_text_of_files_is_no_html(tmp_path):
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    lines = [line(10, [1.0, 2.0], **{evil: 1.0}), line(20, [1.0, 2.0], **{evil: 1.0})]
+    run = make_run(tmp_path / "a<b", lines, config=f'"{evil}": "{evil}"\n', versions={evil: evil})
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("CartPole-v1", f"'{evil}'"))
+    page = report([run, make_run(tmp_path / "other", lines)], tmp_path / "x.html").html
+    tags = Tags(page)
+    assert [tag for tag, _ in tags.tags].count("script") == 3, "the data, Plotly and ours"
+    assert "img" not in {tag for tag, _ in tags.tags}
+    assert not any(name.startswith("on") for _, attributes in tags.tags for name in attributes)
+    figures, runs = content(page)
+    assert runs == ["a<b", "other"]
+    assert "<" not in figures[f"Return on {evil}"]["data"][0]["name"], "Plotly reads HTML"
+    assert evil in "".join(tags.text)
+
+
+def test_the_page_asks_for_nothing_from_a_network(two, tmp_path):
+    (two[0] / "policy.gif").write_bytes(b"GIF89a")
+    page = Tags(report(two, tmp_path / "x.html").html)
+    sources = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
+    assert [source for source in sources if source.startswith("data:image/gif;base64,R0lGODlh")]
+    assert all(source.startswith(("data:", "#")) for source in sources)
+    policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none';")
+    assert "http" not in policy
+
+
+def test_plotly_accepts_the_figures(two, tmp_path):
+    from plotly.graph_objects import Figure
+
+    def resolved(value):
+        if isinstance(value, dict) and value.keys() == {"steps", "time"}:
+            return value["steps"]
+        if isinstance(value, dict):
+            return {key: resolved(item) for key, item in value.items() if key != "band"}
+        if isinstance(value, list):
+            return [resolved(item) for item in value]
+        return "#123456" if isinstance(value, str) and value.startswith("@") else value
+
+    figures, _ = content(report(two, tmp_path / "x.html").html)
+    assert len(figures) >= 6
+    for figure in figures.values():
+        Figure(**resolved(figure))  # raises ValueError for a property that does not exist
+        assert figure["layout"]["xaxis"]["title"]["text"]
+
+
+def test_the_command_writes_into_the_run(two, tmp_path, capsys, monkeypatch):
+    assert main(["report", str(two[0])]) == 0
+    assert capsys.readouterr().out.strip() == str(two[0] / "report.html")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", *map(str, two)]) == 0
+    assert content((tmp_path / "report.html").read_text())[1] == ["a", "b"]
+
+
+def test_mistakes_are_one_line(two, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="run="):
+        report([tmp_path / "none"])
+    with pytest.raises(ConfigError, match="out="):
+        report(two, tmp_path)
+    with pytest.raises(ConfigError, match="out="):
+        report(two, tmp_path / "no folder" / "x.html")
+    with pytest.raises(ConfigError, match="runs="):
+        report([])
+    monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
+    with pytest.raises(ConfigError, match=r"pip install 'rlkit-jax\[report\]'"):
+        report(two)
+
+
+def test_probability_of_improvement_is_a_count_of_pairs():
+    generator = np.random.default_rng(1)
+    x, y = generator.integers(0, 5, 6).astype(float), generator.integers(0, 5, 9).astype(float)
+    wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a in x for b in y)
+    share, low, high = numbers.probability_of_improvement(x, y)
+    assert share == pytest.approx(wins / 54)
+    assert low < share < high
+    assert numbers.probability_of_improvement(y, x)[0] == pytest.approx(1 - share)
+    assert numbers.probability_of_improvement(x, x - 10) == (1.0, 1.0, 1.0)
+
+
+def test_a_performance_profile_is_the_share_above():
+    share, low, high = numbers.performance_profile(np.array([1.0, 2.0, 2.0, 5.0]), np.array([0.0, 1.0, 2.0, 5.0]))
+    assert share.tolist() == [1.0, 0.75, 0.25, 0.0]
+    assert (low[0], high[0], low[3], high[3]) == (1.0, 1.0, 0.0, 0.0)
+    assert low[1] < 0.75 < high[1]
+
+
+@pytest.mark.parametrize(("length", "count"), [(0, 5), (1, 5), (5, 5), (7, 5), (1000, 3)])
+def test_bins_hold_every_point_once(length, count):
+    parts = numbers.bins(length, count)
+    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(length))
+    sizes = [part.stop - part.start for part in parts]
+    assert len(parts) == min(length, count)
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_browser_draws_the_page_without_an_error(two, tmp_path):
+    runs = [*two, make_run(tmp_path / "empty", []), make_run(tmp_path / "nan", [line(10, None, loss=None)])]
+    path = report(runs, tmp_path / "x.html").path
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
+    flags += ["--enable-logging=stderr", "--virtual-time-budget=10000", "--window-size=1200,12000"]
+    flags += [f"--user-data-dir={tmp_path / 'profile'}"]
+    shown = subprocess.run([CHROMIUM, *flags, path.as_uri()], capture_output=True, text=True, timeout=200, check=True)
+    assert [text for text in shown.stderr.splitlines() if "CONSOLE" in text] == []
+    page = shown.stdout
+    assert len(re.findall(r'class="plot js-plotly-plot"', page)) == len(content(path.read_text())[0])
+    assert {"a (4 seeds)", "b (2 seeds)"} <= set(re.findall(r'class="legendtext[^>]*>([^<]*)', page))
+    assert "environment steps" in re.findall(r'class="xtitle[^>]*>([^<]*)', page)
+    assert "return of training episodes" in re.findall(r'class="ytitle[^>]*>([^<]*)', page)
