@@ -1,12 +1,12 @@
 """The pages of docs/moving: their keys and defaults are those of the code, and their scripts run.
 
 A page has one or two blocks of Python: the script of the other library, if it is a package, and then ours. A test of
-the other library runs where that is installed.
+the other library runs where that is installed: here, or for the interpreter that RLKIT_PEER_PYTHON names.
 """
 
-import dataclasses
 import functools
-import inspect
+import json
+import os
 import re
 import subprocess
 import sys
@@ -23,9 +23,17 @@ from rlkit.runs.config.schema import schema
 
 FOLDER = Path(__file__).parents[2] / "docs/moving"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md"))
-PACKAGES = {  # of which a page has a script: the module, and the classes whose arguments are in its tables
-    "flashbax": ("flashbax", {}),
-    "stable-baselines3": ("stable_baselines3", {"PPO": "PPO", "DQN": "DQN", "SAC": "SAC", "TD3": "TD3"}),
+PEER = os.environ.get("RLKIT_PEER_PYTHON", sys.executable)
+PACKAGES = {  # with a script of theirs: its imports, and by the title of a section the class of its table's arguments
+    "flashbax": ("import flashbax", {}),
+    "purejaxrl-rejax": (
+        "import rejax, importlib.metadata; assert importlib.metadata.version('gymnax') < '1'",
+        {"PPO of rejax": "rejax.PPO", "DQN of rejax": "rejax.DQN"},
+    ),
+    "stable-baselines3": (
+        "import stable_baselines3 as sb3",
+        {"PPO": "sb3.PPO", "DQN": "sb3.DQN", "SAC": "sb3.SAC", "TD3": "sb3.TD3"},
+    ),
 }
 LEARNED = ("mean_return", 60)  # a script's result, and its least value: random actions reach about 20 in CartPole-v1
 RESULTS = {"flashbax": ("share", 0.8)}  # those of other scripts
@@ -60,6 +68,10 @@ def rows(page: str) -> Iterator[Row]:
             yield Row(section, cells[0], defaults[0], cells[here], defaults[1])
 
 
+def agent_of(section: str) -> str:
+    return section.split()[0].lower()
+
+
 def words(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
@@ -71,8 +83,8 @@ def blocks(page: str) -> list[str]:
 def is_name(word: str, section: str) -> bool:
     """True for a key of the agent that the section is about; in other sections for any key, and any name in rlkit."""
     key = word.split(":")[0]
-    if section.lower() in agents.names():
-        return key in schema(section.lower()).fields
+    if agent_of(section) in agents.names():
+        return key in schema(agent_of(section)).fields
     if key in COMMON_KEYS or any(key in schema(name).fields for name in agents.names()):
         return True
     try:
@@ -100,10 +112,10 @@ def test_the_names_on_our_side_exist(page):
 def test_the_defaults_on_our_side_are_those_of_the_code(page):
     wrong = []
     for row in rows(page):
-        if row.our_default is None:
+        if row.our_default is None or not row.ours:
             continue
         (key,) = words(row.ours)
-        field = schema(row.section.lower()).fields[key]
+        field = schema(agent_of(row.section)).fields[key]
         if not (row.our_default == "" if field.is_required() else is_default(row.our_default, field.default)):
             wrong.append((row, field.default))
     assert wrong == []
@@ -126,20 +138,29 @@ def test_a_wrong_default_is_found():
     assert not is_default("mlp", "conv")
 
 
-@pytest.mark.parametrize("page", PACKAGES)
-def test_the_defaults_on_their_side_are_those_of_their_code(page):
-    package, classes = PACKAGES[page]
-    module = pytest.importorskip(package)
+def run_theirs(page: str, code: str, folder: Path) -> str:
+    """The output of code that uses the page's library; skips the test where that is not installed."""
+    imports = PACKAGES[page][0]
+    run = functools.partial(subprocess.run, cwd=folder, capture_output=True, text=True, timeout=280)
+    if run([PEER, "-c", imports]).returncode:
+        pytest.skip(f"not installed: {imports}")
+    process = run([PEER, "-c", f"{imports}\n{code}"])
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", [page for page, (_, classes) in PACKAGES.items() if classes])
+def test_the_defaults_on_their_side_are_those_of_their_code(page, tmp_path):
+    code = "import inspect, json\nprint(json.dumps({name: {key: value.default for key, value in "
+    code += "inspect.signature(eval(name)).parameters.items()} for name in NAMES}, default=str))"
+    classes = PACKAGES[page][1]
+    defaults = json.loads(run_theirs(page, code.replace("NAMES", repr(list(classes.values()))), tmp_path))
+    stated = [row for row in rows(page) if row.their_default is not None and row.section in classes]
+    assert stated
     wrong = []
-    for row in rows(page):
-        if row.their_default is None:
-            continue
-        owner = functools.reduce(getattr, classes[row.section].split("."), module)
-        (name,) = words(row.theirs)
-        if dataclasses.is_dataclass(owner):
-            default = {field.name: field.default for field in dataclasses.fields(owner)}[name]
-        else:
-            default = inspect.signature(owner).parameters[name].default
+    for row in stated:
+        default = defaults[classes[row.section]][words(row.theirs)[0]]
         if not is_default(row.their_default, default):
             wrong.append((row, default))
     assert wrong == []
@@ -159,15 +180,6 @@ def test_our_script_runs(page, tmp_path, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("page", PACKAGES)
 def test_their_script_runs(page, tmp_path):
-    pytest.importorskip(PACKAGES[page][0])
     theirs, _ = blocks(page)
     name, least = RESULTS.get(page, LEARNED)
-    process = subprocess.run(
-        [sys.executable, "-c", f"{theirs}\nprint(float({name}))"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert process.returncode == 0, process.stderr
-    assert float(process.stdout.split()[-1]) > least
+    assert float(run_theirs(page, f"{theirs}\nprint(float({name}))", tmp_path).split()[-1]) > least

@@ -87,6 +87,7 @@ _NOTES = {  # on a suggestion whose value differs from that of the word
     "gradient_steps": "gradient steps for each environment step",
     "optimizer_class": "a name, such as adam",
     "policy": "mlp or conv",
+    "polyak": "1 - polyak",
     "policy_kwargs": "and activation, and others: keys of their own",
     "tensorboard_log": "true",
     "track": "the name of a project",
