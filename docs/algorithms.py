@@ -1,21 +1,26 @@
 """Pages of the algorithms, the keys of a run, and the matrix of algorithms and features, from the code."""
 
 import inspect
+import json
 import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 import yaml
 from api import heading
 from docstrings import to_rst
 
-from rlkit import agents, spaces
+from rlkit import agents, envs, spaces, training
 from rlkit.runs.config.keys import limits_text, type_text, value_text
 from rlkit.runs.config.schema import schema
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs"
+METRICS = ROOT / "docs/metrics.md"
+_OF_TRAINING = ("returns", "lengths", "num_episodes", "episode_return", "episode_length", "reward_mean")
 _BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 SPACES = {
     "Discrete": spaces.Discrete(2),
@@ -97,6 +102,8 @@ def _algorithm(name: str) -> str:
         lines += [".. code-block:: python", "", *_indent(inspect.getsource(function)), ""]
     _, config, hyper = schema(name).models
     lines += [
+        *_metrics(module),
+        *_results(name),
         *heading("Keys", "-"),
         "Keys of a config file, and flags of ``rlkit train``. :doc:`run-keys` lists those of every run.",
         "",
@@ -111,6 +118,74 @@ def _algorithm(name: str) -> str:
         *_configs(name),
     ]
     return "\n".join(lines)
+
+
+def logged(module: ModuleType) -> list[str]:
+    """Return the names of an agent's metrics: those that docs/metrics.md explains in its order, then the others."""
+    env, params = envs.make(module.EXAMPLES[0][0])
+    config = module.Config(**{"kl_penalty": True} if "kl_penalty" in module.Config.model_fields else {})
+    agent = module.make(config, env.observation_space(params), env.action_space(params))
+    init, step = training.make(agent, env, params, num_envs=8, num_steps=64)
+    names = set(jax.eval_shape(lambda key: step(init(module.Hyper(), key))[1], jax.random.key(0)))
+    return [name for name in _explained() if name in names] + sorted(names - {*_explained(), *_OF_TRAINING})
+
+
+def _explained() -> list[str]:
+    """The agents' metrics that docs/metrics.md explains, in its order."""
+    marks = (
+        line.removeprefix("<!-- ").removesuffix(" -->") for line in METRICS.read_text().splitlines() if "<!--" in line
+    )
+    return [mark for mark in marks if mark not in ("run", "end")]
+
+
+def _metrics(module: ModuleType) -> list[str]:
+    lines = [
+        *heading("Metrics", "-"),
+        "What a run logs about learning, beside :doc:`what every run logs </metrics>`. Each is a mean over the updates",
+        "since the line before.",
+        "",
+    ]
+    for name in logged(module):
+        lines += [".. include:: /metrics.md", "   :parser: myst_parser.sphinx_", f"   :start-after: <!-- {name} -->"]
+        lines += ["   :end-before: <!-- end -->", ""]
+    return lines
+
+
+def _results(name: str) -> list[str]:
+    """The section of the returns that an agent's configs reach, each with the command that measures it."""
+    rows = []
+    for key, result in json.loads((ROOT / "benchmarks/learning/learning.json").read_text()).items():
+        if _agent_of(result["config"]) != name:
+            continue
+        low, high = result["interval"]
+        config, _, changed = key.partition(", ")
+        label = f"`{config}`_" + (f", {changed}" if changed else "")  # a link to the config, on this page
+        returns = f"{result['iqm']:.1f} [{low:.1f}, {high:.1f}]"
+        seeds, seconds = str(len(result["mean_of_seed"])), f"{np.median(result['seconds']):.0f}"
+        rows.append([label, f"{result['steps']:,}", seeds, returns, f"{result['min']:.1f}", seconds])
+    further = {
+        "offline": (("iql", "td3_bc"), "Learning from a dataset alone"),
+        "minatar": (("dqn", "c51", "iqn", "pqn"), "Breakout-MinAtar, beside other agents and rejax"),
+    }
+    links = [f"{text}: :doc:`/benchmarks/learning/{page}`." for page, (names, text) in further.items() if name in names]
+    if not rows and not links:
+        return []
+    header = ["config", "steps", "seeds", "IQM [95% interval]", "least seed", "seconds a seed"]
+    lines = [*heading("Results", "-")]
+    if rows:
+        lines += [
+            "Greedy returns of the final parameters, 128 episodes a seed, no seed and no checkpoint chosen. Each is",
+            "made by ``python benchmarks/learning/run.py CONFIG``.",
+            "All rows, with machine and versions: :doc:`/benchmarks/learning/learning`; raw data:",
+            ":download:`learning.json </benchmarks/learning/learning.json>`.",
+            "",
+            *table(header, rows),
+        ]
+    return [*lines, *links, ""]
+
+
+def _agent_of(config: str) -> str:
+    return yaml.safe_load((CONFIGS / f"{config}.yaml").read_text())["agent"]
 
 
 def _configs(name: str) -> list[str]:

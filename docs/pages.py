@@ -71,8 +71,8 @@ def write(app: Sphinx) -> None:
     for path, text in pages.items():
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).write_text(text)
-    for image in ROOT.glob("benchmarks/**/*.png"):
-        shutil.copyfile(image, source / image.relative_to(ROOT))
+    for file in (*ROOT.glob("benchmarks/**/*.png"), ROOT / "benchmarks/learning/learning.json"):
+        shutil.copyfile(file, source / file.relative_to(ROOT))
 
 
 def _relink_source(app: Sphinx, name: str, source: list[str]) -> None:

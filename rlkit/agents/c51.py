@@ -37,10 +37,12 @@ class Config(OffPolicyConfig, EncoderConfig):
 
     double: bool = True
     dueling: bool = False
-    noisy: bool = Field(False, description="learned noise in the heads explores, and epsilon is off")
-    num_atoms: Annotated[int, Interval(ge=2, le=2**20)] = Field(51, description="of the distribution of returns")
-    v_min: Return = Field(-10.0, description="the return at the lowest atom")
-    v_max: Return = Field(10.0, description="the return at the highest atom")
+    noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")
+    num_atoms: Annotated[int, Interval(ge=2, le=2**20)] = Field(
+        default=51, description="of the distribution of returns"
+    )
+    v_min: Return = Field(default=-10.0, description="the return at the lowest atom")
+    v_max: Return = Field(default=10.0, description="the return at the highest atom")
 
     @model_validator(mode="after")
     def _ordered(self) -> "Config":

@@ -40,7 +40,7 @@ class Config(OffPolicyConfig, EncoderConfig):
 
     double: bool = True
     dueling: bool = False
-    noisy: bool = Field(False, description="learned noise in the heads explores, and epsilon is off")
+    noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")
 
 
 class Hyper(OffPolicyHyper, EpsilonHyper):

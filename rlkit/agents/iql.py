@@ -43,7 +43,7 @@ class Config(QCriticConfig):
 
     normalize_obs: bool = True
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(
-        0, description="environment steps before the first gradient step"
+        default=0, description="environment steps before the first gradient step"
     )
 
 

@@ -47,13 +47,15 @@ from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 class Config(OffPolicyConfig, EncoderConfig):
     """Static settings."""
 
-    double: bool = Field(False, description="the online network selects the next action; not with munchausen")
+    double: bool = Field(default=False, description="the online network selects the next action; not with munchausen")
     dueling: bool = False
-    munchausen: bool = Field(False, description="a bonus for the log-probability of the action, and soft targets")
-    num_quantiles: Width = Field(64, description="N, fractions of a transition whose quantiles learn")
-    num_target_quantiles: Width = Field(64, description="N', fractions of a transition's target")
-    num_value_quantiles: Width = Field(32, description="K, fractions whose mean is the value of an action")
-    num_cosines: Width = Field(64, description="n, cosines in the embedding of a fraction")
+    munchausen: bool = Field(
+        default=False, description="a bonus for the log-probability of the action, and soft targets"
+    )
+    num_quantiles: Width = Field(default=64, description="N, fractions of a transition whose quantiles learn")
+    num_target_quantiles: Width = Field(default=64, description="N', fractions of a transition's target")
+    num_value_quantiles: Width = Field(default=32, description="K, fractions whose mean is the value of an action")
+    num_cosines: Width = Field(default=64, description="n, cosines in the embedding of a fraction")
 
     @model_validator(mode="after")
     def _one_next_policy(self) -> "Config":

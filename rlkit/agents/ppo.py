@@ -39,15 +39,19 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
     """Static settings."""
 
     activation: Activation = "tanh"
-    shared_torso: bool = Field(False, description="one encoder for policy and value instead of two")
+    shared_torso: bool = Field(default=False, description="one encoder for policy and value instead of two")
     recurrent: Literal["none", "gru", "lstm"] = "none"
-    memory_size: Width = Field(64, description="units of the recurrent core")
-    squash: bool = Field(False, description="tanh normal instead of a clipped normal, for a Box")
-    old_log_prob: Literal["recompute", "collected"] = Field("recompute", description="collected: when data is older")
-    recompute_advantage: bool = Field(False, description="estimate the advantages anew in each epoch")
+    memory_size: Width = Field(default=64, description="units of the recurrent core")
+    squash: bool = Field(default=False, description="tanh normal instead of a clipped normal, for a Box")
+    old_log_prob: Literal["recompute", "collected"] = Field(
+        default="recompute", description="collected: when data is older"
+    )
+    recompute_advantage: bool = Field(default=False, description="estimate the advantages anew in each epoch")
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
-    kl_penalty: bool = Field(False, description="add kl_coef * KL(old, new) to the loss")
-    normalize_reward: bool = Field(False, description="divide rewards by the deviation of the discounted return")
+    kl_penalty: bool = Field(default=False, description="add kl_coef * KL(old, new) to the loss")
+    normalize_reward: bool = Field(
+        default=False, description="divide rewards by the deviation of the discounted return"
+    )
     clip_schedule: Schedule = "constant"
     schedules: ClassVar = (*MinibatchConfig.schedules, "clip_schedule")
 

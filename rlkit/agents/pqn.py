@@ -44,7 +44,7 @@ from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, Transition
 class Config(MinibatchConfig, EncoderConfig):
     """Static settings."""
 
-    layer_norm: bool = Field(True, description="after each dense layer; convolutions have none")
+    layer_norm: bool = Field(default=True, description="after each dense layer; convolutions have none")
     dueling: bool = False
     num_epochs: Count = 2
 

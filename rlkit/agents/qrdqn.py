@@ -30,8 +30,8 @@ class Config(OffPolicyConfig, EncoderConfig):
 
     double: bool = True
     dueling: bool = False
-    noisy: bool = Field(False, description="learned noise in the heads explores, and epsilon is off")
-    num_quantiles: Width = Field(51, description="of the distribution of returns")
+    noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")
+    num_quantiles: Width = Field(default=51, description="of the distribution of returns")
 
 
 class Hyper(OffPolicyHyper, EpsilonHyper):

@@ -47,17 +47,17 @@ Variables = tuple[PyTree, PyTree]  # parameters and statistics of the network
 class Config(OffPolicyConfig, EncoderConfig):
     """Static settings."""
 
-    batch_size: Count = Field(32, description="sequences of a gradient step")
+    batch_size: Count = Field(default=32, description="sequences of a gradient step")
     replay: Literal["uniform", "prioritized"] = "prioritized"
-    alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(0.9, description="exponent of the priorities")
-    n_step: Count = Field(5, description="rewards in a target before it bootstraps")
+    alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(default=0.9, description="exponent of the priorities")
+    n_step: Count = Field(default=5, description="rewards in a target before it bootstraps")
     recurrent: Literal["gru", "lstm"] = "lstm"
-    memory_size: Width = Field(64, description="units of the recurrent core")
-    burn_in: int = Field(8, ge=0, lt=2**31, description="rows of a sequence that only warm the memory up")
-    unroll_len: Count = Field(16, description="rows of a sequence that are learned from")
+    memory_size: Width = Field(default=64, description="units of the recurrent core")
+    burn_in: int = Field(default=8, ge=0, lt=2**31, description="rows of a sequence that only warm the memory up")
+    unroll_len: Count = Field(default=16, description="rows of a sequence that are learned from")
     double: bool = True
     dueling: bool = True
-    rescale: bool = Field(True, description="learn the values in the compressed scale h")
+    rescale: bool = Field(default=True, description="learn the values in the compressed scale h")
 
     @property
     def item_length(self) -> int:

@@ -41,7 +41,7 @@ class Config(GaussianPolicyConfig, QCriticConfig):
 
     gsde_log_std: ClassVar[float] = -3.0
 
-    learn_temperature: bool = Field(True, description="towards the target entropy; false keeps the start value")
+    learn_temperature: bool = Field(default=True, description="towards the target entropy; false keeps the start value")
 
 
 class Hyper(ActorCriticHyper):

@@ -37,8 +37,8 @@ from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 class Config(QCriticConfig):
     """Static settings."""
 
-    policy_delay: Count = Field(2, description="gradient steps of the critics for each of the policy")
-    behavior_cloning: bool = Field(False, description="imitate the data too, to learn from a dataset alone")
+    policy_delay: Count = Field(default=2, description="gradient steps of the critics for each of the policy")
+    behavior_cloning: bool = Field(default=False, description="imitate the data too, to learn from a dataset alone")
 
 
 class Hyper(ActorCriticHyper):

@@ -20,10 +20,10 @@ make = partial(td3.make, name="td3_bc")
 class Config(td3.Config):
     """Static settings."""
 
-    behavior_cloning: bool = Field(True, description="imitate the data too, to learn from a dataset alone")
+    behavior_cloning: bool = Field(default=True, description="imitate the data too, to learn from a dataset alone")
     normalize_obs: bool = True
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(
-        0, description="environment steps before the first gradient step"
+        default=0, description="environment steps before the first gradient step"
     )
 
 

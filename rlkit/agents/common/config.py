@@ -46,9 +46,11 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
     model_config = ConfigDict(frozen=True, extra="forbid")
     schedules: ClassVar[tuple[str, ...]] = ("learning_rate_schedule",)  # fields whose schedule lasts schedule_steps
 
-    optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = Field("adam", description="adamw: with weight_decay")
+    optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = Field(
+        default="adam", description="adamw: with weight_decay"
+    )
     learning_rate_schedule: Schedule = Field(
-        "constant", description="from learning_rate to learning_rate_end within schedule_steps"
+        default="constant", description="from learning_rate to learning_rate_end within schedule_steps"
     )
 
     @property
@@ -96,7 +98,7 @@ class EncoderConfig(AgentConfig):
     """Static: the network that computes features of an observation."""
 
     encoder: EncoderName = Field(
-        "auto",
+        default="auto",
         description=f"of images: {', '.join(f'{name} ({kind.about})' for name, kind in IMAGES.items())}, or "
         f"{' or '.join(VECTORS)}, which flattens them; auto: nature from 36 pixels a side on, and conv below",
     )
@@ -105,26 +107,30 @@ class EncoderConfig(AgentConfig):
         BeforeValidator(_with_words),
         AfterValidator(HashableDict),
     ] = Field(
-        HashableDict(),
+        default=HashableDict(),
         description="of single leaves of a dict or tuple, by name, in place of encoder: {camera: impala, joints: mlp}; "
         "mlp is a dense layer of the leaf's own, and none joins it as it is",
     )
     image_axes: Literal["auto", "last", "first"] = Field(
-        "auto", description="channels of images; auto: first where the leading axis is at most 16 and the smallest"
+        default="auto",
+        description="channels of images; auto: first where the leading axis is at most 16 and the smallest",
     )
-    hidden_sizes: tuple[Width, ...] = Field((64, 64), description="dense layers of an encoder")
-    channels: tuple[Width, ...] = Field((16,), description="filters of each convolution of conv")
+    hidden_sizes: tuple[Width, ...] = Field(default=(64, 64), description="dense layers of an encoder")
+    channels: tuple[Width, ...] = Field(default=(16,), description="filters of each convolution of conv")
     kernels: Annotated[tuple[Width, ...], OneOrMore] = Field(
-        (3,), description="their pixels a side: one number for all layers, or one a layer"
+        default=(3,), description="their pixels a side: one number for all layers, or one a layer"
     )
     strides: Annotated[tuple[Width, ...] | None, OneOrMore] = Field(
-        None, description="their steps; null: 2 for images of 32 pixels and more, but for the last layer, and else 1"
+        default=None,
+        description="their steps; null: 2 for images of 32 pixels and more, but for the last layer, and else 1",
     )
-    padding: Literal["valid", "same"] = Field("valid", description="of the convolutions of conv")
-    norm: Literal["none", "layer"] = Field("none", description="after each convolution of conv")
+    padding: Literal["valid", "same"] = Field(default="valid", description="of the convolutions of conv")
+    norm: Literal["none", "layer"] = Field(default="none", description="after each convolution of conv")
     activation: Activation = "relu"
-    layer_norm: bool = Field(False, description="after each dense layer; see norm for convolutions")
-    compute_dtype: Literal["float32", "bfloat16"] = Field("float32", description="of the encoders; losses stay float32")
+    layer_norm: bool = Field(default=False, description="after each dense layer; see norm for convolutions")
+    compute_dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="of the encoders; losses stay float32"
+    )
     normalize_obs: bool = False
 
 
@@ -134,13 +140,13 @@ class GaussianPolicyConfig(BaseModel):
     gsde_log_std: ClassVar[float] = -2.0  # of the exploration matrix at the start, where log_std_init is None
 
     log_std_init: Annotated[float | None, Interval(ge=-20.0, le=2.0)] = Field(
-        None,
+        default=None,
         description="log standard deviation at the start, for a Box; null for 0, or with gsde for -2 in ppo and -3 in "
         "sac, as the features add up: at 0 many actions lie at a bound",
     )
-    gsde: bool = Field(False, description="state-dependent exploration, held over steps, for a Box")
+    gsde: bool = Field(default=False, description="state-dependent exploration, held over steps, for a Box")
     gsde_steps: int = Field(
-        0, ge=0, lt=2**31, description="steps until its noise is drawn anew; 0 holds it for the episode"
+        default=0, ge=0, lt=2**31, description="steps until its noise is drawn anew; 0 holds it for the episode"
     )
 
     @property
@@ -156,7 +162,7 @@ class MinibatchConfig(AgentConfig):
 
     num_epochs: Count = 4
     num_minibatches: Count = 4
-    chunk_size: Count | None = Field(8192, description="rows that pass the network at once; null for all")
+    chunk_size: Count | None = Field(default=8192, description="rows that pass the network at once; null for all")
 
     @property
     def whole_sequences(self) -> bool:
@@ -180,23 +186,23 @@ class MinibatchConfig(AgentConfig):
 class OffPolicyConfig(AgentConfig):
     """Static: replay buffer and gradient steps of an off-policy agent."""
 
-    capacity: Count = Field(100_000, description="steps that the replay buffer holds, of all environments")
-    store_obs_once: bool = Field(False, description="keep next_obs as the next step's obs: half the memory")
-    batch_size: Count = Field(128, description="items of a gradient step")
+    capacity: Count = Field(default=100_000, description="steps that the replay buffer holds, of all environments")
+    store_obs_once: bool = Field(default=False, description="keep next_obs as the next step's obs: half the memory")
+    batch_size: Count = Field(default=128, description="items of a gradient step")
     replay_ratio: Annotated[float, Interval(gt=0.0, le=1e4)] = Field(
-        1.0, description="gradient steps for each environment step; a whole number for each rollout"
+        default=1.0, description="gradient steps for each environment step; a whole number for each rollout"
     )
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(
-        1000, description="environment steps before the first gradient step"
+        default=1000, description="environment steps before the first gradient step"
     )
     target_every: Count | None = Field(
-        None,
+        default=None,
         description="environment steps between updates of the target network, which copy it (tau: 1) unless tau is "
         "given; null for every gradient step",
     )
     replay: Literal["uniform", "prioritized"] = "uniform"
-    alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(0.6, description="exponent of the priorities")
-    n_step: Count = Field(1, description="rewards in a target before it bootstraps")
+    alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(default=0.6, description="exponent of the priorities")
+    n_step: Count = Field(default=1, description="rewards in a target before it bootstraps")
 
     @property
     def item_length(self) -> int:
@@ -238,6 +244,6 @@ class OffPolicyConfig(AgentConfig):
 class QCriticConfig(OffPolicyConfig, EncoderConfig):
     """Static: an off-policy agent with a policy and critics of actions."""
 
-    hidden_sizes: tuple[Width, ...] = Field((256, 256), description="dense layers of an encoder")
-    batch_size: Count = Field(256, description="items of a gradient step")
-    num_critics: NumCritics = Field(2, description="of which the least value is taken")
+    hidden_sizes: tuple[Width, ...] = Field(default=(256, 256), description="dense layers of an encoder")
+    batch_size: Count = Field(default=256, description="items of a gradient step")
+    num_critics: NumCritics = Field(default=2, description="of which the least value is taken")

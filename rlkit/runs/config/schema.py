@@ -47,7 +47,7 @@ def _hyper_model(hyper: type) -> type[BaseModel]:
         description = " ".join(entry for entry in metadata if isinstance(entry, str)) or None
         default = getattr(hyper, field.name)
         kind, default = (float | None, None) if default is None else (float, float(default))
-        info = Field(default, description=description)
+        info = Field(default=default, description=description)
         fields[field.name] = (Annotated[kind, *limits, AfterValidator(_check_float32)], info)
     return create_model("Hyper", __config__=ConfigDict(frozen=True, extra="forbid", strict=True), **fields)
 

@@ -23,74 +23,87 @@ class Settings(BaseModel):
 
     agent: str = Field(description="the algorithm; `rlkit list` names them")
     env: _Name = Field(description="the environment; `rlkit list` names them")
-    env_kwargs: dict[str, Any] = Field({}, description="parameters of the environment, by their names")
-    wrappers: tuple[str, ...] = Field((), description="from the inside out, e.g. [hide_velocity, 'frame_stack:4']")
+    env_kwargs: dict[str, Any] = Field(default={}, description="parameters of the environment, by their names")
+    wrappers: tuple[str, ...] = Field(
+        default=(), description="from the inside out, e.g. [hide_velocity, 'frame_stack:4']"
+    )
     network: _Name | None = Field(
-        None, description="your networks in place of the config's: module:function of (obs_space, action_space)"
+        default=None, description="your networks in place of the config's: module:function of (obs_space, action_space)"
     )
     num_envs: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="environments that step at once")
     num_steps: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="steps of each between updates")
     total_steps: _Steps = Field(description="steps in all, rounded up to whole updates")
     backend: Literal["process", "thread", "serial"] = Field(
-        "process", description="backend that steps environments outside of JAX"
+        default="process", description="backend that steps environments outside of JAX"
     )
-    num_workers: PositiveInt | None = Field(None, description="its processes or threads; null for one per core")
+    num_workers: PositiveInt | None = Field(default=None, description="its processes or threads; null for one per core")
     overlap: bool | None = Field(
-        None,
+        default=None,
         description="environments outside of JAX step while the agent learns, so that rollouts are one update late; "
         "PPO then has old_log_prob: collected; null: unless an agent with replay learns after every step",
     )
     env_timeout: Annotated[float, Interval(gt=0.0, le=86400.0)] = Field(
-        5.0, description="seconds that a call of such an environment may take before its worker is given up"
+        default=5.0, description="seconds that a call of such an environment may take before its worker is given up"
     )
     env_restarts: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(
-        10, description="workers that may be restarted in a run"
+        default=10, description="workers that may be restarted in a run"
     )
     env_check: bool = Field(
-        True, description="step the environment a little before training, to check its values; false for hardware"
+        default=True,
+        description="step the environment a little before training, to check its values; false for hardware",
     )
     dataset: str | None = Field(
-        None, description="learn from stored transitions alone: a folder, a .npz, or minari:NAME"
+        default=None, description="learn from stored transitions alone: a folder, a .npz, or minari:NAME"
     )
-    seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(0, description="seed of the first run")
+    seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(default=0, description="seed of the first run")
     population: Annotated[int, Interval(ge=2, le=2**16)] | None = Field(
-        None, description="members of population-based training, with the seeds seed, seed + 1, ...; null for none"
+        default=None,
+        description="members of population-based training, with the seeds seed, seed + 1, ...; null for none",
     )
     evolve_every: _Steps | None = Field(
-        None,
+        default=None,
         description="steps between evolutions of the population, by the mean return since the one before or by the "
         "evaluations of eval_every; null for a twentieth of the run, or eval_every where that is longer",
     )
     population_ranges: dict[str, Any] | None = Field(
-        None,
+        default=None,
         description="ranges of the keys that differ between members and evolve, such as {gamma: [0.9, 0.999]}, drawn "
         "on a log scale unless they begin at 0 or have `uniform` as third entry; null for a tenth to ten times the "
         "config's learning rates and ent_coef",
     )
     exploit: Literal["truncation", "tournament"] = Field(
-        "truncation", description="the worst fifth of the members copy the best fifth, or the worse of two the better"
+        default="truncation",
+        description="the worst fifth of the members copy the best fifth, or the worse of two the better",
     )
     explore: Literal["perturb", "resample"] = Field(
-        "perturb", description="copies multiply their evolving keys by 0.8 or 1.25, or draw them from their ranges"
+        default="perturb",
+        description="copies multiply their evolving keys by 0.8 or 1.25, or draw them from their ranges",
     )
     num_seeds: Annotated[int, Interval(ge=1, le=2**16)] = Field(
-        1, description="runs in one program, with the seeds seed, seed + 1, ...; the number of members of a population"
+        default=1,
+        description="runs in one program, with the seeds seed, seed + 1, ...; the number of members of a population",
     )
     devices: Annotated[str | int, BeforeValidator(_check_devices)] = Field(
-        "auto", description="devices that seeds are spread over, on a CPU its cores: auto, all or their number"
+        default="auto", description="devices that seeds are spread over, on a CPU its cores: auto, all or their number"
     )
-    log_every: _Steps | None = Field(None, description="steps between metric lines; null for a hundredth of the run")
-    eval_every: _Steps | None = Field(None, description="steps between evaluations; null for the end only")
+    log_every: _Steps | None = Field(
+        default=None, description="steps between metric lines; null for a hundredth of the run"
+    )
+    eval_every: _Steps | None = Field(default=None, description="steps between evaluations; null for the end only")
     eval_episodes: Annotated[int, Interval(ge=0, le=2**20)] = Field(
-        128, description="greedy episodes for each seed; 0 for no evaluation"
+        default=128, description="greedy episodes for each seed; 0 for no evaluation"
     )
     eval_env: _Name | None = Field(
-        None, description="the environment of greedy episodes, with the same env_kwargs and wrappers; null for env"
+        default=None,
+        description="the environment of greedy episodes, with the same env_kwargs and wrappers; null for env",
     )
-    checkpoint_every: _Steps | None = Field(None, description="steps between checkpoints; null for a tenth of the run")
-    keep_checkpoints: PositiveInt = Field(3, description="number of newest checkpoints that are not deleted")
+    checkpoint_every: _Steps | None = Field(
+        default=None, description="steps between checkpoints; null for a tenth of the run"
+    )
+    keep_checkpoints: PositiveInt = Field(default=3, description="number of newest checkpoints that are not deleted")
     keep_best: bool = Field(
-        False, description="keep the checkpoint with the greatest mean of its greedy episodes too; needs eval_every"
+        default=False,
+        description="keep the checkpoint with the greatest mean of its greedy episodes too; needs eval_every",
     )
-    tensorboard: bool = Field(False, description="also write TensorBoard events")
-    wandb: str | None = Field(None, description="also log to this Weights & Biases project")
+    tensorboard: bool = Field(default=False, description="also write TensorBoard events")
+    wandb: str | None = Field(default=None, description="also log to this Weights & Biases project")

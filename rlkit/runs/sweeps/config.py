@@ -28,26 +28,34 @@ class SweepSettings(BaseModel):
 
     config: str = Field(description="the base config: a file, or a name such as ppo/cartpole")
     trials: Annotated[int, Interval(ge=1, le=MAX_TRIALS)] = Field(
-        16, description="number of trials; a grid has its own"
+        default=16, description="number of trials; a grid has its own"
     )
-    seeds_per_trial: Annotated[int, Interval(ge=1, le=2**10)] = Field(3, description="runs of each trial")
-    sampler: Literal["random", "grid", "optuna"] = Field("random", description="how values are chosen")
-    sampler_seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(0, description="seed of random and optuna")
+    seeds_per_trial: Annotated[int, Interval(ge=1, le=2**10)] = Field(default=3, description="runs of each trial")
+    sampler: Literal["random", "grid", "optuna"] = Field(default="random", description="how values are chosen")
+    sampler_seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(
+        default=0, description="seed of random and optuna"
+    )
     objective: Literal["final", "best", "area"] = Field(
-        "final", description="the greedy return that is scored: the last, the best, or the mean over the run"
+        default="final", description="the greedy return that is scored: the last, the best, or the mean over the run"
     )
     halving: Annotated[int, Interval(ge=2, le=16)] | None = Field(
-        None,
+        default=None,
         description="successive halving: only one in so many trials goes on at each rung; null: all run to the end",
     )
-    rungs: Annotated[int, Interval(ge=2, le=8)] = Field(3, description="rungs of halving, the end of the run included")
-    budget: PositiveInt | None = Field(None, description="most steps of all runs together; fewer trials are made")
-    runs_at_once: PositiveInt | None = Field(None, description="runs of one program; null for as many as memory holds")
-    batch: PositiveInt | None = Field(
-        None, description="trials that optuna is asked for at once; null for an eighth of them, at most 16"
+    rungs: Annotated[int, Interval(ge=2, le=8)] = Field(
+        default=3, description="rungs of halving, the end of the run included"
     )
-    storage: str | None = Field(None, description="optuna's storage, a URL; null for a file of the sweep")
-    study: str | None = Field(None, description="name of the study in a storage that several workers share")
+    budget: PositiveInt | None = Field(
+        default=None, description="most steps of all runs together; fewer trials are made"
+    )
+    runs_at_once: PositiveInt | None = Field(
+        default=None, description="runs of one program; null for as many as memory holds"
+    )
+    batch: PositiveInt | None = Field(
+        default=None, description="trials that optuna is asked for at once; null for an eighth of them, at most 16"
+    )
+    storage: str | None = Field(default=None, description="optuna's storage, a URL; null for a file of the sweep")
+    study: str | None = Field(default=None, description="name of the study in a storage that several workers share")
 
 
 OWN_CODE = ("env", "eval_env", "wrappers", "network")  # keys that may name it
