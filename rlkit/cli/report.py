@@ -1,4 +1,4 @@
-"""`rlkit report`: a page about runs."""
+"""`rlkit report`: a page about runs and sweeps."""
 
 import argparse
 from typing import Any
@@ -9,9 +9,9 @@ from rlkit.cli.jax_settings import enable_compilation_cache
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = add_command(commands, "report", run, "a page about runs that opens in a browser without a network, HTML")
+    parser = add_command(commands, "report", run, "a page about runs or sweeps, HTML that needs no network")
     parser.add_argument("runs", metavar="RUN", nargs="+")
-    parser.add_argument("--out", help="the page (RUN/report.html; of several runs report.html)")
+    parser.add_argument("--out", help="the page (RUN/report.html; of several report.html)")
 
 
 def run(options: argparse.Namespace) -> int:

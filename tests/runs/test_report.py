@@ -2,12 +2,10 @@
 
 import json
 import re
-import subprocess
-from html.parser import HTMLParser
-from shutil import which
 
 import numpy as np
 import pytest
+from report_pages import Tags, check, content, line, make_run
 
 from rlkit.cli import main
 from rlkit.runs.reports import numbers
@@ -15,45 +13,6 @@ from rlkit.runs.reports.report import report
 from rlkit.types import ConfigError
 
 pytest.importorskip("plotly")
-CHROMIUM = which("chromium") or which("chromium-browser") or which("google-chrome")
-
-
-def make_run(path, lines, *, evaluation=None, config="", versions=None):
-    (path / "checkpoints").mkdir(parents=True)
-    (path / "config.yaml").write_text(f"agent: ppo\nenv: CartPole-v1\ntotal_steps: 20\n{config}")
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (path / "versions.json").write_text(json.dumps(versions or {"jax": "1.0"}))
-    if evaluation is not None:
-        (path / "eval.json").write_text(json.dumps(evaluation))
-    return path
-
-
-def line(step, returns, **more):
-    return {"step": step, "seconds": step / 10, "return_mean": returns, **more}
-
-
-class Tags(HTMLParser):
-    """The tags and the text of a page, without those of scripts and styles."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.text, self.opened = [], [], ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        self.opened = tag
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_data(self, data):
-        if self.opened not in ("script", "style"):
-            self.text.append(data)
-
-
-def content(page):
-    """The figures of a page by their titles, and the names of its runs."""
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])
-    titles = [attributes["aria-label"] for _, attributes in Tags(page).tags if "data-figure" in attributes]
-    return dict(zip(titles, data["figures"], strict=True)), data["runs"]
 
 
 @pytest.fixture
@@ -173,21 +132,10 @@ def test_the_page_asks_for_nothing_from_a_network(two, tmp_path):
 
 
 def test_plotly_accepts_the_figures(two, tmp_path):
-    from plotly.graph_objects import Figure
-
-    def resolved(value):
-        if isinstance(value, dict) and value.keys() == {"steps", "time"}:
-            return value["steps"]
-        if isinstance(value, dict):
-            return {key: resolved(item) for key, item in value.items() if key != "band"}
-        if isinstance(value, list):
-            return [resolved(item) for item in value]
-        return "#123456" if isinstance(value, str) and value.startswith("@") else value
-
     figures, _ = content(report(two, tmp_path / "x.html").html)
     assert len(figures) >= 6
     for figure in figures.values():
-        Figure(**resolved(figure))  # raises ValueError for a property that does not exist
+        check(figure)
         assert figure["layout"]["xaxis"]["title"]["text"]
 
 
@@ -238,20 +186,3 @@ def test_bins_hold_every_point_once(length, count):
     sizes = [part.stop - part.start for part in parts]
     assert len(parts) == min(length, count)
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_a_browser_draws_the_page_without_an_error(two, tmp_path):
-    runs = [*two, make_run(tmp_path / "empty", []), make_run(tmp_path / "nan", [line(10, None, loss=None)])]
-    path = report(runs, tmp_path / "x.html").path
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
-    flags += ["--enable-logging=stderr", "--virtual-time-budget=10000", "--window-size=1200,12000"]
-    flags += [f"--user-data-dir={tmp_path / 'profile'}"]
-    shown = subprocess.run([CHROMIUM, *flags, path.as_uri()], capture_output=True, text=True, timeout=200, check=True)
-    assert [text for text in shown.stderr.splitlines() if "CONSOLE" in text] == []
-    page = shown.stdout
-    assert len(re.findall(r'class="plot js-plotly-plot"', page)) == len(content(path.read_text())[0])
-    assert {"a (4 seeds)", "b (2 seeds)"} <= set(re.findall(r'class="legendtext[^>]*>([^<]*)', page))
-    assert "environment steps" in re.findall(r'class="xtitle[^>]*>([^<]*)', page)
-    assert "return of training episodes" in re.findall(r'class="ytitle[^>]*>([^<]*)', page)

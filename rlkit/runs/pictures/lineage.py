@@ -25,6 +25,17 @@ def ancestors(evolutions: Sequence[dict[str, Any]], member: int) -> list[int]:
     return path[::-1]
 
 
+def interval_scores(evolutions: Sequence[dict[str, Any]], scores: np.ndarray) -> np.ndarray:
+    """Return the scores [E, P] float of the members in the interval that follows each evolution, NaN for none.
+
+    Args:
+      evolutions: as `record.read` returns them, E.
+      scores: [P] float, of the last interval.
+    """
+    later = [[np.nan if x is None else x for x in evolution["scores"]] for evolution in evolutions[1:]]
+    return np.array([*later, scores], np.float64)
+
+
 def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *, title: str = "") -> Any:
     """Return a matplotlib Figure of a population's hyper-parameters.
 
@@ -46,8 +57,7 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
 
     names = list(evolutions[0]["hyper"])
     steps = np.array([evolution["step"] for evolution in evolutions] + [end])
-    later = [[np.nan if x is None else x for x in evolution["scores"]] for evolution in evolutions[1:]]
-    colored = np.array([*later, scores], np.float64)  # [E, P] of the interval that follows each evolution
+    colored = interval_scores(evolutions, scores)
     known = colored[np.isfinite(colored)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)
     palette = ListedColormap(colormaps["viridis"](np.linspace(0.0, 0.92, 256)))  # without yellow, too pale on white

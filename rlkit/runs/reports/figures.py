@@ -1,7 +1,8 @@
 """The figures of a report as Plotly's JSON, with three additions that page.js resolves.
 
-A text "@3" is the color of the run with index 3, and "@ink" a color of the theme. A mapping {"steps": ..., "time": ...}
-is a choice of the horizontal axis. A trace's `band`, [low, high], is the interval around its line.
+A text "@3" is the color of the run with index 3, "@s0.5" the middle of a scale, and "@ink" a color of the theme. A
+mapping {"steps": ..., "time": ...} is a choice of the horizontal axis. A trace's `band`, [low, high], is the interval
+around its line.
 """
 
 import html
@@ -18,6 +19,7 @@ from rlkit.runs.scores import interval_name
 _POINTS = 400  # of a curve; a longer one is drawn by means over neighboring metric lines
 _DASHES = ("solid", "dash", "dot")  # one after another for each round of the eight colors
 _NUM_COLORS = 8
+LOG_AXIS = {"type": "log", "exponentformat": "power"}
 
 
 class Figure(NamedTuple):
@@ -42,6 +44,17 @@ def style(index: int) -> dict[str, Any]:
 def horizontal(unit: str) -> dict[str, Any]:
     """Return the horizontal axis of curves, by environment steps or time in `unit`."""
     return {"title": {"text": {"steps": "environment steps", "time": f"{unit} of training"}}}
+
+
+def scale(low: float, high: float, title: str) -> dict[str, Any]:
+    """Return the attributes of colors for numbers from `low` to `high`, with a bar beside the figure."""
+    return {
+        "cmin": low,
+        "cmax": high if high > low else low + 1.0,
+        "colorscale": [[share, f"@s{share}"] for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        "showscale": True,
+        "colorbar": {"title": {"text": title, "side": "right"}, "thickness": 12},
+    }
 
 
 def learning_curves(runs: Sequence[Run]) -> list[Figure]:
@@ -163,7 +176,8 @@ def _final_returns(env: str, chosen: Sequence[tuple[int, Run]]) -> Figure:
                 }
             )
     kind = " or ".join(sorted(kinds))
-    caption = f"A point is the mean {kind} return of a seed at the end; boxes are quartiles."
+    units = " or ".join(sorted({run.unit.removesuffix("s") for _, run in chosen}, reverse=True))
+    caption = f"A point is the mean {kind} return of a {units} at the end; boxes are quartiles."
     if intervals:
         caption += f" The diamond is the interquartile mean, its line the {' or '.join(sorted(intervals))}."
     layout = {

@@ -10,12 +10,22 @@
     dark: { ink: "#e7e9ec", soft: "#a0a7b2", line: "#343a44", paper: "#15181d", low: "#a85f1c", middle: "#2a2f37",
       high: "#3f70b5" },
   };
+  const scale = { light: ["#f0c26b", "#3f9e86", "#20317e"], dark: ["#6d5aa8", "#3fa796", "#ffe07a"] };  // low to high
   const dashes = ["", "7 4", "2 3"];
   const hidden = new Set();
   let axis = "steps";
 
+  const bytes = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+  const blend = (stops, share) => {
+    const place = share * (stops.length - 1), first = Math.min(Math.floor(place), stops.length - 2);
+    const [a, b] = [bytes(stops[first]), bytes(stops[first + 1])];
+    const mixed = a.map((x, i) => Math.round(x + (b[i] - x) * (place - first)));
+    return "#" + mixed.map((x) => x.toString(16).padStart(2, "0")).join("");
+  };
+
   const color = (name) => {
     if (/^\d+$/.test(name)) return (dark.matches ? dark_lines : light_lines)[Number(name) % light_lines.length];
+    if (/^s[\d.]+$/.test(name)) return blend(scale[dark.matches ? "dark" : "light"], Number(name.slice(1)));
     return themes[dark.matches ? "dark" : "light"][name];
   };
 
@@ -28,7 +38,7 @@
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, resolve(item)]));
   };
 
-  const translucent = (hex) => `rgba(${[1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)).join(",")},0.2)`;
+  const translucent = (hex) => `rgba(${bytes(hex).join(",")},0.2)`;
 
   // The band around a line as polygons, one for each stretch without a gap.
   const band = (trace) => {

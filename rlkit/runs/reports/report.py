@@ -7,12 +7,13 @@ from typing import Any
 
 from rlkit.runs import files, overview
 from rlkit.runs.config.errors import show_value
-from rlkit.runs.reports import diagnostics, figures
+from rlkit.runs.reports import diagnostics, figures, population_figures, sweep_figures
 from rlkit.runs.reports.page import Page, picture, require_plotly, table
 from rlkit.runs.reports.reading import Run, read_runs
 from rlkit.types import ConfigError
 
 FILE = "report.html"
+_TRIALS = 10  # of a sweep in the table
 _COLUMNS = 4  # runs side by side in the summary; more are below each other
 
 
@@ -36,21 +37,21 @@ class Report:
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Report:
-    """Write a page about one or more runs, which opens in a browser without a network.
+    """Write a page about one or more runs or sweeps, which opens in a browser without a network.
 
     It is read from the records of the runs alone, so that a run in progress has one as well. What is damaged or missing
     in a run is named on the page.
 
     Args:
-      runs: a run directory, or several.
-      out: the file; None for report.html, in the run directory of a single run, otherwise in the current directory.
+      runs: a run directory or the folder of a sweep, or several of them.
+      out: the file; None for report.html, in the folder of a single run or sweep, otherwise in the current directory.
 
     Returns:
       The page and its path.
 
     Raises:
-      ConfigError: plotly is not installed, there is no run or one of them is no run directory, or the file cannot be
-        written.
+      ConfigError: plotly is not installed, there is no run or one of them is no run directory, a sweep has no
+        table, or the file cannot be written.
     """
     require_plotly()
     paths = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
@@ -59,7 +60,10 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
     target = Path(out) if out is not None else (paths[0] if len(paths) == 1 else Path()) / FILE
     if target.name in ("", "..") or target.is_dir():
         raise ConfigError(f"out={str(target)!r} must be a file; try {target / FILE}")
-    page = render(read_runs(list(dict.fromkeys(paths))))
+    paths = list(dict.fromkeys(paths))
+    sweeps = [path for path in paths if (path / sweep_figures.CONFIG).is_file()]
+    records = read_runs([path for path in paths if path not in sweeps])
+    page = render(records, [sweep_figures.read_trials(path) for path in sweeps])
     try:
         files.replace(target, page.encode())
     except OSError as error:
@@ -67,25 +71,53 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
     return Report(page, target)
 
 
-def render(runs: Sequence[Run]) -> str:
-    """Return the page of runs."""
+def render(runs: Sequence[Run], sweeps: Sequence[sweep_figures.Trials] = ()) -> str:
+    """Return the page of runs and sweeps."""
     page = Page()
+    for trials in sweeps:
+        page.add(f"Trials of {trials.name}", _sweep(page, trials))
+    if not runs:
+        return page.render(" and ".join(f"Sweep {trials.name}" for trials in sweeps), [], [])
     page.add("Summary", _summary(runs))
     page.add("Learning curves", "".join(page.figure(figure) for figure in figures.learning_curves(runs)))
     page.add("Final returns", "".join(page.figure(figure) for figure in figures.final_returns(runs)))
     page.add("Comparison of runs", "".join(page.figure(figure) for figure in figures.comparisons(runs)))
+    for run in runs:
+        page.add(f"Population {run.name}", _population(page, run))
     pictures = [picture(*run.picture, run.name) for run in runs if run.picture is not None]
     page.add("Policies", f'<div class="pictures">{"".join(pictures)}</div>' if pictures else "")
     grids = [
         f'<h3>{html.escape(group)}</h3><div class="grid">{"".join(page.figure(f, "h4") for f in of_group)}</div>'
         for group, of_group in diagnostics.groups(runs).items()
     ]
-    explained = "<p>Lines are means over seeds; shaded: from the lowest to the highest seed.</p>"
+    explained = "<p>Lines are means over seeds or members; shaded: from the lowest to the highest.</p>"
     page.add("Diagnostics", explained + "".join(grids) if grids else "")
     page.add("Configs", _side_by_side("key", runs, [run.overview.config for run in runs]))
     page.add("Versions and devices", _side_by_side("", runs, [run.overview.versions for run in runs]))
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     return page.render(_title(runs), [run.name for run in runs], notes)
+
+
+def _sweep(page: Page, trials: sweep_figures.Trials) -> str:
+    """The best trials of a sweep, the effect of each key, and parallel coordinates."""
+    rows = sweep_figures.ranked(trials)
+    shown = f"<h3>Best trials</h3><p>{min(len(rows), _TRIALS)} of {len(rows)} trials.</p>"
+    shown += table(trials.header, rows[:_TRIALS])
+    together = sweep_figures.parallel_coordinates(trials)
+    if together is not None:
+        shown += page.figure(together)
+    grid = "".join(page.figure(figure, "h4") for figure in sweep_figures.effects(trials))
+    explained = "A point is a trial, with the interval of its score over seeds; crosses diverged and have no score."
+    return f'{shown}<h3>Effect of each key</h3><p>{explained}</p><div class="grid">{grid}</div>'
+
+
+def _population(page: Page, run: Run) -> str:
+    """The lineage of a population; empty for another run."""
+    try:
+        return "".join(page.figure(figure) for figure in population_figures.lineage(run))
+    except ConfigError as error:
+        run.notes.append(str(error))
+        return ""
 
 
 def _title(runs: Sequence[Run]) -> str:

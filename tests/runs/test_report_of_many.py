@@ -1,0 +1,138 @@
+"""Reports of sweeps and populations, and the pages in a browser."""
+
+import json
+import re
+import subprocess
+from shutil import which
+
+import pytest
+from report_pages import check, content, line, make_run
+
+from rlkit.runs.reports.report import report
+from rlkit.types import ConfigError
+
+pytest.importorskip("plotly")
+CHROMIUM = which("chromium") or which("chromium-browser") or which("google-chrome")
+
+
+def make_population(path):
+    """Three members and two evolutions: member 2 becomes a copy of member 0, then member 1 of member 2."""
+    lines = [line(10, [1.0, 2.0, 0.0], episodes=[1] * 3), line(20, [3.0, 0.0, 5.0], episodes=[1] * 3)]
+    lines.append(line(30, [4.0, 6.0, None], episodes=[1, 1, 0]))
+    run = make_run(path, lines, config="population: 3\n")
+    evolutions = [
+        {"step": 0, "scores": [None] * 3, "parents": [0, 1, 2], "hyper": {"gamma": [0.1, 0.2, 0.3]}},
+        {"step": 10, "scores": [1.0, 2.0, 0.0], "parents": [0, 1, 0], "hyper": {"gamma": [0.1, 0.2, 0.12]}},
+        {"step": 20, "scores": [3.0, 0.0, 5.0], "parents": [0, 2, 2], "hyper": {"gamma": [0.1, 0.15, 0.12]}},
+    ]
+    (run / "population.jsonl").write_text("".join(json.dumps(x) + "\n" for x in evolutions))
+    return run
+
+
+TABLE = """trial,status,step,score,low,high,seed_0,seed_1,learning_rate,activation
+0,done,100,3.0,2.0,4.0,2.0,4.0,0.001,tanh
+1,done,100,9.0,8.0,10.0,8.0,10.0,0.1,relu
+2,diverged,50,,,,,,1.0,relu
+3,stopped,50,1.5,1.0,2.0,1.0,2.0,0.01,<b>
+"""
+
+
+def make_sweep(path, table=TABLE):
+    path.mkdir()
+    keys = "learning_rate: {log_uniform: [0.001, 1.0]}\nactivation: {values: [tanh, relu]}\n"
+    (path / "sweep.yaml").write_text(f"config: base.yaml\nobjective: final\n{keys}")
+    (path / "trials.csv").write_text(table)
+    return path
+
+
+def test_the_colors_of_a_lineage_are_the_scores_of_their_time(tmp_path):
+    figures, _ = content(report(make_population(tmp_path / "run")).html)
+    traces = figures["Lineage of run"]["data"]
+    lines = {}
+    for trace in traces:
+        for first, color in zip(range(0, len(trace["x"]), 3), [trace.get("line", {}).get("color")] * 99, strict=False):
+            if "text" in trace:
+                lines[trace["y"][first], *trace["x"][first : first + 2]] = color
+    # From 0 to 6, the greatest score, in 24 steps.
+    wanted = {(0, 0, 10): 1, (1, 0, 10): 2, (2, 0, 10): 0, (0, 10, 20): 3, (1, 10, 20): 0, (2, 10, 20): 5}
+    wanted |= {(0, 20, 30): 4, (1, 20, 30): 6}
+    scores = {place: round(6 * float(color[2:]), 2) for place, color in lines.items() if color != "@soft"}
+    assert scores == wanted
+    assert lines[2, 20, 30] == "@soft", "no score"
+    (jumps,) = [trace for trace in traces if trace.get("line", {}).get("dash") == "dot"]
+    assert jumps["x"] == [10, 10, None, 20, 20, None]
+    assert jumps["y"] == [0, 2, None, 2, 1, None]
+    (ancestry,) = [trace for trace in traces if trace.get("line", {}).get("shape") == "hv"]
+    assert ancestry["y"] == [0, 2, 1, 1], "the best one, 1, was a copy of 2, and that of 0"
+    gamma = figures["gamma"]["data"]
+    (schedule,) = [trace for trace in gamma if trace.get("line", {}).get("shape") == "hv"]
+    assert schedule["y"] == [0.1, 0.12, 0.15, 0.15]
+    for name in ("Lineage of run", "gamma"):
+        check(figures[name])
+
+
+@pytest.mark.parametrize("text", ["{", "", '{"step": 40, "scores": [], "parents": [], "hyper": {"a": []}}'])
+def test_a_damaged_or_empty_lineage_leaves_the_rest(tmp_path, text):
+    run = make_population(tmp_path / "run")
+    (run / "population.jsonl").write_text(text + "\n" * bool(text))
+    figures, _ = content(report(run).html)
+    assert "Return on CartPole-v1" in figures
+    assert "Lineage of run" not in figures
+
+
+def test_the_trials_of_a_sweep(tmp_path):
+    page = report(make_sweep(tmp_path / "sweep")).html
+    figures, runs = content(page)
+    assert runs == []
+    assert (tmp_path / "sweep" / "report.html").exists()
+    rate = {trace["name"]: trace for trace in figures["learning_rate"]["data"]}
+    assert (rate["done"]["x"], rate["done"]["y"]) == ([0.001, 0.1], [3.0, 9.0])
+    assert (rate["done"]["error_y"]["array"], rate["done"]["error_y"]["arrayminus"]) == ([1.0, 1.0], [1.0, 1.0])
+    assert (rate["stopped"]["x"], rate["diverged"]["x"], rate["diverged"]["y"]) == ([0.01], [1.0], [1.5])
+    assert figures["learning_rate"]["layout"]["xaxis"]["type"] == "log"
+    assert figures["activation"]["data"][1]["x"] == ["&lt;b&gt;"]
+    (trace,) = figures["Parallel coordinates"]["data"]
+    rate, activation, score = trace["dimensions"]
+    assert rate["values"] == pytest.approx([-3.0, -1.0, -2.0]), "logarithms"
+    assert (rate["ticktext"][0], rate["ticktext"][-1]) == ("0.001", "0.1")
+    assert (activation["values"], activation["ticktext"]) == ([0, 1, 2], ["tanh", "relu", "&lt;b&gt;"])
+    assert score["values"] == trace["line"]["color"] == [3.0, 9.0, 1.5]
+    assert re.findall(r'<tr><th scope="row">(\d)</th>', page) == ["1", "0", "3", "2"], "the best first"
+    for figure in figures.values():
+        check(figure)
+
+
+@pytest.mark.parametrize("table", ["", "a,b\n1,2\n", "trial,status,score,low,high,learning_rate,activation\n1,2\n"])
+def test_a_damaged_table_of_a_sweep_is_one_line(tmp_path, table):
+    with pytest.raises(ConfigError, match=r"trials\.csv must be the table of a sweep"):
+        report(make_sweep(tmp_path / "sweep", table))
+
+
+def test_a_sweep_before_its_first_trial_has_a_page(tmp_path):
+    figures, _ = content(report(make_sweep(tmp_path / "sweep", TABLE.splitlines()[0] + "\n")).html)
+    assert {figure["data"] == [] for figure in figures.values()} == {True}
+
+
+def drawn(path, folder):
+    """The page after a browser has drawn all of it; an error in its console fails the test."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader", "--dump-dom"]
+    flags += ["--disable-background-networking", f"--user-data-dir={folder}", "--enable-logging=stderr"]
+    flags += ["--virtual-time-budget=10000", "--window-size=1200,12000"]
+    shown = subprocess.run([CHROMIUM, *flags, path.as_uri()], capture_output=True, text=True, timeout=200, check=True)
+    assert [text for text in shown.stderr.splitlines() if "CONSOLE" in text and "GL Driver Message" not in text] == []
+    assert len(re.findall(r'class="plot js-plotly-plot"', shown.stdout)) == len(content(path.read_text())[0]) > 0
+    return shown.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_browser_draws_the_pages_without_an_error(tmp_path):
+    lines = [line(10, [1.0, 2.0], loss=[1.0, None]), line(20, [2.0, 4.0], loss=[None, None])]
+    runs = [make_run(tmp_path / name, lines) for name in ("a", "b")]
+    runs += [make_run(tmp_path / "empty", []), make_run(tmp_path / "nan", [line(10, None, loss=None)])]
+    page = drawn(report([*runs, make_population(tmp_path / "p")], tmp_path / "x.html").path, tmp_path / "profile")
+    assert {"a (2 seeds)", "b (2 seeds)", "p (3 members)"} <= set(re.findall(r'class="legendtext[^>]*>([^<]*)', page))
+    assert "environment steps" in re.findall(r'class="xtitle[^>]*>([^<]*)', page)
+    assert {"return of training episodes", "member"} <= set(re.findall(r'class="ytitle[^>]*>([^<]*)', page))
+    page = drawn(report(make_sweep(tmp_path / "sweep")).path, tmp_path / "profile")
+    assert {"learning_rate", "activation"} <= set(re.findall(r'class="xtitle[^>]*>([^<]*)', page))
