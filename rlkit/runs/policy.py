@@ -1,13 +1,16 @@
 """Trained policies and states from run directories."""
 
+import base64
+import html
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import run_directory, scores
+from rlkit.runs import files, run_directory, scores
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config, read
@@ -18,6 +21,7 @@ from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
 from rlkit.types import ConfigError, Env, Key, PyTree
 
+_MAX_PICTURE = 16 << 20  # bytes
 NO_EVAL_ENV = {"eval_env": None}  # for what plays no evaluations, and need not make their environment
 
 
@@ -38,6 +42,15 @@ class Policy(NamedTuple):
         run, mean = self.config.run, scores.stored_mean(self.run, self.step)
         evaluated = f", greedy return {mean:.4g}" if mean is not None else ""
         return f"Policy(run={str(self.run)!r}, {run.agent} on {run.env}, step {self.step}{evaluated})"
+
+    def _repr_html_(self) -> str:
+        """Describe the policy in a notebook, with the learning curve and the GIF of its run where these exist."""
+        pictures = []
+        for name, media in (("curve.png", "image/png"), ("policy.gif", "image/gif")):
+            with suppress(OSError):
+                data = base64.b64encode(files.read(self.run / name, _MAX_PICTURE)).decode()
+                pictures.append(f'<img src="data:{media};base64,{data}" alt="{name}" style="max-width:48%">')
+        return f"<pre>{html.escape(repr(self))}</pre>{''.join(pictures)}"
 
     def act(self, obs: PyTree, key: Key, memory: PyTree = None) -> tuple[PyTree, PyTree]:
         """Return the greedy action for one observation, and the memory to be passed at the next step.
