@@ -21,7 +21,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)
 def site_path(path: str) -> str | None:
     """Return the path on the site, below docs/, of a file's path in the repository; None for files that it lacks."""
     if path == "README.md":
-        return "first-steps.md"
+        return "index.md"
     if path in _PROJECT:
         return "project/" + path
     if path.startswith("docs/"):
@@ -50,11 +50,6 @@ def relink(text: str, path: str) -> str:
     return _LINK.sub(replace, text)
 
 
-def first_steps(readme: str) -> str:
-    """Return the page of first steps: the README's sections from the installation to the commands."""
-    return "# First steps\n\n" + readme[readme.index("## Install") : readme.index("## Six figures")]
-
-
 def write(app: Sphinx) -> None:
     """Write all pages that are not in docs/ itself."""
     source = Path(app.srcdir)
@@ -67,7 +62,6 @@ def write(app: Sphinx) -> None:
             path = file.relative_to(ROOT).as_posix()
             pages[site_path(path) or ""] = relink(file.read_text(), path)
     pages["benchmarks/README.md"] += "\n```{toctree}\n:glob:\n:hidden:\n\n*/*\n```\n"
-    pages["first-steps.md"] = relink(first_steps((ROOT / "README.md").read_text()), "README.md")
     for path, text in pages.items():
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).write_text(text)
@@ -77,7 +71,7 @@ def write(app: Sphinx) -> None:
 
 def _relink_source(app: Sphinx, name: str, source: list[str]) -> None:
     """Change the links of the pages in docs/ itself, which are written for the repository."""
-    if name.split("/")[0] not in (*_WRITTEN, "index", "first-steps"):
+    if name.split("/")[0] not in (*_WRITTEN, "index"):
         source[0] = relink(source[0], f"docs/{name}.md")
 
 
