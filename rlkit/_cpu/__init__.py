@@ -12,8 +12,8 @@ two cores with the commands of benchmarks/ppo/NOTES.md:
   sequence: 1.22 times the speed of PPO with 4 environments, 1.0 from 32 on.
   straight_line_keys: 159 compiled loops instead of 222, and 1.2 times the speed of a prioritized replay cycle.
 
-With RLKIT_CPU_TRICKS=0 in the environment, each is the plain computation. Where JAX lacks an API that one of them
-needs, that one is the plain computation, too: another version of JAX costs speed and never a crash.
+With RLKIT_CPU_TRICKS=0 in the environment, or inside of `plain`, each is the plain computation. Where JAX lacks an API
+that one of them needs, that one is the plain computation, too: another version of JAX costs speed and never a crash.
 """
 
 from rlkit._cpu import primitives, random_bits
@@ -22,6 +22,7 @@ from rlkit._cpu.convolution import convolution
 from rlkit._cpu.primitives import keep_layout, materialize, padded_size, sequence
 from rlkit._cpu.random_bits import straight_line_keys
 from rlkit._cpu.softmax import softmax_entropy, softmax_log_prob
+from rlkit._cpu.switch import plain
 
 __all__ = [
     "affine",
@@ -30,6 +31,7 @@ __all__ = [
     "materialize",
     "missing",
     "padded_size",
+    "plain",
     "sequence",
     "softmax_entropy",
     "softmax_log_prob",

@@ -3,9 +3,8 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_command, add_config, print_keys_for_help
+from rlkit.cli.command import add_command, add_config, parse_overrides, print_keys_for_help
 from rlkit.cli.jax_settings import use_cores
-from rlkit.cli.overrides import parse_overrides
 from rlkit.cli.train import FLAGS
 
 

@@ -5,7 +5,22 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
-from rlkit.cli import check, collect, compare, doctor, eval, list, plot, render, report, resume, runs, sweep, train
+from rlkit.cli import (
+    check,
+    collect,
+    compare,
+    doctor,
+    eval,
+    export,
+    list,
+    plot,
+    render,
+    report,
+    resume,
+    runs,
+    sweep,
+    train,
+)
 from rlkit.names import did_you_mean
 
 _EXAMPLES = """\
@@ -39,7 +54,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_versions(), help="print versions and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (train, check, resume, sweep, eval, plot, render, report, collect, runs, compare, list, doctor):
+    of_runs = (train, check, resume, sweep, eval, plot, render, report, export, collect, runs, compare)
+    for module in (*of_runs, list, doctor):
         module.add_to(commands)
     return parser
 

@@ -3,9 +3,8 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_command, add_rest, print_trained
+from rlkit.cli.command import add_command, add_rest, parse_overrides, print_trained
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
-from rlkit.cli.overrides import parse_overrides
 
 
 def add_to(commands: Any) -> None:

@@ -3,9 +3,8 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_command, add_config, print_keys_for_help, print_trained
+from rlkit.cli.command import add_command, add_config, parse_overrides, print_keys_for_help, print_trained
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
-from rlkit.cli.overrides import parse_overrides
 
 FLAGS = ("out", "init_from")  # which are no keys of a config
 

@@ -284,7 +284,7 @@ def _broadcast_to_loc(distribution, *names: str) -> None:
         value = getattr(distribution, name)
         if not isinstance(value, jax.Array | np.ndarray | np.generic | float | int) or jnp.shape(value) == loc.shape:
             continue
-        if np.broadcast_shapes(jnp.shape(value), loc.shape) != loc.shape:
+        if jnp.broadcast_shapes(jnp.shape(value), loc.shape) != loc.shape:
             raise ValueError(
                 f"{name} has shape {jnp.shape(value)}, expected {loc.shape}, the shape of loc, or fewer axes"
             )

@@ -11,6 +11,7 @@ _NAMES = {
     "Policy": "policy",
     "RunConfig": "config.run_config",
     "collect": "collecting",
+    "export": "exporting.export",
     "frame": "pictures.frames",
     "load": "policy",
     "load_config": "config.load",

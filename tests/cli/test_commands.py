@@ -9,7 +9,7 @@ from command_line import compilations_in, fails
 
 from rlkit import cli
 from rlkit.cli import list as list_command
-from rlkit.cli.overrides import parse_overrides
+from rlkit.cli.command import parse_overrides
 from rlkit.hosts import HostError
 from rlkit.runs import loop
 from rlkit.runs.programs.jax_program import JaxProgram

@@ -6,7 +6,7 @@ import pytest
 
 import rlkit
 from rlkit import cli
-from rlkit.cli.overrides import parse_overrides
+from rlkit.cli.command import parse_overrides
 from rlkit.runs.config.load import load_config
 from rlkit.runs.config.parse import parse
 from rlkit.types import ConfigError

@@ -45,6 +45,18 @@ FUNCTIONS = {
 }
 
 
+def test_plain_switches_them_off_inside_of_its_block():
+    def program():
+        return str(jax.make_jaxpr(lambda x: _cpu.softmax_entropy(_cpu.keep_layout(x)))(FLOATS))
+
+    with_tricks = program()
+    with _cpu.plain():
+        inside = program()
+    assert "keep_layout" in with_tricks
+    assert "keep_layout" not in inside
+    assert program() == with_tricks
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_the_same(name, without_tricks):
     plain = without_tricks(FUNCTIONS[name])

@@ -1,0 +1,31 @@
+"""`rlkit export`: a policy as a file for programs without rlkit."""
+
+import argparse
+from typing import Any
+
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments
+from rlkit.cli.jax_settings import enable_compilation_cache
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = add_command(commands, "export", run, "the greedy policy as a file that needs no rlkit")
+    parser.add_argument("run", metavar="RUN")
+    help = "npz: NumPy arrays, of an MLP; stablehlo: by jax.export; onnx: needs the extra onnx"
+    parser.add_argument("--format", required=True, choices=("npz", "onnx", "stablehlo"), help=help)
+    parser.add_argument("--out", required=True, metavar="FILE", help="the file; an older one is replaced")
+    parser.add_argument("--seed", type=int, help="seed of the policy, in a run with several (the first)")
+    add_checkpoint(parser)
+    add_own_code(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Export a policy, and print its file, inputs, outputs and bytes."""
+    enable_compilation_cache()
+    from rlkit.runs.exporting.export import export
+    from rlkit.runs.progress import note_if_slow
+
+    with note_if_slow("converting ..."):
+        exported = export(**arguments(options))
+    print(exported)
+    return 0

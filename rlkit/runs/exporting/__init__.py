@@ -1,0 +1,1 @@
+"""Greedy policies of runs as files that other programs read, without rlkit."""

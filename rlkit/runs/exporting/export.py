@@ -1,0 +1,73 @@
+"""Export of a run's greedy policy to a file that programs without rlkit can act with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from rlkit.names import did_you_mean
+from rlkit.runs import files
+from rlkit.runs.exporting import mlp_arrays, onnx_graph, stablehlo
+from rlkit.runs.exporting.comparison import compare
+from rlkit.runs.exporting.policy_function import Value, policy_function
+from rlkit.runs.policy import load
+from rlkit.types import ConfigError
+
+# Modules with the functions to_bytes(function) -> bytes and reader(bytes) -> (inputs -> outputs).
+FORMATS: dict[str, ModuleType] = {"npz": mlp_arrays, "onnx": onnx_graph, "stablehlo": stablehlo}
+
+
+class Exported(NamedTuple):
+    """A file with a policy, and the inputs and outputs of the policy."""
+
+    path: Path
+    format: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    num_bytes: int
+
+    def __str__(self) -> str:
+        """Return the fields in a line."""
+        values = (", ".join(map(str, values)) for values in (self.inputs, self.outputs))
+        return f"{self.path} ({self.format}): {' -> '.join(values)}; {self.num_bytes} bytes"
+
+
+def export(
+    run: str | Path,
+    format: str,
+    out: str | Path,
+    *,
+    seed: int | None = None,
+    step: int | None = None,
+    best: bool = False,
+    env: Any = None,
+    wrappers: Sequence[str] | None = None,
+    network: Any = None,
+) -> Exported:
+    """Write the greedy policy of a run to a file, after a comparison of 1,000 actions with the policy's own.
+
+    Args:
+      run: a run directory.
+      format: "npz" (NumPy arrays of an MLP), "stablehlo" (for `jax.export.deserialize`) or "onnx".
+      out: the file; it replaces an older one.
+      seed: seed of the policy; None for the first, or for the best member of a population.
+      step: step of the checkpoint; None for the newest.
+      best: True for the checkpoint that was evaluated best, in a run with keep_best.
+      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class` or an object.
+
+    Raises:
+      ConfigError: there is no such run, checkpoint, seed or format, the format does not fit the policy, a library of
+        the extra `onnx` is missing, or the file cannot be written.
+    """
+    if format not in FORMATS:
+        known = sorted(FORMATS)
+        raise ConfigError(f"format={format!r} must be one of {', '.join(known)}{did_you_mean(format, known)}")
+    path = Path(out)
+    if path.is_dir():
+        raise ConfigError(f"out={str(out)!r} must be a file, and it is a directory; try {path / f'policy.{format}'}")
+    files.require_writable(path.parent, f"out={str(out)!r}")
+    function = policy_function(load(run, seed=seed, step=step, best=best, env=env, wrappers=wrappers, network=network))
+    data = FORMATS[format].to_bytes(function)
+    compare(format, function, FORMATS[format].reader(data))
+    files.replace(path, data)
+    return Exported(path, format, function.inputs, function.outputs, len(data))

@@ -1,0 +1,127 @@
+"""Exported policies of every agent and encoder act as the policies themselves, on 1,000 observations."""
+
+import jax
+import numpy as np
+import pytest
+from small_policies import random_policy
+
+from rlkit import agents
+from rlkit.runs.exporting import mlp_arrays, onnx_graph, stablehlo
+from rlkit.runs.exporting.comparison import compare
+from rlkit.runs.exporting.policy_function import policy_function
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from rlkit.types import ConfigError
+
+FORMATS = {"npz": mlp_arrays, "stablehlo": stablehlo, "onnx": onnx_graph}
+VECTOR, ONE_OF_THREE = Box(-2, 2, (3,)), Discrete(3)
+ARM = Box(np.array([[-1.0, 0.0], [2.0, -3.0]]), np.array([[1.0, 5.0], [2.5, 3.0]]), dtype=np.float32)
+CAMERA, SCREEN, BOARD = Box(0, 255, (12, 12, 3), np.uint8), Box(0, 255, (4, 36, 36), np.uint8), Box(0, 1, (10, 10, 4))
+MASKED = Dict({"action_mask": Box(0, 1, (3,), np.int8), "state": VECTOR})
+ROBOT = Dict(
+    {
+        "camera": CAMERA,
+        "gear": MultiDiscrete((2, 3)),
+        "joints": VECTOR,
+        "mode": Discrete(4),
+        "privileged": Box(-1, 1, (5,)),
+        "touch": Tuple((Box(0, 255, (2,), np.uint8), Box(-np.inf, np.inf, (2, 2)))),
+    }
+)
+VECTORS = Dict({name: space for name, space in ROBOT.spaces.items() if name != "camera"})
+NORM = {"normalize_obs": True}
+
+MLPS = {
+    "ppo": ("ppo", VECTOR, ONE_OF_THREE, NORM | {"layer_norm": True}),
+    "ppo-shared": ("ppo", MASKED, ONE_OF_THREE, {"shared_torso": True, "activation": "relu"}),
+    "ppo-multi-discrete": ("ppo", VECTORS, MultiDiscrete((2, 3, 4)), NORM | {"activation": "gelu"}),
+    "ppo-box": ("ppo", VECTOR, ARM, NORM | {"activation": "elu"}),
+    "ppo-squash": ("ppo", VECTOR, ARM, {"squash": True}),
+    "ppo-unbounded": ("ppo", VECTOR, Box(-np.inf, np.inf, (2,)), {"gsde": True}),
+    "pqn": ("pqn", MASKED, ONE_OF_THREE, NORM | {"layer_norm": True}),
+    "dqn": ("dqn", VECTOR, ONE_OF_THREE, {"dueling": True, "noisy": True, "hidden_sizes": [16]}),
+    "dqn-image": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "mlp"}),
+    "c51": ("c51", MASKED, ONE_OF_THREE, NORM | {"dueling": True, "num_atoms": 11}),
+    "qrdqn": ("qrdqn", VECTOR, ONE_OF_THREE, {"dueling": True, "num_quantiles": 5}),
+    "iqn": ("iqn", VECTOR, ONE_OF_THREE, NORM | {"dueling": True, "num_value_quantiles": 4, "num_cosines": 6}),
+    "sac": ("sac", VECTORS, ARM, NORM | {"activation": "silu"}),
+    "sac-gsde": ("sac", VECTOR, ARM, {"gsde": True}),
+    "sac-discrete": ("sac", MASKED, ONE_OF_THREE, {}),
+    "td3": ("td3", VECTOR, ARM, NORM),
+    "ddpg": ("ddpg", VECTOR, ARM, {}),
+    "td3_bc": ("td3_bc", VECTOR, ARM, NORM),
+    "iql": ("iql", VECTOR, ARM, NORM),
+    "iql-discrete": ("iql", MASKED, ONE_OF_THREE, {}),
+}
+OTHERS = {
+    "conv": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "conv", "channels": [4, 6], "norm": "layer", "padding": "same"}),
+    "nature": ("ppo", SCREEN, ONE_OF_THREE, {"encoder": "nature", "layer_norm": True}),
+    "impala": ("ppo", CAMERA, ARM, {"encoder": "impala"}),
+    "minatar": ("pqn", BOARD, ONE_OF_THREE, {"encoder": "minatar"}),
+    "camera and vectors": ("sac", ROBOT, ARM, NORM | {"encoders": {"camera": "impala", "joints": "mlp"}}),
+    "ppo-gru": ("ppo", VECTORS, ONE_OF_THREE, NORM | {"recurrent": "gru"}),
+    "ppo-lstm": ("ppo", MASKED, ONE_OF_THREE, {"recurrent": "lstm", "shared_torso": True}),
+    "ppo-gsde-gru": ("ppo", ROBOT, ARM, {"recurrent": "gru", "gsde": True}),
+    "r2d2": ("r2d2", VECTOR, ONE_OF_THREE, NORM | {"recurrent": "lstm", "dueling": True}),
+    "r2d2-conv": ("r2d2", CAMERA, ONE_OF_THREE, {"recurrent": "gru", "channels": [4, 6]}),
+}
+HEART = "ppo-box"
+
+
+def function(case):
+    name, obs_space, action_space, settings = case
+    with jax.numpy_dtype_promotion("standard"):
+        return policy_function(random_policy(name, obs_space, action_space, **settings))
+
+
+def test_every_agent_is_here():
+    assert {case[0] for case in (MLPS | OTHERS).values()} == set(agents.names())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == HEART else pytest.mark.thorough) for name in MLPS | OTHERS]
+)
+def test_it_acts_as_the_policy(name, format):
+    if format == "onnx":
+        pytest.importorskip("jax2onnx")
+        pytest.importorskip("onnxruntime")
+    policy = function((MLPS | OTHERS)[name])
+    if format == "npz" and name in OTHERS:
+        with pytest.raises(ConfigError, match="take stablehlo or onnx"):
+            FORMATS[format].to_bytes(policy)
+        return
+    data = FORMATS[format].to_bytes(policy)
+    compare(format, policy, FORMATS[format].reader(data))
+
+
+def test_another_policy_is_refused():
+    """An action that is off by 2e-5, and the second best of three."""
+    box, discrete = function(MLPS["ppo-box"]), function(MLPS["dqn"])
+    act = mlp_arrays.reader(mlp_arrays.to_bytes(box))
+    with pytest.raises(ConfigError, match="differs by"):
+        compare("npz", box, lambda inputs: {"action": act(inputs)["action"] * np.float32(1 + 2e-5) + np.float32(2e-5)})
+    choose = mlp_arrays.reader(mlp_arrays.to_bytes(discrete))
+    with pytest.raises(ConfigError, match="1 of 1 rows differ"):
+        compare("npz", discrete, lambda inputs: {"action": (choose(inputs)["action"] + 1) % 3})
+
+
+def test_either_of_two_equal_values_may_be_chosen():
+    policy = function(("dqn", VECTOR, ONE_OF_THREE, {}))
+    head = policy.policy.actor.params["params"]["advantage"]
+    head["kernel"], head["bias"] = (x.at[..., 1].set(x[..., 0]) for x in (head["kernel"], head["bias"]))
+    choose = mlp_arrays.reader(mlp_arrays.to_bytes(policy))
+    other = np.array([1, 0, 2], np.int32)  # of the two
+    compare("npz", policy, lambda inputs: {"action": other[choose(inputs)["action"]]})
+    with pytest.raises(ConfigError, match="rows differ"):
+        compare("npz", policy, lambda inputs: {"action": np.full_like(choose(inputs)["action"], 1)})
+
+
+def test_stablehlo_is_plain_and_without_the_critic():
+    policy = function(("ppo", CAMERA, ONE_OF_THREE, {"encoder": "conv", "hidden_sizes": [128]}))
+    data = stablehlo.to_bytes(policy)
+    text = jax.export.deserialize(bytearray(data)).mlir_module()
+    assert "stablehlo.convolution" in text
+    assert "stablehlo.case" not in text  # of `lax.platform_dependent`
+    params = policy.policy.actor.params["params"]
+    size = {name: sum(x.size for x in jax.tree.leaves(params[name])) for name in ("encoders_actor", "encoders_critic")}
+    assert 4 * size["encoders_actor"] < len(data) < 4 * sum(size.values())
