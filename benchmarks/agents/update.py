@@ -27,6 +27,7 @@ from rlkit.types import Transition
 
 HERE = Path(__file__).resolve().parent
 OBS, ACTION, CAPACITY, BATCH, COUNT = 17, 6, 100_000, 256, 200
+OBS_SPACE = Box(-np.inf, np.inf, (OBS,))
 TARGET = 1.15  # times the plain version's time, of SAC with 256 units
 
 
@@ -40,14 +41,14 @@ def arrays(seed: int = 0) -> tuple[Any, ...]:
     )
 
 
-def rlkit(name: str, width: int, data: tuple[Any, ...], *, tricks: bool) -> Any:
+def rlkit(name: str, width: int, data: tuple[Any, ...], *, tricks: bool, networks: Any = None) -> Any:
     """A function of the number of a round that makes COUNT gradient steps and waits for them."""
     os.environ["RLKIT_CPU_TRICKS"] = str(int(tricks))
     module = agents.get(name)
     config = module.Config(
         hidden_sizes=(width, width), capacity=CAPACITY, batch_size=BATCH, learning_starts=0, replay_ratio=1.0
     )
-    agent = module.make(config, Box(-np.inf, np.inf, (OBS,)), Box(-1.0, 1.0, (ACTION,)))
+    agent = module.make(config, OBS_SPACE, Box(-1.0, 1.0, (ACTION,)), networks)
     obs, action, reward, terminated, next_obs = data
     steps = Transition(obs, action, reward, terminated, jnp.zeros_like(terminated), next_obs, ())
     example = jax.tree.map(lambda x: x[0], steps)

@@ -1,7 +1,8 @@
 """Forward passes and gradient steps of convolutional networks on a CPU, inside of a loop as in learning.
 
 The Nature CNN beside PyTorch with Stable-Baselines3's settings and beside `lax.conv_general_dilated` with JAX's own
-gradients; a network of MinAtar's size beside convolutions as patches times a matrix. Rounds alternate.
+gradients; the network of IMPALA and one of MinAtar's size beside convolutions as patches times a matrix. Rounds
+alternate.
 """
 
 import argparse
@@ -18,11 +19,16 @@ from common.workers import Worker
 
 HERE = Path(__file__).resolve().parent
 PEER = {"stable-baselines3": "2.9.2", "torch": "2.13.0", "gymnasium": "1.3.0"}
-BATCHES = {"nature": (32, 256), "minatar": (32, 128, 1024)}
-WAYS = {"nature": ("rlkit", "patches", "torch", "torch, channels last", "lax.conv"), "minatar": ("rlkit", "patches")}
-BASE = {"nature": "torch", "minatar": "patches"}  # what rlkit is compared with
+BATCHES = {"nature": (32, 256), "impala": (32,), "minatar": (32, 128, 1024)}
+WAYS = {
+    "nature": ("rlkit", "patches", "torch", "torch, channels last", "lax.conv"),
+    "impala": ("rlkit", "patches"),
+    "minatar": ("rlkit", "patches"),
+}
+BASE = {"nature": "torch", "impala": "patches", "minatar": "patches"}  # what rlkit is compared with
 TITLES = {
     "nature": "The Nature CNN: 84 x 84 x 4 bytes, a dense layer of 512",
+    "impala": "The residual network of IMPALA: 84 x 84 x 4 bytes, a dense layer of 256",
     "minatar": "A network of MinAtar's size: 10 x 10 x 4 bytes, 16 filters of 3 x 3, a dense layer of 128",
 }
 TARGET = 1.1  # times the time of `BASE`, of gradients

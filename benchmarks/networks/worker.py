@@ -21,7 +21,11 @@ from common.workers import serve
 
 PACKAGES = ("rlkit-jax", "jax", "jaxlib", "flax", "torch", "stable-baselines3", "numpy")
 LEARNING_RATE = 1e-3
-NETWORKS = {"nature": ((84, 84, 4), 512), "minatar": ((10, 10, 4), 128)}  # images [H, W, C], units of the dense layer
+NETWORKS = {  # images [H, W, C], units of the dense layer
+    "nature": ((84, 84, 4), 512),
+    "impala": ((84, 84, 4), 256),
+    "minatar": ((10, 10, 4), 128),
+}
 THREADS = 2  # of PyTorch
 
 
@@ -35,8 +39,10 @@ def patches(x: Any, kernel: Any, stride: int, padding: str) -> Any:
 
     from rlkit import _cpu
 
-    assert padding == "VALID"
     size, channels = kernel.shape[0], kernel.shape[-1]
+    if padding == "SAME":
+        assert stride == 1
+        x = jnp.pad(x, ((0, 0), *[((size - 1) // 2, size // 2)] * 2, (0, 0)))
     rows, columns = (side - size + 1 for side in x.shape[1:3])
     offsets = itertools.product(range(size), repeat=2)
     joined = jnp.concatenate([x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets], axis=-1)
@@ -59,7 +65,7 @@ class Programs:
 
 
 class Rlkit(Programs):
-    """The encoder `Conv`, with its convolutions computed in one of three ways."""
+    """rlkit's encoders, with their convolutions computed in one of three ways."""
 
     def __init__(self) -> None:
         from rlkit import _cpu
@@ -75,11 +81,13 @@ class Rlkit(Programs):
         from rlkit import _cpu
         from rlkit.networks.encoders import minatar, nature
         from rlkit.networks.encoders.conv import Conv
+        from rlkit.networks.encoders.impala import Impala
 
         os.environ["RLKIT_CPU_TRICKS"] = str(int(way != "lax.conv"))
         _cpu.convolution = patches if way == "patches" else self.convolution
         shape, units = NETWORKS[network]
-        encoder = Conv(nature.LAYERS if network == "nature" else minatar.LAYERS, (units,))
+        layers = {"nature": nature.LAYERS, "minatar": minatar.LAYERS}
+        encoder = Impala((units,)) if network == "impala" else Conv(layers[network], (units,))
         params = encoder.init(jax.random.key(0), jnp.zeros(shape))
         data = jnp.asarray(images(network, batch, passes))
 

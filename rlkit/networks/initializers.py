@@ -14,10 +14,11 @@ from flax import struct
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rlkit._mesh import vary_like
-from rlkit.types import Array, Key, PyTree
+from rlkit.types import Array, Key, PyTree, Scalar
 
 _STACK = "orthogonal"  # a random stream that only `stacked_init` opens, and the collection of the matrices to draw
 _SMALL = 256  # matrices up to this long and wide are padded to one shape, so that they share a loop
+_PANEL = 128  # columns of larger ones that are made orthogonal at a time
 _MAX_STEPS = 100  # of Newton-Schulz; a square normal matrix of 64 rows takes about 20, its smallest singular value
 _PRECISION = jax.lax.Precision.HIGHEST  # with fewer digits, the iteration would not reach its tolerance
 
@@ -113,16 +114,45 @@ def _draw(key: Key, weights: tuple[_Matrices, ...]) -> list[Array]:
 
 
 def _orthogonal_factors(normal: Array, sizes: np.ndarray) -> Array:
-    """The factors U = X (X'X)^-1/2 of the upper left corners of matrices [L, R, C], of sizes [L, 2], and 0 elsewhere.
+    """Orthonormal columns (or rows) from normal matrices [L, R, C]: of their upper left corners, of sizes [L, 2]."""
+    if max(normal.shape[1:]) <= _SMALL:
+        rows, columns = (jax.lax.broadcasted_iota(jnp.int32, normal.shape, axis) for axis in (1, 2))
+        corner = (rows < sizes[:, :1, None]) & (columns < sizes[:, 1:, None])
+        x = jnp.where(corner, normal, 0.0)
+        size = jnp.sqrt(jnp.sum(jnp.square(x), axis=(1, 2), keepdims=True))  # at least the largest singular value
+        return _polar_factors(x / size, float(sizes.min(axis=1).sum()))
+    return _by_panels(normal) if normal.shape[1] >= normal.shape[2] else _by_panels(normal.mT).mT
 
-    Newton-Schulz steps X <- 3/2 X - 1/2 X X'X take all singular values in (0, sqrt(3)) to 1 (Higham 2008, section 8.3).
-    It is a loop of products and nothing else: several batched QR decompositions in one program, the usual way, can hang
-    on a CPU.
+
+def _by_panels(normal: Array) -> Array:
+    """Orthonormal columns from normal matrices [L, R, C], R >= C, panel by panel of columns.
+
+    Each panel, less its part in the panels before it (twice, for the rounding), has its own polar factor: a block
+    Gram-Schmidt. A polar factor of the whole would take a loop of products of all columns: ten times as long for 1024.
     """
-    rows, columns = (jax.lax.broadcasted_iota(jnp.int32, normal.shape, axis) for axis in (1, 2))
-    x = jnp.where((rows < sizes[:, :1, None]) & (columns < sizes[:, 1:, None]), normal, 0.0)
-    x = x / jnp.sqrt(jnp.sum(jnp.square(x), axis=(1, 2), keepdims=True))
-    count = float(sizes.min(axis=1).sum())  # of singular values
+    matrices, rows, columns = normal.shape
+    count = -(-columns // _PANEL)
+    normal = jnp.pad(normal, ((0, 0), (0, 0), (0, count * _PANEL - columns)))
+    product = partial(jnp.matmul, precision=_PRECISION)
+
+    def orthogonalize(index: Array, done: Array) -> Array:
+        panel = jax.lax.dynamic_slice_in_dim(normal, index * _PANEL, _PANEL, axis=2)
+        for _ in range(2):
+            panel = panel - product(done, product(done.mT, panel))
+        # About the largest singular value of a normal matrix in the dimensions that are left.
+        size = jnp.sqrt(jnp.maximum(rows - index * _PANEL, _PANEL)) + _PANEL**0.5
+        panel = _polar_factors(panel / size, matrices * jnp.minimum(_PANEL, columns - index * _PANEL))
+        return jax.lax.dynamic_update_slice_in_dim(done, panel, index * _PANEL, axis=2)
+
+    return jax.lax.fori_loop(0, count, orthogonalize, vary_like(jnp.zeros_like(normal), normal))[:, :, :columns]
+
+
+def _polar_factors(x: Array, count: Scalar) -> Array:
+    """The factors U = X (X'X)^-1/2 of matrices [L, R, C] with `count` singular values in (0, sqrt(3)) and all else 0.
+
+    Newton-Schulz steps X <- 3/2 X - 1/2 X X'X take them to 1 (Higham 2008, section 8.3). It is a loop of products and
+    nothing else: several batched QR decompositions in one program, the usual way, can hang on a CPU.
+    """
     product = partial(jnp.matmul, precision=_PRECISION)
 
     def unfinished(carry):

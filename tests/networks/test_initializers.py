@@ -23,7 +23,11 @@ def assert_orthogonal(weights, scale, atol=1e-5):
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 1), (4, 4), (7, 3), (3, 7), (64, 64), (3, 3, 4, 16), (1, 5), (5, 1), (300, 2), (5, 300), (256, 256)]
+    "shape",
+    [
+        *((1, 1), (4, 4), (7, 3), (3, 7), (64, 64), (3, 3, 4, 16), (1, 5), (5, 1), (256, 256)),
+        *((300, 2), (5, 300), (257, 257), (400, 256), (200, 520)),  # in panels
+    ],
 )
 def test_orthogonal_weights_are_orthogonal(shape):
     assert_orthogonal(orthogonal(2.0)(jax.random.key(1), shape), 2.0)
@@ -57,6 +61,15 @@ def test_orthogonal_weights_have_no_preferred_direction(shape):
     np.testing.assert_allclose(np.mean(w[:, 0, 0] * w[:, 1, 1]), 0, atol=0.03)
     if shape == (3, 3):
         assert abs(np.linalg.det(w).mean()) < 0.1
+
+
+def test_large_orthogonal_weights_have_no_preferred_direction():
+    """In each panel: fourth moments of the uniform law, 3 / (n (n + 2)); the trace is about standard normal."""
+    w = np.asarray(orthogonal()(jax.random.key(0), (300, 300)))
+    for panel in (w[:, :128], w[:, 128:256], w[:, 256:]):
+        np.testing.assert_allclose((panel**4).mean(), 3 / (300 * 302), rtol=0.1)
+    assert abs(np.trace(w)) < 4
+    assert abs(np.trace(w[:, ::-1])) < 4
 
 
 @pytest.mark.thorough

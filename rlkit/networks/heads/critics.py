@@ -86,7 +86,7 @@ class Critics(nn.Module):
     @nn.compact
     def __call__(self, obs: PyTree, action: Array | None = None) -> Array:
         values = []
-        for _ in range(self.count):  # in sequence: one batched product is slower on a CPU (benchmarks/ppo/NOTES.md)
+        for _ in range(self.count):  # as fast as one batched network (benchmarks/agents/choices.md)
             value = Dense(self.size or 1, 1.0)(self.make_encoder()(obs, action))
             values.append(value if self.size else value[..., 0])
         return jnp.stack(values)
