@@ -18,6 +18,7 @@ from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import best_evaluation, dataset_streams, stored_config
 from rlkit.runs.programs.make import make_program, require_memory
 from rlkit.runs.progress import make_display
+from rlkit.runs.reports.report import report
 from rlkit.runs.session import NonFiniteError, OnChunk, Session, Trained
 from rlkit.runs.versions import versions
 from rlkit.types import ConfigError
@@ -79,7 +80,8 @@ def train(
             except OSError as error:
                 raise ConfigError(f"out={str(run)!r} must be writable: {error.strerror}; choose another") from None
             with Session(program, run, on_chunk, show, {"config": config.resolved()}) as session:
-                return session.start(learned)
+                trained = session.start(learned)
+    return _with_report(trained, config, show)
 
 
 def resume(
@@ -116,6 +118,11 @@ def resume(
     files.require_writable(path, f"run={str(run)!r}")
     config = stored_config(path, env, overrides, network=network)
     require_writers(config)
+    return _with_report(_resume(path, config, on_chunk, show), config, show)
+
+
+def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool) -> Trained:
+    """Continue a run with a config."""
     with run_directory.locked(path):
         checkpoints = checkpoint.Reader(path)
         changes.find(checkpoints.extra(), config, path)  # before a program is made that could not read the checkpoint
@@ -130,7 +137,7 @@ def resume(
             length, seconds = extra.get("metrics_length"), extra.get("seconds")
             if not isinstance(length, int) or not isinstance(seconds, int | float) or not 0 <= length < 2**62:
                 raise ConfigError(
-                    f"run={str(run)!r} must hold a checkpoint of a run, and step {step} is none; train it anew"
+                    f"run={str(path)!r} must hold a checkpoint of a run, and step {step} is none; train it anew"
                 )
             checkpoint.clean(path)
             changed = changes.find(extra, config, path)
@@ -144,3 +151,13 @@ def resume(
                 for line in changed.lines(step):
                     session.display.print(line)
                 return session.resume(state, step, length, seconds)
+
+
+def _with_report(trained: Trained, config: RunConfig, show: bool) -> Trained:
+    """Return the result of a run after the report is written, where its config has one on and the run has ended."""
+    if config.run.report and trained.signal is None:
+        try:
+            report(trained.run)
+        except ConfigError as error:  # the run itself is whole
+            make_display(config.run.total_steps, show=show).print(f"no report.html: {error}")
+    return trained

@@ -137,8 +137,8 @@ _Writer = tuple[Callable[[dict[str, float], int], None], Callable[[], None]]
 
 
 def require_writers(config: RunConfig) -> None:
-    """Raise a ConfigError where the package of a metric writer is not installed."""
-    for key, package in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
+    """Raise a ConfigError where the package of a metric writer, or that of a report, is not installed."""
+    for key, package in (("tensorboard", "tensorboardX"), ("wandb", "wandb"), ("report", "plotly")):
         if value := getattr(config.run, key):
             try:
                 __import__(package)

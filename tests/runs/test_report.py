@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 from report_pages import Tags, check, content, line, make_run
+from tiny_runs import SMALL
 
 from rlkit.cli import main
+from rlkit.runs import loop
 from rlkit.runs.reports import numbers
 from rlkit.runs.reports.report import report
 from rlkit.types import ConfigError
@@ -145,6 +147,32 @@ def test_the_command_writes_into_the_run(two, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["report", *map(str, two)]) == 0
     assert content((tmp_path / "report.html").read_text())[1] == ["a", "b"]
+
+
+def test_a_run_writes_its_report_when_it_ends(tmp_path, monkeypatch):
+    steps = []
+
+    def on_chunk(line, state):
+        steps.append(line["step"])
+        return line["step"] == 32  # the end, as far as this process knows
+
+    run = loop.train(SMALL | {"report": True, "total_steps": 64}, on_chunk, out=tmp_path / "run", show=False).run
+
+    def drawn():
+        page = (run / "report.html").read_text()
+        figures, _ = content(page)
+        return figures["policy_loss"]["data"][0]["x"]["steps"], re.search(r"state</th><td>(\w+)</td>", page)[1]
+
+    assert drawn() == ([32], "stopped")
+    (run / "report.html").unlink()
+    loop.resume(run, show=False)
+    assert drawn() == ([32, 64], "finished")
+    (run / "report.html").unlink()
+    loop.resume(run, overrides={"report": False, "total_steps": 96}, show=False)
+    assert not (run / "report.html").exists()
+    (run / "report.html").mkdir()
+    trained = loop.resume(run, overrides={"report": True, "total_steps": 128}, show=False)
+    assert trained.evaluation["step"] == 128, "the run is whole where its report cannot be written"
 
 
 def test_mistakes_are_one_line(two, tmp_path, monkeypatch):

@@ -2,17 +2,14 @@
 
 import json
 import re
-import subprocess
-from shutil import which
 
 import pytest
-from report_pages import check, content, line, make_run
+from report_pages import CHROMIUM, browse, check, content, line, make_run
 
 from rlkit.runs.reports.report import report
 from rlkit.types import ConfigError
 
 pytest.importorskip("plotly")
-CHROMIUM = which("chromium") or which("chromium-browser") or which("google-chrome")
 
 
 def make_population(path):
@@ -114,14 +111,10 @@ def test_a_sweep_before_its_first_trial_has_a_page(tmp_path):
 
 
 def drawn(path, folder):
-    """The page after a browser has drawn all of it; an error in its console fails the test."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader", "--dump-dom"]
-    flags += ["--disable-background-networking", f"--user-data-dir={folder}", "--enable-logging=stderr"]
-    flags += ["--virtual-time-budget=10000", "--window-size=1200,12000"]
-    shown = subprocess.run([CHROMIUM, *flags, path.as_uri()], capture_output=True, text=True, timeout=200, check=True)
-    assert [text for text in shown.stderr.splitlines() if "CONSOLE" in text and "GL Driver Message" not in text] == []
-    assert len(re.findall(r'class="plot js-plotly-plot"', shown.stdout)) == len(content(path.read_text())[0]) > 0
-    return shown.stdout
+    """The page after a browser has drawn all of it."""
+    page = browse(path.as_uri(), folder)
+    assert len(re.findall(r'class="plot js-plotly-plot"', page)) == len(content(path.read_text())[0]) > 0
+    return page
 
 
 @pytest.mark.thorough

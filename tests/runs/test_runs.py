@@ -186,11 +186,13 @@ def test_target_networks_are_taken_over_too(tmp_path):
         ({"wrappers": ["frame_stak:4"]}, "frame_stack"),
         ({"tensorboard": True}, r"pip install 'rlkit-jax\[tensorboard\]'"),
         ({"wandb": "x"}, r"pip install 'rlkit-jax\[wandb\]'"),
+        ({"report": True}, r"pip install 'rlkit-jax\[report\]'"),
     ],
 )
 def test_a_mistake_writes_nothing(tmp_path, monkeypatch, change, said):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(ConfigError, match=said) as caught:
         loop.train(SMALL | change, out=tmp_path / "run", show=False)
     assert "\n" not in str(caught.value)

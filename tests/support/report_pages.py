@@ -2,7 +2,11 @@
 
 import json
 import re
+import subprocess
 from html.parser import HTMLParser
+from shutil import which
+
+CHROMIUM = which("chromium") or which("chromium-browser") or which("google-chrome")
 
 
 def make_run(path, lines, *, evaluation=None, config="", versions=None):
@@ -58,3 +62,13 @@ def _resolved(value):
     if isinstance(value, list):
         return [_resolved(item) for item in value]
     return "#123456" if isinstance(value, str) and value.startswith("@") else value
+
+
+def browse(address, profile):
+    """The document of an address after a browser has run its scripts; an error in its console fails the test."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader", "--dump-dom"]
+    flags += ["--disable-background-networking", f"--user-data-dir={profile}", "--enable-logging=stderr"]
+    flags += ["--virtual-time-budget=10000", "--window-size=1200,12000"]
+    shown = subprocess.run([CHROMIUM, *flags, address], capture_output=True, text=True, timeout=120, check=True)
+    assert [text for text in shown.stderr.splitlines() if "CONSOLE" in text and "GL Driver Message" not in text] == []
+    return shown.stdout

@@ -105,5 +105,6 @@ class Settings(BaseModel):
         default=False,
         description="keep the checkpoint with the greatest mean of its greedy episodes too; needs eval_every",
     )
+    report: bool = Field(default=False, description="write report.html, the page of `rlkit report`, when the run ends")
     tensorboard: bool = Field(default=False, description="also write TensorBoard events")
     wandb: str | None = Field(default=None, description="also log to this Weights & Biases project")

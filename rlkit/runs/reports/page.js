@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { figures, runs } = JSON.parse(document.getElementById("data").textContent);
+  let { figures, refresh } = JSON.parse(document.getElementById("data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const light_lines = ["#3465a4", "#d9822b", "#4e9a5d", "#b5484f", "#7c5ca8", "#8a6d54", "#cc6fa5", "#7a7a7a"];
   const dark_lines = ["#7ea6e0", "#f0a35a", "#7cc48a", "#e5838a", "#b39ddb", "#c2a286", "#eb9ccb", "#b0b0b0"];
@@ -97,7 +97,6 @@
   const draw = (place) => {
     const { data, layout: given } = figures[Number(place.dataset.figure)];
     drawn.add(place);
-
     Plotly.react(place, traces(data), layout(given), settings(place));
   };
   const redraw = () => {
@@ -127,4 +126,27 @@
     draw(entry.target);
   }), { rootMargin: "300px" });
   document.querySelectorAll(".plot").forEach((place) => watcher.observe(place));
+
+  // A page of `rlkit watch`: newer figures and tables, until the run has ended. Zoomed axes stay.
+  const titles = (root) => [...root.querySelectorAll("h2, .plot")].map((e) => e.ariaLabel || e.textContent).join("\n");
+  const update = async () => {
+    const status = document.getElementById("status");
+    try {
+      const answer = await fetch(refresh, { cache: "no-store" });
+      if (!answer.ok) throw new Error(answer.statusText);
+      const newer = await answer.json(), body = new DOMParser().parseFromString(newer.body, "text/html");
+      if (titles(body) !== titles(document.querySelector("main"))) return location.reload();
+      figures = newer.figures;
+      body.querySelectorAll("section").forEach((section) => {
+        if (!section.querySelector(".plot, .picture")) document.getElementById(section.id).replaceWith(section);
+      });
+      redraw();
+      status.textContent = newer.state;
+      if (!newer.ended) setTimeout(update, 3000);
+    } catch {
+      status.textContent = "no connection to rlkit watch";
+      setTimeout(update, 3000);
+    }
+  };
+  if (refresh) update();
 })();

@@ -26,7 +26,9 @@ class Section(NamedTuple):
 class Page:
     """HTML in parts, and the figures that its places stand for."""
 
-    def __init__(self) -> None:
+    def __init__(self, title: str, runs: Sequence[str]) -> None:
+        self.title, self.runs = title, list(runs)  # the heading, and the names behind the colors
+        self.notes: list[str] = []  # what is left out
         self.figures: list[dict[str, Any]] = []
         self.sections: list[Section] = []
 
@@ -45,32 +47,42 @@ class Page:
             f'data-figure="{len(self.figures) - 1}" style="height:{figure.height}px"></div></figure>'
         )
 
-    def render(self, title: str, runs: Sequence[str], notes: Iterable[str]) -> str:
+    @property
+    def body(self) -> str:
+        """The HTML of the sections."""
+        return "".join(
+            f'<section id="s{index}"><h2>{html.escape(section.title)}</h2>{section.body}</section>'
+            for index, section in enumerate(self.sections)
+        )
+
+    def data(self, **more: Any) -> str:
+        """Return the figures, the names of the runs and further values as JSON that ends no script element."""
+        value = {"figures": self.figures, "runs": self.runs, **more}
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+    def render(self, refresh: str = "") -> str:
         """Return the whole page.
 
         Args:
-          title: the heading.
-          runs: the names behind the colors.
-          notes: what is left out.
+          refresh: an address on the page's own server, from which the page reads newer figures; "" for a page that
+            stays as it is and needs no network.
 
         Raises:
           ConfigError: plotly is not installed.
         """
         contents = "".join(f'<li><a href="#s{i}">{html.escape(s.title)}</a></li>' for i, s in enumerate(self.sections))
-        body = "".join(
-            f'<section id="s{index}"><h2>{html.escape(section.title)}</h2>{section.body}</section>'
-            for index, section in enumerate(self.sections)
-        )
-        noted = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
+        noted = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return _TEMPLATE.format(
-            policy=_POLICY,
-            title=html.escape(title),
+            policy=_POLICY + ("; connect-src 'self'" if refresh else ""),
+            title=html.escape(self.title),
             style=_asset("page.css"),
             contents=f'<nav aria-label="contents"><ol>{contents}</ol></nav>' if len(self.sections) > 2 else "",
             notes=f'<ul class="notes">{noted}</ul>' if noted else "",
-            toolbar=_toolbar(runs),
-            body=body,
-            data=_json({"figures": self.figures, "runs": list(runs)}),
+            status='<p role="status" id="status"></p>' if refresh else "",
+            toolbar=_toolbar(self.runs),
+            body=self.body,
+            data=self.data(**({"refresh": refresh} if refresh else {})),
             plotly=_plotly() if self.figures else "",
             script=_asset("page.js"),
         )
@@ -89,7 +101,7 @@ _TEMPLATE = """<!doctype html>
 {style}</style>
 </head>
 <body>
-<header><h1>{title}</h1>{notes}{contents}</header>
+<header><h1>{title}</h1>{status}{notes}{contents}</header>
 {toolbar}
 <main>
 {body}
@@ -143,12 +155,6 @@ def picture(media: str, data: bytes, name: str) -> str:
         else f'<img src="{source}" alt="An episode of {label}">'
     )
     return f'<figure class="picture">{shown}<figcaption>{label}</figcaption></figure>'
-
-
-def _json(value: Any) -> str:
-    """JSON that ends no script element."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _asset(name: str) -> str:

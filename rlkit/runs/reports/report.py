@@ -63,7 +63,7 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
     paths = list(dict.fromkeys(paths))
     sweeps = [path for path in paths if (path / sweep_figures.CONFIG).is_file()]
     records = read_runs([path for path in paths if path not in sweeps])
-    page = render(records, [sweep_figures.read_trials(path) for path in sweeps])
+    page = compose(records, [sweep_figures.read_trials(path) for path in sweeps]).render()
     try:
         files.replace(target, page.encode())
     except OSError as error:
@@ -71,13 +71,14 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
     return Report(page, target)
 
 
-def render(runs: Sequence[Run], sweeps: Sequence[sweep_figures.Trials] = ()) -> str:
-    """Return the page of runs and sweeps."""
-    page = Page()
+def compose(runs: Sequence[Run], sweeps: Sequence[sweep_figures.Trials] = ()) -> Page:
+    """Return the page of runs and sweeps, of which there is at least one."""
+    title = _title(runs) if runs else " and ".join(f"Sweep {trials.name}" for trials in sweeps)
+    page = Page(title, [run.name for run in runs])
     for trials in sweeps:
         page.add(f"Trials of {trials.name}", _sweep(page, trials))
     if not runs:
-        return page.render(" and ".join(f"Sweep {trials.name}" for trials in sweeps), [], [])
+        return page
     page.add("Summary", _summary(runs))
     page.add("Learning curves", "".join(page.figure(figure) for figure in figures.learning_curves(runs)))
     page.add("Final returns", "".join(page.figure(figure) for figure in figures.final_returns(runs)))
@@ -94,8 +95,8 @@ def render(runs: Sequence[Run], sweeps: Sequence[sweep_figures.Trials] = ()) -> 
     page.add("Diagnostics", explained + "".join(grids) if grids else "")
     page.add("Configs", _side_by_side("key", runs, [run.overview.config for run in runs]))
     page.add("Versions and devices", _side_by_side("", runs, [run.overview.versions for run in runs]))
-    notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
-    return page.render(_title(runs), [run.name for run in runs], notes)
+    page.notes += [f"{run.name}: {note}" for run in runs for note in run.notes]
+    return page
 
 
 def _sweep(page: Page, trials: sweep_figures.Trials) -> str:
