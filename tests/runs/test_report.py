@@ -214,3 +214,10 @@ def test_bins_hold_every_point_once(length, count):
     sizes = [part.stop - part.start for part in parts]
     assert len(parts) == min(length, count)
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+
+def test_a_report_shows_its_page_in_a_notebook(two, tmp_path):
+    written = report(two, tmp_path / "x.html")
+    ((tag, attributes),) = Tags(written._repr_html_()).tags
+    assert tag == "iframe"
+    assert attributes["srcdoc"] == written.path.read_text()
