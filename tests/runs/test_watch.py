@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from contextlib import contextmanager
+from socket import MSG_PEEK
 
 import pytest
 from report_pages import CHROMIUM, Tags, browse, content, line, make_run
@@ -127,19 +128,19 @@ def test_a_curve_grows_in_a_browser_until_the_run_has_ended(tmp_path):
     class Growing(Server):
         """Each answer finds a metric line more, and the last one a run that has ended."""
 
-        def compose(self):
-            if asked and coming:
+        def finish_request(self, request, client_address):
+            asked.append(request.recv(100, MSG_PEEK).split()[1].decode())
+            if len(asked) > 1 and coming:
                 append(run, coming.pop(0))
                 if not coming:
                     lock.close()
-            asked.append(1)
-            return super().compose()
+            super().finish_request(request, client_address)
 
     with training(run) as lock, served(run, Growing) as server:
         page = browse(server.address, tmp_path / "profile")
     curve = re.search(r'class="trace scatter.*?class="js-line" d="([^"]*)"', page)
     assert curve is not None
     assert len(re.findall(r"[\d.]+,[\d.]+", curve[1])) == 5
-    assert len(asked) == 4, "the page, and three times its newer figures"
+    assert asked == ["/", *["/figures.json"] * 3], "the page is not loaded again"
     assert '<p role="status" id="status">finished</p>' in page
     assert '<th scope="row">state</th><td>finished</td>' in page, "tables follow as well"

@@ -128,7 +128,8 @@
   document.querySelectorAll(".plot").forEach((place) => watcher.observe(place));
 
   // A page of `rlkit watch`: newer figures and tables, until the run has ended. Zoomed axes stay.
-  const titles = (root) => [...root.querySelectorAll("h2, .plot")].map((e) => e.ariaLabel || e.textContent).join("\n");
+  const titles = (root) => [...root.querySelectorAll("h2, [data-figure]")]
+    .map((place) => place.getAttribute("aria-label") || place.textContent).join("\n");
   const update = async () => {
     const status = document.getElementById("status");
     try {
