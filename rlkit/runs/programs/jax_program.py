@@ -132,9 +132,20 @@ class JaxProgram:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state)
 
     def export(self, state: PyTree) -> PyTree:
-        """Return the state of the program's own runs, without copies that fill up devices."""
-        uneven = self.batched and jax.tree.leaves(state)[0].shape[0] != len(self.seeds)
-        return jax.tree.map(lambda x: x[: len(self.seeds)], state) if uneven else state
+        """Return the state of the program's own runs, without copies that fill up devices; then in the host's memory.
+
+        A slice on the devices would gather each leaf from all of them, in programs that wait for each other: on a CPU
+        with as many threads as devices, two of them can wait for ever, and XLA ends the process.
+        """
+        num_runs = len(self.seeds)
+
+        def own(x: Any) -> Any:
+            if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+                return jax.random.wrap_key_data(own(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+            return np.asarray(x)[:num_runs]
+
+        uneven = self.batched and jax.tree.leaves(state)[0].shape[0] != num_runs
+        return jax.tree.map(own, state) if uneven else state
 
     def _place(self, state: PyTree) -> PyTree:
         """The state on the devices, where it is not there yet."""
