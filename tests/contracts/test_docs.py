@@ -1,16 +1,18 @@
-"""The documentation site builds without a warning, has every public name, and its internal links resolve."""
+"""The documentation site builds without a warning, has every public name, its links resolve, and a browser shows it."""
 
 import importlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser import CHROMIUM, DESKTOP, PHONE, Tab, serve, tab
 
 import rlkit
 from rlkit import agents, runs
@@ -122,3 +124,89 @@ def test_matrix_is_that_of_the_code(monkeypatch):
     assert rows["ddpg"] == {"bounded Box"} | off_policy
     assert rows["pqn"] == {"Discrete", "own networks"}
     assert "recurrent" in rows["r2d2"]
+
+
+@pytest.fixture(scope="module")
+def shown(site, tmp_path_factory) -> Iterator[tuple[str, Tab]]:
+    """The address of the site, served on this machine, and a browser's tab."""
+    pytest.importorskip("tornado")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with serve(root(site)) as address, tab(tmp_path_factory.mktemp("browser")) as opened:
+        yield address, opened
+
+
+def root(site: dict[Path, Page]) -> Path:
+    return min(site, key=lambda path: len(path.parts)).parent
+
+
+CONTRAST = """
+(() => {
+  const light = color => color.match(/[\\d.]+/g).slice(0, 3).map(Number)
+    .map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const text = document.querySelector("article p, article h1");
+  const pair = [getComputedStyle(text).color, getComputedStyle(document.body).backgroundColor].map(light);
+  return [(Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05), pair[1]];
+})()
+"""
+# Elements of the text that are wider than the window, and that nothing above them scrolls.
+TOO_WIDE = """
+[...document.querySelectorAll("article *")].filter(e => {
+  if (e.getBoundingClientRect().right <= innerWidth + 1) return false;
+  for (let up = e.parentElement; up && up.tagName !== "ARTICLE"; up = up.parentElement)
+    if (["auto", "scroll"].includes(getComputedStyle(up).overflowX)) return false;
+  return true;
+}).slice(0, 3).map(e => e.outerHTML.slice(0, 120))
+"""
+
+
+def faults(address: str, tab: Tab, page: str) -> list[str]:
+    """Errors of a page's console, what is too wide for a phone, and text that cannot be read in the dark."""
+    found = []
+    tab.view(PHONE)
+    tab.open(f"{address}/{page}")
+    if (width := tab.evaluate("document.documentElement.scrollWidth")) > PHONE[0]:
+        found.append(f"{page} is {width} pixels wide on a phone")
+    found += [f"{page}: too wide on a phone: {element}" for element in tab.evaluate(TOO_WIDE)]
+    for size, dark in ((PHONE, True), (DESKTOP, True), (DESKTOP, False)):
+        tab.view(size, dark=dark)
+        contrast, background = tab.evaluate(CONTRAST)
+        if contrast < 7 or (background < 0.2) != dark:
+            found.append(f"{page}: contrast {contrast:.1f} on a background of {background:.2f}, dark: {dark}")
+    return found + [f"{page}: {error}" for error in tab.errors]
+
+
+SAMPLE = ("index", "first-steps", "metrics", "figures", "algorithms/ppo", "algorithms/index", "api/replay", "api/runs")
+SAMPLE += ("moving/torchrl", "notebooks/02_replay", "benchmarks/README", "your-own-algorithm", "project/CHANGELOG")
+
+
+def test_a_browser_shows_pages_without_errors_on_a_phone_and_in_the_dark(site, shown):
+    assert {root(site) / f"{name}.html" for name in SAMPLE} <= set(site)
+    assert [fault for name in SAMPLE for fault in faults(*shown, f"{name}.html")] == []
+
+
+@pytest.mark.slow
+def test_a_browser_shows_all_pages(site, shown):
+    names = sorted(path.relative_to(root(site)).as_posix() for path in site)
+    assert [fault for name in names if name != "genindex.html" for fault in faults(*shown, name)] == []
+
+
+def test_faults_of_a_page_are_found(shown, tmp_path):
+    wide = f"<article><p style='color: #777'>{'wide' * 200}</p></article><script>undefined_name</script>"
+    (tmp_path / "page.html").write_text(f"<!DOCTYPE html><meta name=viewport content='width=device-width'>{wide}")
+    with serve(tmp_path) as address:
+        found = " ".join(faults(address, shown[1], "page.html"))
+    for part in ("pixels wide", "too wide", "contrast", "undefined_name"):
+        assert part in found
+
+
+def test_the_search_finds_a_module(shown):
+    address, tab = shown
+    tab.open(f"{address}/search.html?q=segment_tree")
+    links = """new Promise(resolve => setInterval(() => {
+      const links = [...document.querySelectorAll("#search-results li a")].map(a => a.getAttribute("href"));
+      if (links.length) resolve(links);
+    }, 50))"""
+    assert any("api/replay.html" in link for link in tab.evaluate(links))
+    assert tab.errors == []

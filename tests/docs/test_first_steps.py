@@ -1,37 +1,15 @@
 """The code of the page of first steps, and of the README, runs as a reader would run it."""
 
-import os
-import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from doc_pages import ROOT, blocks, numbers, run
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/first-steps.md"
 pytestmark = [
     pytest.mark.thorough,
     pytest.mark.skipif(not PAGE.exists(), reason="a source distribution has no docs/"),
 ]
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
-
-
-def run(*command, cwd) -> str:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    settings = {"PATH": path, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ""}
-    process = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False, env=os.environ | settings
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout
-
-
-def numbers(text: str) -> list[float]:
-    return [float(number) for number in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)]
 
 
 def test_the_commands_train_and_the_policy_acts(tmp_path):

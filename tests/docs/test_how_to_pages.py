@@ -1,0 +1,64 @@
+"""The code of the how-to pages runs as a reader would run it, and comes to the results that they state."""
+
+import json
+
+import numpy as np
+import pytest
+from doc_pages import ROOT, execute, numbers
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(not (ROOT / "docs").exists(), reason="a source distribution has no docs/"),
+]
+
+
+def test_a_run_is_extended_and_resumed_bit_for_bit(tmp_path):
+    *_, python = execute(ROOT / "docs/resume.md", tmp_path)
+    assert python.split() == ["20", "40", "True"]
+    (change,) = json.loads((tmp_path / "runs/first/changes.json").read_text())
+    assert change == {
+        "step": 60416,
+        "changed": {"total_steps": ["60000", "90000"], "learning_rate": ["0.002", "0.001"]},
+    }
+    assert (tmp_path / "runs/second/init_from").read_text() == str(tmp_path / "runs/first")
+
+
+def test_agents_learn_from_a_dataset_and_from_an_archive(tmp_path):
+    _, written, _, offline = execute(ROOT / "docs/offline-data.md", tmp_path)
+    assert written.strip() == "Dataset(1250 steps of each of 1 environments)"
+    assert numbers(offline)[0] == 20_000
+    for run in ("td3_bc", "iql"):
+        assert numbers((tmp_path / f"runs/{run}/eval.json").read_text())
+
+
+def test_the_environment_is_examined_and_a_probe_learned(tmp_path):
+    examined, _, *_ = execute(ROOT / "docs/debugging-learning.md", tmp_path)
+    *least_and_greatest, low, high, terminal, limits = numbers(examined)
+    assert np.abs(least_and_greatest).max() <= 8.001  # cosine, sine, and the speed of the pendulum
+    assert -16.3 < low < high <= 0
+    assert (terminal, limits) == (0, 5)
+    assert json.loads((tmp_path / "runs/probe/eval.json").read_text())["return_mean"] == 1
+
+
+def test_seeds_are_scanned_with_donated_buffers(tmp_path):
+    (printed,) = execute(ROOT / "docs/speed.md", tmp_path)
+    assert printed.split("\n")[0] == "(4, 50) 9600"
+
+
+def test_a_config_is_reproduced_to_the_bit(tmp_path):
+    (printed,) = execute(ROOT / "docs/reproducibility.md", tmp_path)
+    assert printed.split() == ["True"]
+
+
+def test_an_algorithm_of_ones_own_learns(tmp_path):
+    (printed,) = execute(ROOT / "docs/your-own-algorithm.md", tmp_path)
+    scores = numbers(printed)
+    assert len(scores) == 5
+    assert min(scores) > 150  # random actions reach about 20
+
+
+def test_a_buffer_of_ones_own_draws_the_newest_steps_and_is_used_by_an_agent(tmp_path):
+    (printed,) = execute(ROOT / "docs/your-own-buffer.md", tmp_path)
+    first, second = printed.splitlines()
+    assert first == "[4 4] True 10"
+    assert numbers(second)[1] == 10_000
