@@ -17,8 +17,8 @@ def test_a_run_is_extended_and_resumed_bit_for_bit(tmp_path):
     assert python.split() == ["20", "40", "True"]
     (change,) = json.loads((tmp_path / "runs/first/changes.json").read_text())
     assert change == {
-        "step": 60416,
-        "changed": {"total_steps": ["60000", "90000"], "learning_rate": ["0.002", "0.001"]},
+        "step": 100352,
+        "changed": {"total_steps": ["100000", "150000"], "learning_rate": ["0.002", "0.001"]},
     }
     assert (tmp_path / "runs/second/init_from").read_text() == str(tmp_path / "runs/first")
 

@@ -13,19 +13,26 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((path for path in map(shutil.which, _NAMES) if path), None)
 PHONE, DESKTOP = (390, 844), (1280, 900)
 _SECONDS = 30.0  # that an answer may take
 
 
-class _Quiet(SimpleHTTPRequestHandler):
+class _Files(SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path != "/favicon.ico":
+            return super().do_GET()
+        self.send_response(204)  # the site has no icon, for which every browser asks
+        self.end_headers()
+
     def log_message(self, *arguments: Any) -> None: ...
 
 
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
     """Serve a folder; the address of its root, without a slash."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -42,17 +49,15 @@ class Tab:
     def __init__(self, socket: Any, loop: asyncio.AbstractEventLoop):
         self._socket, self._loop, self._id = socket, loop, 0
         self.errors: list[str] = []
-        self._loaded = False
-        for domain in ("Page", "Runtime", "Log", "Network"):
+        self._loaded: set[str] = set()  # ids of loaders that have ended
+        for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
-        self.call("Network.setCacheDisabled", cacheDisabled=False)
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """The result of a method of the protocol."""
         self._id += 1
-        self._loop.run_until_complete(
-            self._socket.write_message(json.dumps({"id": self._id, "method": method, "params": params}))
-        )
+        self._loop.run_until_complete(self._send(json.dumps({"id": self._id, "method": method, "params": params})))
         while True:
             message = self._next()
             if message.get("id") == self._id:
@@ -61,9 +66,9 @@ class Tab:
 
     def open(self, address: str) -> None:
         """Open an address, to the end of its loading."""
-        self.errors, self._loaded = [], False
-        self.call("Page.navigate", url=address)
-        while not self._loaded:
+        self.errors = []
+        loader = self.call("Page.navigate", url=address)["loaderId"]
+        while loader not in self._loaded:
             self._next()
 
     def evaluate(self, expression: str) -> Any:
@@ -76,9 +81,7 @@ class Tab:
         """Set the width and the height of the window, and the preferred color scheme."""
         width, height = size
         mobile = width < 600
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -86,14 +89,20 @@ class Tab:
         """Write what the window shows as a PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
+    async def _send(self, text: str) -> None:
+        await self._socket.write_message(text)
+
+    async def _receive(self) -> Any:
+        return await self._socket.read_message()
+
     def _next(self) -> dict[str, Any]:
         """The next message; events are noted."""
-        text = self._loop.run_until_complete(asyncio.wait_for(self._socket.read_message(), _SECONDS))
+        text = self._loop.run_until_complete(asyncio.wait_for(self._receive(), _SECONDS))
         assert text is not None, "the browser has closed the connection"
         message = json.loads(text)
         method, params = message.get("method"), message.get("params", {})
-        if method == "Page.loadEventFired":
-            self._loaded = True
+        if method == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.add(params["loaderId"])
         elif method == "Runtime.exceptionThrown":
             self.errors.append(str(params["exceptionDetails"].get("exception", params["exceptionDetails"])))
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "assert"):
