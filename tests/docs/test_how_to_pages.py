@@ -37,7 +37,7 @@ def test_the_environment_is_examined_and_a_probe_learned(tmp_path):
     assert np.abs(least_and_greatest).max() <= 8.001  # cosine, sine, and the speed of the pendulum
     assert -16.3 < low < high <= 0
     assert (terminal, limits) == (0, 5)
-    assert json.loads((tmp_path / "runs/probe/eval.json").read_text())["return_mean"] == 1
+    assert json.loads((tmp_path / "runs/probe/eval.json").read_text())["mean"] == 1
 
 
 def test_seeds_are_scanned_with_donated_buffers(tmp_path):
