@@ -32,7 +32,7 @@ def test_agents_learn_from_a_dataset_and_from_an_archive(tmp_path):
 
 
 def test_the_environment_is_examined_and_a_probe_learned(tmp_path):
-    examined, _, *_ = execute(ROOT / "docs/debugging-learning.md", tmp_path)
+    examined, _ = execute(ROOT / "docs/debugging-learning.md", tmp_path)
     *least_and_greatest, low, high, terminal, limits = numbers(examined)
     assert np.abs(least_and_greatest).max() <= 8.001  # cosine, sine, and the speed of the pendulum
     assert -16.3 < low < high <= 0
