@@ -140,7 +140,7 @@ class JaxProgram:
         num_runs = len(self.seeds)
 
         def own(x: Any) -> Any:
-            if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
                 return jax.random.wrap_key_data(own(jax.random.key_data(x)), impl=jax.random.key_impl(x))
             return np.asarray(x)[:num_runs]
 
