@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import jax
 import pytest
+from doc_pages import blocks
 
 import rlkit
 from rlkit import agents
@@ -78,10 +79,6 @@ def agent_of(section: str) -> str:
 
 def words(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
-
-
-def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (FOLDER / f"{page}.md").read_text(), re.DOTALL)
 
 
 def is_name(word: str, section: str) -> bool:
@@ -176,7 +173,7 @@ def test_our_script_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "page"}
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        exec(compile(blocks(page)[-1], page, "exec"), names)
+        exec(compile(blocks(FOLDER / f"{page}.md", "python")[-1], page, "exec"), names)
     name, least, most = RESULTS.get(page, LEARNED)
     assert least < names[name] <= most
 
@@ -184,7 +181,7 @@ def test_our_script_runs(page, tmp_path, monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.parametrize("page", PACKAGES)
 def test_their_script_runs(page, tmp_path):
-    theirs, _ = blocks(page)
+    theirs, _ = blocks(FOLDER / f"{page}.md", "python")
     name, least, most = RESULTS.get(page, LEARNED)
     result = float(run_theirs(page, f"{theirs}\nprint(float({name}))", tmp_path).split()[-1])
     assert least < result <= most

@@ -1,11 +1,11 @@
 """The code of docs/your-own-network.md, run from top to bottom."""
 
-import re
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from doc_pages import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-network.md"
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "your-own-network.md"
 def test_the_page_runs():
     names = {"__name__": "page"}
     with jax.numpy_rank_promotion("allow"):
-        for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        for block in blocks(PAGE, "python"):
             exec(block, names)
     assert np.isfinite(names["metrics"]["loss"])
     assert jax.tree.leaves(names["state"].agent.stats)

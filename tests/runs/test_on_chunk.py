@@ -1,11 +1,11 @@
 """The function of a user that is called with each metric line: it adds numbers, or ends the run."""
 
-import re
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from doc_pages import blocks
 from tiny_runs import SMALL, shared_compilations
 
 from rlkit import runs
@@ -69,7 +69,7 @@ def test_what_cannot_be_written_is_named_in_one_line(tmp_path, entries, said):
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+    for block in blocks(PAGE, "python"):
         exec(compile(block, str(PAGE), "exec"), names)
     first, stopped, logged = (metrics.read(Path("runs") / name) for name in ("first", "stopped", "logged"))
     assert len(stopped) < len(first) == len(logged)

@@ -10,7 +10,7 @@ from tiny_runs import SMALL
 
 from rlkit.cli import main
 from rlkit.runs import loop
-from rlkit.runs.reports import numbers
+from rlkit.runs.reports import statistics
 from rlkit.runs.reports.report import report
 from rlkit.types import ConfigError
 
@@ -193,15 +193,15 @@ def test_probability_of_improvement_is_a_count_of_pairs():
     generator = np.random.default_rng(1)
     x, y = generator.integers(0, 5, 6).astype(float), generator.integers(0, 5, 9).astype(float)
     wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a in x for b in y)
-    share, low, high = numbers.probability_of_improvement(x, y)
+    share, low, high = statistics.probability_of_improvement(x, y)
     assert share == pytest.approx(wins / 54)
     assert low < share < high
-    assert numbers.probability_of_improvement(y, x)[0] == pytest.approx(1 - share)
-    assert numbers.probability_of_improvement(x, x - 10) == (1.0, 1.0, 1.0)
+    assert statistics.probability_of_improvement(y, x)[0] == pytest.approx(1 - share)
+    assert statistics.probability_of_improvement(x, x - 10) == (1.0, 1.0, 1.0)
 
 
 def test_a_performance_profile_is_the_share_above():
-    share, low, high = numbers.performance_profile(np.array([1.0, 2.0, 2.0, 5.0]), np.array([0.0, 1.0, 2.0, 5.0]))
+    share, low, high = statistics.performance_profile(np.array([1.0, 2.0, 2.0, 5.0]), np.array([0.0, 1.0, 2.0, 5.0]))
     assert share.tolist() == [1.0, 0.75, 0.25, 0.0]
     assert (low[0], high[0], low[3], high[3]) == (1.0, 1.0, 0.0, 0.0)
     assert low[1] < 0.75 < high[1]
@@ -209,7 +209,7 @@ def test_a_performance_profile_is_the_share_above():
 
 @pytest.mark.parametrize(("length", "count"), [(0, 5), (1, 5), (5, 5), (7, 5), (1000, 3)])
 def test_bins_hold_every_point_once(length, count):
-    parts = numbers.bins(length, count)
+    parts = statistics.bins(length, count)
     assert [i for part in parts for i in range(part.start, part.stop)] == list(range(length))
     sizes = [part.stop - part.start for part in parts]
     assert len(parts) == min(length, count)

@@ -48,11 +48,11 @@ def to_bytes(function: PolicyFunction) -> bytes:
                 input_names=names,
                 output_names=outputs,
             )
+        _pool_two_axes(model.graph)
     except Exception as error:  # of many kinds, by what it meets
         raise ConfigError(
             f"format='onnx' needs a policy that jax2onnx can convert: {_line(error)}; take stablehlo"
         ) from error
-    _pool_two_axes(model.graph)
     used, initializers = _used(model.graph), model.graph.initializer
     for unused in [x for x in initializers if x.name not in used]:  # of networks that acting does not need
         initializers.remove(unused)

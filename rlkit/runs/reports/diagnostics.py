@@ -8,8 +8,8 @@ import numpy as np
 
 from rlkit.runs.pictures.curves import time_unit
 from rlkit.runs.reports.figures import Figure, horizontal, style, text
-from rlkit.runs.reports.numbers import bins, plain
 from rlkit.runs.reports.reading import Run
+from rlkit.runs.reports.statistics import bins, json_numbers
 
 _POINTS = 150  # of a line; a longer one is drawn by means over neighboring metric lines
 _NO_METRIC = ("step", "seconds", "return_mean", "eval_return_mean")  # axes, and the learning curves
@@ -87,10 +87,10 @@ def _trace(run: Run, index: int, name: str, divisor: float) -> dict[str, Any] | 
         "marker": {"color": f"@{index}"},
         "x": {
             "steps": [round(float(np.mean([step for step, _, _ in part]))) for part in parts],
-            "time": plain([np.mean(values) / divisor if values else np.nan for values in times]),
+            "time": json_numbers([np.mean(values) / divisor if values else np.nan for values in times]),
         },
-        "y": plain([values.mean() if values.size else np.nan for values in known]),
-        **({"band": [plain(ends) for ends in ranges]} if several else {}),
+        "y": json_numbers([values.mean() if values.size else np.nan for values in known]),
+        **({"band": [json_numbers(ends) for ends in ranges]} if several else {}),
     }
 
 

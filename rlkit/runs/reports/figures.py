@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlkit.runs.pictures.curves import Curve, time_unit
-from rlkit.runs.reports.numbers import bins, performance_profile, plain, probability_of_improvement
 from rlkit.runs.reports.reading import Run
+from rlkit.runs.reports.statistics import bins, json_numbers, performance_profile, probability_of_improvement
 from rlkit.runs.scores import interval_name
 
 _POINTS = 400  # of a curve; a longer one is drawn by means over neighboring metric lines
@@ -114,9 +114,9 @@ def _trace(curve: Curve, divisor: float, name: str, several: str, index: int) ->
         "meta": {"run": index},
         "line": style(index),
         "marker": {"color": f"@{index}"},
-        "x": {"steps": [round(x) for x in place.tolist()], "time": plain(time)},
-        "y": plain(center),
-        **({"band": [plain(low), plain(high)]} if curve.seeds > 1 else {}),
+        "x": {"steps": [round(x) for x in place.tolist()], "time": json_numbers(time)},
+        "y": json_numbers(center),
+        **({"band": [json_numbers(low), json_numbers(high)]} if curve.seeds > 1 else {}),
     }
 
 
@@ -142,7 +142,7 @@ def _final_returns(env: str, chosen: Sequence[tuple[int, Run]]) -> Figure:
                 "orientation": "h",
                 "name": label,
                 "meta": {"run": index},
-                "x": plain(run.returns),
+                "x": json_numbers(run.returns),
                 "y": [label] * count,
                 "boxpoints": "all",
                 "jitter": 0.5,
@@ -161,14 +161,14 @@ def _final_returns(env: str, chosen: Sequence[tuple[int, Run]]) -> Figure:
                     "type": "scatter",
                     "mode": "markers",
                     "meta": {"run": index},
-                    "x": plain([center]),
+                    "x": json_numbers([center]),
                     "y": [label],
                     "marker": {"symbol": "diamond", "size": 11, "color": f"@{index}", "line": {"color": "@paper"}},
                     "error_x": {
                         "type": "data",
                         "symmetric": False,
-                        "array": plain([high - center]),
-                        "arrayminus": plain([center - low]),
+                        "array": json_numbers([high - center]),
+                        "arrayminus": json_numbers([center - low]),
                         "color": f"@{index}",
                         "thickness": 3,
                     },
@@ -217,9 +217,9 @@ def _profile(runs: Sequence[Run], env: str, kind: str, chosen: Sequence[int]) ->
                 "name": text(f"{runs[index].name} ({returns.size} seeds)"),
                 "meta": {"run": index},
                 "line": {**style(index), "shape": "hv"},
-                "x": plain(thresholds),
-                "y": plain(share),
-                **({"band": [plain(low), plain(high)]} if returns.size > 3 else {}),
+                "x": json_numbers(thresholds),
+                "y": json_numbers(share),
+                **({"band": [json_numbers(low), json_numbers(high)]} if returns.size > 3 else {}),
             }
         )
     layout = {

@@ -1,4 +1,4 @@
-"""The HTML of a report. All text from files is escaped, and a policy of the page forbids the network."""
+"""The HTML of a report. All text from files is escaped, and a Content-Security-Policy forbids requests to a network."""
 
 import base64
 import html
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rlkit.runs.reports.figures import Figure
 from rlkit.types import ConfigError
 
-_POLICY = (
+_SECURITY_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob:; media-src data:"
 )
@@ -74,7 +74,7 @@ class Page:
         contents = "".join(f'<li><a href="#s{i}">{html.escape(s.title)}</a></li>' for i, s in enumerate(self.sections))
         noted = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return _TEMPLATE.format(
-            policy=_POLICY + ("; connect-src 'self'" if refresh else ""),
+            policy=_SECURITY_POLICY + ("; connect-src 'self'" if refresh else ""),
             title=html.escape(self.title),
             style=_asset("page.css"),
             contents=f'<nav aria-label="contents"><ol>{contents}</ol></nav>' if len(self.sections) > 2 else "",

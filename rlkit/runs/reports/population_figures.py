@@ -9,6 +9,7 @@ from rlkit.runs.pictures.lineage import ancestors, interval_scores
 from rlkit.runs.population import record
 from rlkit.runs.reports.figures import LOG_AXIS, Figure, scale, text
 from rlkit.runs.reports.reading import Run
+from rlkit.runs.reports.statistics import json_number
 
 _SHADES = 24  # steps of the colors of the scale that lines have
 _LOG_FACTOR = 5.0  # greatest over least value from which on an axis is logarithmic
@@ -59,7 +60,7 @@ def _figure(
     traces = []
     if best is not None:
         path = ancestors(evolutions, best)
-        schedule = [_number(values[index, member]) for index, member in enumerate(path)]
+        schedule = [json_number(values[index, member]) for index, member in enumerate(path)]
         traces.append(_lines([*steps], [*schedule, schedule[-1]], {"color": "@line", "width": 9, "shape": "hv"}))
     jumps_x, jumps_y = [], []
     for index, evolution in enumerate(evolutions[1:], start=1):
@@ -67,7 +68,7 @@ def _figure(
             if parent != member:
                 origin = values[index - 1, parent] if axis != "member" else parent
                 jumps_x += [steps[index], steps[index], None]
-                jumps_y += [_number(origin), _number(values[index, member]), None]
+                jumps_y += [json_number(origin), json_number(values[index, member]), None]
     traces.append(_lines(jumps_x, jumps_y, {"color": "@soft", "width": 1, "dash": "dot"}))
     segments: dict[str, tuple[list[Any], list[Any], list[Any]]] = {}
     for index, member in np.ndindex(colored.shape):
@@ -77,7 +78,7 @@ def _figure(
             share = (score - low) / (high - low) if high > low else 0.5
             color = f"@s{round(share * _SHADES) / _SHADES:.4g}"
         xs, ys, texts = segments.setdefault(color, ([], [], []))
-        value = _number(float(values[index, member]))
+        value = json_number(float(values[index, member]))
         xs += [steps[index], steps[index + 1], None]
         ys += [value, value, None]
         texts += [f"member {member}, score {score:.4g}"] * 2 + [""]
@@ -102,8 +103,3 @@ def _figure(
 def _lines(x: list[Any], y: list[Any], line: dict[str, Any]) -> dict[str, Any]:
     """A trace of lines; None ends one."""
     return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": line, "hoverinfo": "skip"}
-
-
-def _number(value: float) -> float | None:
-    """The number; None where it is not finite."""
-    return float(f"{value:.5g}") if np.isfinite(value) else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlkit.runs import files, metrics, overview
 from rlkit.runs.pictures.curves import Curve, curve
-from rlkit.runs.reports.numbers import finite
+from rlkit.runs.reports.statistics import finite
 from rlkit.runs.scores import iqm_and_interval
 from rlkit.types import ConfigError
 

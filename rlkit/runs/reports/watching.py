@@ -70,8 +70,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page or its newer figures.
 
-        A name in the header Host that is not of this machine is refused: it is that of a web page of someone else,
-        whose name has been made to stand for the loopback address.
+        Requests for another host are refused, as in DNS rebinding, where the name of someone else's web page resolves
+        to the loopback address.
         """
         if self.headers.get("Host") not in self.server.hosts:
             return self.send_error(HTTPStatus.FORBIDDEN)

@@ -62,6 +62,11 @@ def finite(values: Iterable[Any]) -> list[float]:
     return [float(x) for x in values if isinstance(x, int | float) and abs(x) < 1e300]
 
 
-def plain(values: Any) -> list[float | None]:
+def json_numbers(values: Any) -> list[float | None]:
     """Return numbers with five digits for JSON; None for one that is not finite."""
-    return [float(f"{x:.5g}") if math.isfinite(x) else None for x in np.asarray(values, np.float64).tolist()]
+    return [json_number(x) for x in np.asarray(values, np.float64).tolist()]
+
+
+def json_number(value: float) -> float | None:
+    """Return a number with five digits for JSON; None if it is not finite."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
