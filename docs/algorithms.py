@@ -165,7 +165,7 @@ def _results(name: str) -> list[str]:
         rows.append([label, f"{result['steps']:,}", seeds, returns, f"{result['min']:.1f}", seconds])
     further = {
         "offline": (("iql", "td3_bc"), "Learning from a dataset alone"),
-        "minatar": (("dqn", "c51", "iqn", "pqn"), "Breakout-MinAtar, beside other agents and rejax"),
+        "minatar": (("ppo", "pqn", "dqn", "c51", "qrdqn", "iqn"), "MinAtar, beside other agents and rejax"),
     }
     links = [f"{text}: :doc:`/benchmarks/learning/{page}`." for page, (names, text) in further.items() if name in names]
     if not rows and not links:

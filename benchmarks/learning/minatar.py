@@ -1,7 +1,9 @@
-"""Value-based agents side by side on a MinAtar game, beside rejax's: returns over steps, of every seed, in one plot.
+"""Leaderboard of agents on four MinAtar games, beside rejax's: greedy returns of every seed, in a table and plots.
 
 The rows are rlkit's configs, and rejax 0.1.3's DQN and PQN with the same number of steps and, where rejax has them, the
-settings of rlkit's config; rejax has the same networks for every task. Rows can be made one at a time.
+settings of rlkit's config; rejax has the same networks for every task. A row without a config of its own for a game
+takes that of Breakout. Seeds that are already in minatar.json are not trained again, and each is written as it ends:
+the leaderboard can be made in as many sittings as it takes.
 """
 
 import argparse
@@ -25,11 +27,13 @@ from common import peers, report
 from common.workers import Worker
 
 HERE = Path(__file__).resolve().parent
-GAME, STEPS, SEEDS, POINTS, EPISODES = "Breakout", 1_000_000, 3, 10, 128
+GAMES = {"Asterix": "asterix", "Breakout": "breakout", "Freeway": "freeway", "SpaceInvaders": "spaceinvaders"}
+STEPS, SEEDS, POINTS, EPISODES = 1_000_000, 5, 10, 128
+UNIT = "PPO"  # the row whose mean return on a game is a score of 1
 
 
 class Row(NamedTuple):
-    """A line of the table and of the plot."""
+    """A line of the tables and of the plots."""
 
     library: str
     config: str  # of rlkit, or the name of rejax's algorithm
@@ -38,26 +42,33 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "DQN": Row("rlkit", "dqn/{game}_minatar", {}, "#1f77b4"),
-    "DQN, priorities": Row("rlkit", "dqn/{game}_minatar", {"replay": "prioritized"}, "#17a2b8"),
-    "Rainbow": Row("rlkit", "dqn/rainbow_{game}_minatar", {}, "#d62728"),
-    "C51": Row("rlkit", "c51/{game}_minatar", {}, "#ff7f0e"),
-    "IQN": Row("rlkit", "iqn/{game}_minatar", {}, "#9467bd"),
-    "PQN": Row("rlkit", "pqn/{game}_minatar", {}, "#2ca02c"),
-    "rejax DQN": Row("rejax", "dqn", {}, "#7f7f7f"),
+    "PPO": Row("rlkit", "ppo/{game}_minatar", {}, "#111111"),
+    "PQN": Row("rlkit", "pqn/breakout_minatar", {}, "#2ca02c"),
+    "DQN": Row("rlkit", "dqn/breakout_minatar", {}, "#1f77b4"),
+    "DQN, priorities": Row("rlkit", "dqn/breakout_minatar", {"replay": "prioritized"}, "#17a2b8"),
+    "C51": Row("rlkit", "c51/breakout_minatar", {}, "#ff7f0e"),
+    "QR-DQN": Row("rlkit", "qrdqn/breakout_minatar", {}, "#e377c2"),
+    "Rainbow": Row("rlkit", "dqn/rainbow_breakout_minatar", {}, "#d62728"),
+    "IQN": Row("rlkit", "iqn/breakout_minatar", {}, "#9467bd"),
     "rejax PQN": Row("rejax", "pqn", {}, "#b5a642"),
+    "rejax DQN": Row("rejax", "dqn", {}, "#7f7f7f"),
 }
 
+Results = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]  # seeds, by game and row
 
-def train_rlkit(row: Row, game: str, steps: int, seed: int, folder: Path) -> dict[str, Any]:
+
+def train_rlkit(row: Row, game: str, steps: int, seed: int) -> dict[str, Any]:
     """Train one seed of rlkit: greedy returns at POINTS steps, the last of the final parameters, and seconds."""
-    keys = {"seed": seed, "total_steps": steps, "eval_every": steps // POINTS, "eval_episodes": EPISODES}
-    begin = time.perf_counter()
-    trained = train(load_config(row.config.format(game=game), {**row.overrides, **keys}), out=folder, show=False)
-    seconds = time.perf_counter() - begin
-    if trained.evaluation is None:
-        raise SystemExit(1)
-    lines = [line for line in metrics.read(folder) if line.get("eval_return_mean") is not None]
+    keys = {"env": f"{game}-MinAtar", "seed": seed, "total_steps": steps}
+    keys |= {"eval_every": steps // POINTS, "eval_episodes": EPISODES}
+    config = load_config(row.config.format(game=GAMES[game]), {**row.overrides, **keys})
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        trained = train(config, out=Path(folder), show=False)
+        seconds = time.perf_counter() - begin
+        if trained.evaluation is None:
+            raise SystemExit(1)
+        lines = [line for line in metrics.read(Path(folder)) if line.get("eval_return_mean") is not None]
     points = [[line["step"], line["eval_return_mean"]] for line in lines]
     points = [point for point in points if point[0] < trained.evaluation["step"]]
     points.append([trained.evaluation["step"], trained.evaluation["mean"]])
@@ -70,93 +81,158 @@ def train_rejax(row: Row, game: str, steps: int, seed: int, python: Path) -> dic
         return process.call("train", row.config, f"{game}-MinAtar", steps, steps // POINTS, EPISODES, seed)
 
 
-def line(label: str, result: Mapping[str, Any]) -> list[str]:
-    last = [seed["points"][-1][1] for seed in result["seeds"]]
-    center = float(iqm(np.asarray(last, np.float32)))
-    low, high = (float(end) for end in iqm_interval(np.asarray(last, np.float32), jax.random.key(0)))
-    seconds = statistics.median(seed["seconds"] for seed in result["seeds"])
+def final(seeds: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """The last return of each seed, [S]."""
+    return np.array([seed["points"][-1][1] for seed in seeds], np.float32)
+
+
+def scores(results: Results) -> dict[str, np.ndarray]:
+    """Final returns over the mean of `UNIT` on the same game, [seeds, games], of the rows that have all games."""
+    units = {game: float(final(results[game][UNIT]).mean()) for game in GAMES if UNIT in results.get(game, {})}
+    table = {}
+    for label in ROWS:
+        rows = [final(results[game][label]) / units[game] for game in units if label in results[game]]
+        if len(rows) == len(GAMES):
+            count = min(map(len, rows))
+            table[label] = np.stack([row[:count] for row in rows], axis=1)
+    return table
+
+
+def interval(values: np.ndarray, digits: int) -> str:
+    """The interquartile mean and its interval, as text."""
+    low, high = (float(end) for end in iqm_interval(values, jax.random.key(0)))
+    return f"{float(iqm(values)):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def board(results: Results) -> str:
+    """The table of all games together."""
+    table = scores(results)
+    if not table:
+        return ""
+    order = sorted(table, key=lambda label: -float(iqm(table[label])))
+    rows = [[label, len(table[label]), interval(table[label], 2), f"{np.median(table[label]):.2f}"] for label in order]
+    waiting = [label for label in ROWS if label not in table]
+    text = (
+        "## All games\n\nA score is a return over the mean return of PPO on the same game. The interval is a "
+        "stratified bootstrap over seeds (Agarwal et al. 2021).\n\n"
+        + report.table(["agent", "seeds a game", "IQM [95% interval]", "median"], rows)
+        + "\n![Performance profiles](minatar_profiles.png)\n"
+    )
+    if waiting:
+        text += f"\nNot trained on all games yet, and so without a score: {', '.join(waiting)}.\n"
+    return text
+
+
+def line(label: str, seeds: Sequence[Mapping[str, Any]]) -> list[str]:
+    last = final(seeds)
     return [
         label,
-        f"{result['seeds'][0]['points'][-1][0]:,}",
+        f"{seeds[0]['points'][-1][0]:,}",
         ", ".join(f"{x:.1f}" for x in last),
-        f"{statistics.mean(last):.1f}",
-        f"{center:.1f} [{low:.1f}, {high:.1f}]",
-        f"{seconds:.0f}",
+        f"{last.mean():.1f}",
+        interval(last, 1),
+        f"{statistics.median(seed['seconds'] for seed in seeds):.0f}",
     ]
 
 
-def render(results: Mapping[str, Any]) -> str:
-    made = sorted({report.provenance_line(result["made"]) for result in results.values()})
-    rows = [line(label, results[label]) for label in ROWS if label in results]
+def render(results: Results) -> str:
     header = ["agent", "steps", "return of each seed", "mean", "IQM [95% interval]", "seconds a seed"]
-    return (
-        f"# {GAME}-MinAtar, value-based agents\n\n"
+    text = (
+        "# MinAtar\n\n"
         f"Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 on, none chosen; rejax acts "
         "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels. "
-        "Seconds are of a whole run on shared cores: compilation, training, and 10 evaluations.\n\n"
-        "![Returns over steps](minatar.png)\n\n" + report.table(header, rows) + "\n" + "\n".join(made) + "\n"
+        "Settings were chosen on Breakout, and for PPO on each game. Seconds are of a whole run on shared cores: "
+        "compilation, training, and 10 evaluations.\n\n" + board(results) + "\n![Returns over steps](minatar.png)\n"
     )
+    for game in (game for game in GAMES if game in results):
+        rows = [line(label, results[game][label]) for label in ROWS if label in results[game]]
+        text += f"\n## {game}\n\n" + report.table(header, rows)
+    made = {report.provenance_line(seed["made"]) for rows in results.values() for row in rows.values() for seed in row}
+    return text + "\n" + "\n".join(sorted(made)) + "\n"
 
 
-def draw(results: Mapping[str, Any], target: Path) -> None:
-    """Draw means over seeds, and the range between them."""
+def draw(results: Results, folder: Path) -> None:
+    """Draw returns over steps by game, means over seeds and the range between them, and performance profiles."""
     import matplotlib
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
+    def finish(axes: Any, title: str, x: str, y: str) -> None:
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#e6e6e6", linewidth=0.8)
+        axes.set_axisbelow(True)
+
+    figure, panels = plt.subplots(2, 2, figsize=(10, 7.5), constrained_layout=True)
+    handles = {}
+    for game, axes in zip(GAMES, panels.flat, strict=True):
+        for label, row in ROWS.items():
+            if label not in results.get(game, {}):
+                continue
+            points = np.array([seed["points"] for seed in results[game][label]])  # [S, P, 2]
+            steps, returns = points[0, :, 0], points[..., 1]
+            style = "--" if row.library != "rlkit" else "-"
+            (handles[label],) = axes.plot(steps, returns.mean(0), style, color=row.color, linewidth=1.8)
+            axes.fill_between(steps, returns.min(0), returns.max(0), color=row.color, alpha=0.12, linewidth=0)
+        finish(axes, f"{game}: mean greedy return, range over seeds", "environment steps", "return")
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    figure.savefig(folder / "minatar.png", dpi=130)
+    plt.close(figure)
+
+    table = scores(results)
+    if not table:
+        return
     figure, axes = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
-    for label, row in ROWS.items():
-        if label not in results:
-            continue
-        points = np.array([seed["points"] for seed in results[label]["seeds"]])  # [S, P, 2]
-        steps, returns = points[0, :, 0], points[..., 1]
-        style = "--" if row.library != "rlkit" else "-"
-        axes.plot(steps, returns.mean(0), style, color=row.color, linewidth=1.8, label=label)
-        axes.fill_between(steps, returns.min(0), returns.max(0), color=row.color, alpha=0.12, linewidth=0)
-    axes.set_title(f"{GAME}-MinAtar: mean greedy return and range over seeds", fontsize=10, loc="left")
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("return")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#e6e6e6", linewidth=0.8)
-    axes.set_axisbelow(True)
+    thresholds = np.linspace(0, max(float(values.max()) for values in table.values()), 200)
+    for label, values in table.items():
+        share = (values[..., None] > thresholds).mean((0, 1))
+        style = "--" if ROWS[label].library != "rlkit" else "-"
+        axes.step(thresholds, share, style, where="post", color=ROWS[label].color, linewidth=1.8, label=label)
+    finish(axes, "Performance profiles over four games", "score (1: PPO's mean)", "share of runs above the score")
     axes.legend(frameon=False, fontsize=9)
-    figure.savefig(target, dpi=130)
-
-
-def seeds_of(row: Row, game: str, options: argparse.Namespace) -> Sequence[dict[str, Any]]:
-    if row.library == "rejax":
-        return [
-            train_rejax(row, game.title(), options.steps, seed, options.peer_python) for seed in range(options.seeds)
-        ]
-    with tempfile.TemporaryDirectory() as folder:
-        return [train_rlkit(row, game, options.steps, seed, Path(folder) / str(seed)) for seed in range(options.seeds)]
+    figure.savefig(folder / "minatar_profiles.png", dpi=130)
+    plt.close(figure)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", help=f"some of {', '.join(ROWS)} (all)")
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--games", nargs="+", default=list(GAMES), choices=GAMES, help="(all)")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of each row and game (%(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="environment steps of a run (%(default)s)")
+    parser.add_argument("--again", action="store_true", help="train the seeds again that are there")
     parser.add_argument("--peer-env", type=Path, default=Path.home() / ".cache/rlkit/peers/rejax")
     parser.add_argument("--peer-python", type=Path, help="an interpreter that has rejax; else --peer-env is used")
     parser.add_argument("--results", type=Path, default=HERE, help="where minatar.json, .md and .png go")
     options = parser.parse_args()
     if unknown := set(options.rows) - set(ROWS):
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}; the rows are {'; '.join(ROWS)}")
-    rows = {label: ROWS[label] for label in options.rows or ROWS}
-    if any(row.library == "rejax" for row in rows.values()) and options.peer_python is None:
+    labels = [label for label in ROWS if label in (options.rows or ROWS)]
+    if any(ROWS[label].library == "rejax" for label in labels) and options.peer_python is None:
         options.peer_python = peers.python(options.peer_env, peers.REJAX)
+    results = report.read(options.results, "minatar")
     with tempfile.TemporaryDirectory() as cache:
         jax.config.update("jax_compilation_cache_dir", cache)  # one compilation for all seeds
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        for label, row in rows.items():
-            seeds = seeds_of(row, GAME.lower(), options)
-            print(label, [seed["points"][-1] for seed in seeds], file=sys.stderr)
-            results = report.read(options.results, "minatar") | {label: {"seeds": seeds, "made": report.provenance()}}
-            report.write(options.results, "minatar", results, render)
-            draw(results, options.results / "minatar.png")
-            jax.clear_caches()
+        for label in labels:
+            for game in options.games:
+                seeds = [] if options.again else list(results.get(game, {}).get(label, []))
+                for seed in range(len(seeds), options.seeds):
+                    if ROWS[label].library == "rejax":
+                        result = train_rejax(ROWS[label], game, options.steps, seed, options.peer_python)
+                    else:
+                        result = train_rlkit(ROWS[label], game, options.steps, seed)
+                    seeds.append({**result, "made": report.provenance()})
+                    print(label, game, seed, seeds[-1]["points"][-1], file=sys.stderr)
+                    results.setdefault(game, {})[label] = seeds
+                    report.write(options.results, "minatar", results, render)
+                    draw(results, options.results)
+                jax.clear_caches()
+    report.write(options.results, "minatar", results, render)
+    draw(results, options.results)
 
 
 if __name__ == "__main__":
