@@ -10,6 +10,7 @@ from pathlib import Path
 
 import algorithms
 import api
+import environments
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
@@ -69,14 +70,14 @@ def write(app: Sphinx) -> None:
         shutil.copyfile(file, source / file.relative_to(ROOT))
 
 
-def _relink_source(app: Sphinx, name: str, source: list[str]) -> None:
-    """Change the links of the pages in docs/ itself, which are written for the repository."""
+def _complete_source(app: Sphinx, name: str, source: list[str]) -> None:
+    """Fill in the tables of the pages in docs/ itself, and change their links, which are written for the repository."""
     if name.split("/")[0] not in (*_WRITTEN, "index"):
-        source[0] = relink(source[0], f"docs/{name}.md")
+        source[0] = relink(environments.fill(source[0]), f"docs/{name}.md")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Write the pages when a build begins."""
     app.connect("builder-inited", write)
-    app.connect("source-read", _relink_source)
+    app.connect("source-read", _complete_source)
     return {"parallel_read_safe": True}
