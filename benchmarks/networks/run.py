@@ -19,9 +19,10 @@ from common.workers import Worker
 
 HERE = Path(__file__).resolve().parent
 PEER = {"stable-baselines3": "2.9.2", "torch": "2.13.0", "gymnasium": "1.3.0"}
+TWO = "rlkit, two devices"  # the batch divided over the two cores
 BATCHES = {"nature": (32, 256), "impala": (32,), "minatar": (32, 128, 1024)}
 WAYS = {
-    "nature": ("rlkit", "patches", "torch", "torch, channels last", "lax.conv"),
+    "nature": ("rlkit", TWO, "patches", "torch", "torch, channels last", "lax.conv"),
     "impala": ("rlkit", "patches"),
     "minatar": ("rlkit", "patches"),
 }
@@ -34,8 +35,9 @@ TITLES = {
 TARGET = 1.1  # times the time of `BASE`, of gradients
 
 
-def start(library: str, python: Path) -> Worker:
+def start(library: str, python: Path, devices: int = 1) -> Worker:
     environment = {"PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "JAX_PLATFORMS": "cpu"}
+    environment |= {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     return Worker(library, [python, HERE / "worker.py", library], environment)
 
 
@@ -48,7 +50,8 @@ def measure(workers: Mapping[str, Worker], network: str, rounds: int, passes: in
                 slow = way == "lax.conv" and kind == "gradient"  # seconds a pass
                 if slow and batch > 32:
                     continue
-                name, worker = f"{batch}/{kind}/{way}", workers["torch" if way.startswith("torch") else "rlkit"]
+                name, library = f"{batch}/{kind}/{way}", "torch" if way.startswith("torch") else "rlkit"
+                worker = workers[way if way in workers else library]
                 worker.call("prepare", name, way, network, batch, kind, 2 if slow else passes)
                 worker.call("run", name)  # warms up
                 cases[name] = worker
@@ -70,8 +73,12 @@ def render(results: Mapping[str, Any]) -> str:
                 ratio = report.ratio(seconds["rlkit"], seconds[base])
                 target = f"<= {TARGET} {report.verdict(ratio['median'] <= TARGET)}" if kind == "gradient" else ""
                 times = [f"{1e3 * statistics.median(x):.3g}" if x else "" for x in seconds.values()]
-                rows.append([batch, kind, *times, report.spread(ratio), target])
-        header = ["images", "pass", *(f"{way} ms" for way in ways), f"rlkit / {base}", "target"]
+                rows.append([batch, kind, *times, report.spread(ratio)])
+                if TWO in ways:
+                    rows[-1].append(report.spread(report.ratio(seconds[TWO], seconds[base])))
+                rows[-1].append(target)
+        ratios = [f"{way} / {base}" for way in ("rlkit", TWO) if way in ways]
+        header = ["images", "pass", *(f"{way} ms" for way in ways), *ratios, "target"]
         text += f"## {TITLES[network]}\n\n" + report.table(header, rows) + "\n"
     last = list(results.values())[-1]
     text += "A pass is a forward pass, or a gradient and a step of gradient descent. "
@@ -92,11 +99,12 @@ def main() -> None:
     options = parser.parse_args()
     python = options.peer_python or peers.python(options.peer_env, PEER)
     results = report.read(options.results, "networks")
-    with start("rlkit", Path(sys.executable)) as ours, start("torch", python) as torch:
-        workers = {"rlkit": ours, "torch": torch}
+    rlkit = Path(sys.executable)
+    with start("rlkit", rlkit) as ours, start("rlkit", rlkit, 2) as divided, start("torch", python) as torch:
+        workers = {"rlkit": ours, TWO: divided, "torch": torch}
         for network in options.networks:
             measured = measure(workers, network, options.rounds, options.passes)
-            versions = {name: worker.versions for name, worker in workers.items()}
+            versions = {name: workers[name].versions for name in ("rlkit", "torch")}
             results[network] = measured | {"made": report.provenance(), "versions": versions}
             report.write(options.results, "networks", results, render)
 

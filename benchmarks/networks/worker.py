@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Programs:
 
 
 class Rlkit(Programs):
-    """rlkit's encoders, with their convolutions computed in one of three ways."""
+    """rlkit's encoders, with their convolutions computed in one of three ways, or the batch divided over devices."""
 
     def __init__(self) -> None:
         from rlkit import _cpu
@@ -74,15 +75,17 @@ class Rlkit(Programs):
         self.convolution = _cpu.convolution
 
     def prepare(self, name: str, way: str, network: str, batch: int, kind: str, passes: int) -> None:
-        """`way` is "rlkit", "lax.conv" or "patches"."""
+        """`way` is "rlkit", "rlkit, two devices", "lax.conv" or "patches"."""
         import jax
         import jax.numpy as jnp
+        from jax.sharding import NamedSharding, PartitionSpec
 
         from rlkit import _cpu
         from rlkit.networks.encoders import minatar, nature
         from rlkit.networks.encoders.conv import Conv
         from rlkit.networks.encoders.impala import Impala
 
+        divided = way == "rlkit, two devices"
         os.environ["RLKIT_CPU_TRICKS"] = str(int(way != "lax.conv"))
         _cpu.convolution = patches if way == "patches" else self.convolution
         shape, units = NETWORKS[network]
@@ -96,6 +99,8 @@ class Rlkit(Programs):
 
         def learn(params: Any, frames: Any) -> Any:
             value, grad = jax.value_and_grad(loss)(params, frames)
+            if divided:
+                value, grad = jax.lax.pmean((value, grad), "data")
             return jax.tree.map(lambda w, g: w - LEARNING_RATE * g, params, grad), value
 
         def forward(total: Any, frames: Any) -> Any:
@@ -103,7 +108,13 @@ class Rlkit(Programs):
             return total, total
 
         step, start = (learn, params) if kind == "gradient" else (forward, jnp.float32(0))
-        compiled = jax.jit(lambda start, data: jax.lax.scan(step, start, data)).lower(start, data).compile()
+        program = partial(jax.lax.scan, step)
+        if divided:  # as by `training.data_parallel`
+            mesh = jax.make_mesh((2,), ("data",))
+            specs = (PartitionSpec(), PartitionSpec(None, "data"))
+            program = jax.shard_map(program, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
+            data = jax.device_put(data, NamedSharding(mesh, specs[1]))
+        compiled = jax.jit(program).lower(start, data).compile()
         self.programs[name] = (lambda: jax.block_until_ready(compiled(start, data))), passes
 
 
