@@ -41,24 +41,35 @@ PACKAGES = {
     "mujoco": ("gymnasium", "mujoco"),
     "atari": ("ale-py",),
 }
-_DEVICE, _PROCESSES = "any device of JAX", "CPU, in processes or threads"
-# By page: its name in the comparison, what is true of several agents, the device, the extra, and what is recorded.
-_COMPARED: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
-    "gymnax": ("gymnax", "", _DEVICE, "", ("gymnax",)),
-    "brax": ("Brax", "", _DEVICE, "brax", ("brax",)),
-    "playground": ("MuJoCo Playground", "", _DEVICE, "playground", ("playground",)),
-    "craftax": ("Craftax", "", _DEVICE, "craftax", ("craftax",)),
-    "xland": ("XLand-MiniGrid", "", _DEVICE, "xland", ("xland",)),
-    "jumanji": ("Jumanji", "controlled as one", _DEVICE, "jumanji", ("jumanji",)),
-    "pgx": ("pgx", "the others play at random", _DEVICE, "pgx", ("pgx",)),
-    "hosts": (
+
+
+class Suite(NamedTuple):
+    """A row of the comparison."""
+
+    title: str
+    page: str
+    libraries: tuple[str, ...]  # whose tasks it has
+    extras: tuple[str, ...]
+    agents: str = "no"
+    device: str = "any device of JAX"
+
+
+SUITES = (
+    Suite("gymnax", "suites/gymnax.md", ("gymnax",), ()),
+    Suite("Brax", "suites/brax.md", ("brax",), ("brax",)),
+    Suite("MuJoCo Playground", "suites/playground.md", ("playground",), ("playground",)),
+    Suite("Craftax", "suites/craftax.md", ("craftax",), ("craftax",)),
+    Suite("XLand-MiniGrid", "suites/xland.md", ("xland",), ("xland",)),
+    Suite("Jumanji", "suites/jumanji.md", ("jumanji",), ("jumanji",), "controlled as one"),
+    Suite("pgx", "suites/pgx.md", ("pgx",), ("pgx",), "the others play at random"),
+    Suite(
         "Gymnasium, Atari, envpool",
-        "",
-        _PROCESSES,
-        "host, mujoco, atari, envpool",
+        "host-environments.md",
         ("gymnasium", "mujoco", "atari"),
+        ("host", "mujoco", "atari", "envpool"),
+        device="CPU, in processes or threads",
     ),
-}
+)
 
 
 class Task(NamedTuple):
@@ -73,12 +84,8 @@ class Task(NamedTuple):
 
 def fill(text: str) -> str:
     """Return a page's Markdown with its tables."""
-    return _MARK.sub(lambda match: "\n".join(_table(match[1], match[2])), text)
-
-
-def names() -> list[str]:
-    """Return the names of the libraries whose tasks are recorded."""
-    return list(PACKAGES)
+    example = re.search(r"^env: (\S+)$", text, re.MULTILINE)  # of a config
+    return _MARK.sub(lambda match: "\n".join(_table(match[1], match[2], example[1] if example else "")), text)
 
 
 def tasks(name: str) -> list[Task]:
@@ -190,10 +197,12 @@ def known(name: str) -> tuple[dict[str, str], list[Task]]:
     return {name: metadata.version(name)}, tasks(name)
 
 
-def _table(kind: str, name: str) -> list[str]:
+def _table(kind: str, name: str, example: str) -> list[str]:
     if kind == "suites":
         return _comparison()
-    return {"install": _install, "environments": _environments, "configs": _configs}[kind](name)
+    if kind == "configs":
+        return _configs(name, example)
+    return {"install": _install, "environments": _environments}[kind](name)
 
 
 def _install(extra: str) -> list[str]:
@@ -219,29 +228,29 @@ def _environments(name: str) -> list[str]:
     return _markdown(("environment", "observation", "action", "time limit"), rows)
 
 
-def _configs(prefix: str) -> list[str]:
-    """The configs of a suite: the files whose environment it has."""
-    rows = []
+def _configs(prefix: str, example: str) -> list[str]:
+    """The configs of a suite: the files whose environment it has; without any, a command with its example."""
+    rows, folder = [], "algorithms" if prefix == "gymnasium" else "../algorithms"
     for path in sorted((ROOT / "configs").glob("*/*.yaml")):
         config = yaml.safe_load(path.read_text())
         env, short = str(config.get("env", "")), path.relative_to(ROOT / "configs").with_suffix("").as_posix()
         if short.startswith("sweeps/") or (env.partition(":")[0] if ":" in env else "gymnax") != prefix:
             continue
         agent = config["agent"]
-        rows.append((f"`rlkit train {short}`", f"`{env}`", f"[{agent}](../algorithms/{agent}.rst)"))
+        rows.append((f"`rlkit train {short}`", f"`{env}`", f"[{agent}]({folder}/{agent}.rst)"))
     if not rows:
-        return ["No config of rlkit is for this suite; `--env` names an environment beside any other config."]
+        command = f"    rlkit train ppo/cartpole --env {example}"
+        return ["There is none for this suite. `--env` puts its environments into another config:", "", command]
     return _markdown(("command", "environment", "algorithm, with the config"), rows)
 
 
 def _comparison() -> list[str]:
     rows = []
-    for page, (title, agents, device, extras, recorded_names) in _COMPARED.items():
-        found = [task for name in recorded_names for task in known(name)[1]]
-        kinds = [sorted({task.kinds[i] for task in found} - {""}) for i in (0, 1)]
-        link = "host-environments.md" if page == "hosts" else f"suites/{page}.md"
-        extra = ", ".join(f"`{name}`" for name in extras.split(", ") if name)
-        rows.append((f"[{title}]({link})", *map(", ".join, kinds), agents or "no", device, extra or "none"))
+    for suite in SUITES:
+        found = [task for library in suite.libraries for task in known(library)[1]]
+        kinds = [", ".join(sorted({task.kinds[i] for task in found} - {""})) for i in (0, 1)]
+        extras = ", ".join(f"`{extra}`" for extra in suite.extras) or "none"
+        rows.append((f"[{suite.title}]({suite.page})", *kinds, suite.agents, suite.device, extras))
     return _markdown(("suite", "observations", "actions", "several agents", "runs on", "extra"), rows)
 
 
@@ -265,4 +274,4 @@ def main(chosen: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or names())
+    main(sys.argv[1:] or list(PACKAGES))

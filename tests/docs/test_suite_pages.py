@@ -12,7 +12,7 @@ import yaml
 from doc_pages import ROOT, blocks, run
 from suite_stand_ins import LIBRARIES
 
-from rlkit import envs
+from rlkit import cli, envs
 from rlkit.envs import registry
 from rlkit.runs.config.schema import schema
 
@@ -49,7 +49,7 @@ def test_every_suite_has_a_page_of_the_same_form():
 
 
 def test_the_tables_are_filled_in(environments):
-    assert set(environments.names()) == set(registry.SUITES) | {"mujoco", "atari"}
+    assert set(environments.PACKAGES) == set(registry.SUITES) | {"mujoco", "atari"}
     for name, path in (PAGES | {"suites": DOCS / "suites.md"}).items():
         text = environments.fill(path.read_text())
         assert "<!--" not in text, name
@@ -58,7 +58,13 @@ def test_the_tables_are_filled_in(environments):
     assert "| `ant` | `[27] float32` | `[8] in [-1, 1]` | 1,000 |" in brax
     assert "`rlkit train ppo/brax_ant`" in brax
     assert "`rlkit train ppo/cartpole`" in environments.fill(PAGES["gymnax"].read_text())
-    assert "`rlkit train sac/halfcheetah_gymnasium`" in environments.fill(PAGES["host"].read_text())
+    host = environments.fill(PAGES["host"].read_text())
+    assert (
+        "| `rlkit train sac/halfcheetah_gymnasium` | `gymnasium:HalfCheetah-v5` | [sac](algorithms/sac.rst) |" in host
+    )
+    assert "rlkit train ppo/cartpole --env xland:MiniGrid-EmptyRandom-6x6" in environments.fill(
+        PAGES["xland"].read_text()
+    )
 
 
 def test_every_config_is_on_one_page(environments):
@@ -99,6 +105,7 @@ def test_the_examples_make_an_environment_of_the_table(environments, name):
     row = next(task for task in environments.known(name)[1] if task.name == keys["env"].rpartition(":")[2])
     assert environments.observation_text(env.observation_space(params)) == row.observation
     assert environments.action_text(env.action_space(params)) == row.action
+    assert cli.main(["check", "ppo/cartpole", "--env", keys["env"]]) == 0
 
 
 @pytest.mark.thorough
