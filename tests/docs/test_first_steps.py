@@ -23,6 +23,7 @@ def test_the_commands_train_and_the_policy_acts(tmp_path):
     assert run(sys.executable, "-c", python[0], cwd=tmp_path).split()[-1] in ("0", "1")
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_learns(tmp_path):
     slow, fast = numbers(run(sys.executable, "-c", blocks(PAGE, "python")[1], cwd=tmp_path))
     assert 100 < slow < fast <= 500
@@ -39,6 +40,7 @@ def test_the_pieces_print_what_they_compute(tmp_path):
 
 def test_the_readme_prints_ten_returns(tmp_path):
     (python,) = blocks(ROOT / "README.md", "python")
-    returns = numbers(run(sys.executable, "-c", python, cwd=tmp_path))
+    assert "None, 200)" in python
+    returns = numbers(run(sys.executable, "-c", python.replace("None, 200)", "None, 80)"), cwd=tmp_path))
     assert len(returns) == 10
-    assert min(returns) > 100
+    assert min(returns) > 60  # after fewer updates; random actions reach about 20

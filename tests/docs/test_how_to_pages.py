@@ -12,6 +12,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_is_extended_and_resumed_bit_for_bit(tmp_path):
     *_, python = execute(ROOT / "docs/resume.md", tmp_path)
     assert python.split() == ["20", "40", "True"]
@@ -23,6 +24,7 @@ def test_a_run_is_extended_and_resumed_bit_for_bit(tmp_path):
     assert (tmp_path / "runs/second/init_from").read_text() == str(tmp_path / "runs/first")
 
 
+@pytest.mark.slow
 def test_agents_learn_from_a_dataset_and_from_an_archive(tmp_path):
     _, written, _, offline = execute(ROOT / "docs/offline-data.md", tmp_path)
     assert written.strip() == "Dataset(1250 steps of each of 1 environments)"
@@ -45,6 +47,7 @@ def test_seeds_are_scanned_with_donated_buffers(tmp_path):
     assert printed.split("\n")[0] == "(4, 50) 9600"
 
 
+@pytest.mark.slow
 def test_a_config_is_reproduced_to_the_bit(tmp_path):
     (printed,) = execute(ROOT / "docs/reproducibility.md", tmp_path)
     assert printed.split() == ["True"]
