@@ -9,6 +9,7 @@ device: there, the functions below return their argument.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,8 +24,7 @@ def vary_like(tree: PyTree, *others: PyTree, without: str | None = None) -> PyTr
 
     The leaves of `others` may be of `jax.eval_shape`. The axis `without` is left out: over it, each leaf varies as it
     did, as in a tree of parameters, the same on each of its devices, and of environments, which differ.
-    Outside of `jax.shard_map`, with its `check_vma=False`, and where this version of JAX tracks nothing, it returns
-    `tree` itself.
+    Outside of `jax.shard_map`, and with its `check_vma=False`, it returns `tree` itself.
     """
     axes = frozenset[Any]().union(*map(_axes, jax.tree.leaves((tree, others)))) - {without}
     return _cast(tree, axes) if axes else tree
@@ -76,28 +76,13 @@ def own_key(key: Key, axis_name: str | None) -> Key:
     return key if axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
 
 
-def mean(tree: PyTree, axis_name: str | None) -> PyTree:
-    """The means of leaves over the devices of the axis."""
-    return _reduce(jax.lax.pmean, tree, axis_name)
-
-
-def total(tree: PyTree, axis_name: str | None) -> PyTree:
-    """The sums of leaves over the devices of the axis."""
-    return _reduce(jax.lax.psum, tree, axis_name)
-
-
-def largest(tree: PyTree, axis_name: str | None) -> PyTree:
-    """The largest entries of leaves over the devices of the axis."""
-    return _reduce(jax.lax.pmax, tree, axis_name)
-
-
-def least(tree: PyTree, axis_name: str | None) -> PyTree:
-    """The least entries of leaves over the devices of the axis."""
-    return _reduce(jax.lax.pmin, tree, axis_name)
-
-
 def _reduce(collective: Callable[[PyTree, str], PyTree], tree: PyTree, axis_name: str | None) -> PyTree:
+    """The means, sums or extremes of leaves over the devices of the axis."""
     return tree if axis_name is None else collective(tree, axis_name)
+
+
+mean, total = partial(_reduce, jax.lax.pmean), partial(_reduce, jax.lax.psum)
+largest, least = partial(_reduce, jax.lax.pmax), partial(_reduce, jax.lax.pmin)
 
 
 def _cast(tree: PyTree, axes: frozenset[Any]) -> PyTree:
@@ -105,14 +90,14 @@ def _cast(tree: PyTree, axes: frozenset[Any]) -> PyTree:
 
     def cast(x: Any) -> Any:
         missing = tuple(sorted(axes - _axes(x), key=str))
-        return jax.lax.pcast(jnp.asarray(x), missing, to="varying") if missing and hasattr(jax.lax, "pcast") else x
+        return jax.lax.pcast(jnp.asarray(x), missing, to="varying") if missing else x
 
     return jax.tree.map(cast, tree)
 
 
 def _axes(x: Any) -> frozenset[Any]:
     """Names of the axes over which a leaf varies."""
-    if not isinstance(x, Tracer | jax.ShapeDtypeStruct) or not hasattr(jax.lax, "pcast"):
+    if not isinstance(x, Tracer | jax.ShapeDtypeStruct):
         return frozenset()
     kind = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
     tracked = getattr(kind, "manual_axis_type", kind)  # its name differs between versions

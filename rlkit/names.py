@@ -5,6 +5,7 @@ Worker processes import this module, so it does not import JAX.
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -33,6 +34,9 @@ def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6, pre
 def shorten(text: str) -> str:
     """Text for an error message, cut after 60 characters."""
     return text if len(text) <= 60 else f"{text[:50]}..."
+
+
+OWN_CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
 
 
 class UnknownName(Exception):

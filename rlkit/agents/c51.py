@@ -33,8 +33,6 @@ Return = Annotated[float, Interval(ge=-1e12, le=1e12)]  # float32 arithmetic on 
 
 
 class Config(OffPolicyConfig, EncoderConfig):
-    """Static settings."""
-
     double: bool = True
     dueling: bool = False
     noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")
@@ -95,17 +93,7 @@ update = partial(off_policy.update, gradient_step)
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """C51 for these spaces.
-
-    Args:
-      config: the static settings.
-      obs_space, action_space: an environment's spaces.
-      networks: as for `dqn.make`, with logits [..., A, num_atoms]; None for the one that `config` describes.
-      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
-
-    Raises:
-      ConfigError: the action space is not Discrete, or a setting does not fit.
-    """
+    """C51 for these spaces: arguments and errors of `dqn.make`, but networks give logits [..., A, num_atoms]."""
     static = q_learning.static("c51", config, obs_space, action_space, networks, "num_atoms", axis_name)
     return off_policy.agent(
         static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step

@@ -21,8 +21,6 @@ make = partial(td3.make, name="ddpg")
 
 
 class Config(td3.Config):
-    """Static settings."""
-
     num_critics: NumCritics = Field(default=1, description="of which the least value is taken")
     policy_delay: Count = Field(default=1, description="gradient steps of the critics for each of the policy")
 

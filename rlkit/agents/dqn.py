@@ -36,8 +36,6 @@ from rlkit.types import Agent, Array, Key, PyTree, Sample, Transition
 
 
 class Config(OffPolicyConfig, EncoderConfig):
-    """Static settings."""
-
     double: bool = True
     dueling: bool = False
     noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")

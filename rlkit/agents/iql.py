@@ -14,7 +14,7 @@ categorical. Time limits are bootstrapped from the true final observation.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from rlkit.agents.common.hyper import FiniteNonNegative, OffPolicyHyper, as_arra
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
+from rlkit.agents.common.policy_evaluation import Actor
 from rlkit.agents.common.q_critics import Static, Variables
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import DiagNormal
@@ -39,8 +40,6 @@ LOG_STD_MIN = -5.0  # as in the authors' code: below it, the likelihood of data 
 
 
 class Config(QCriticConfig):
-    """Static settings."""
-
     normalize_obs: bool = True
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(
         default=0, description="environment steps before the first gradient step"
@@ -57,14 +56,6 @@ class Hyper(OffPolicyHyper):
 
 
 State = off_policy.State  # params: of the policy, the critics and the value; targets of the critics
-
-
-class Actor(NamedTuple):
-    """Parameters and statistics for acting."""
-
-    params: PyTree  # of the policy
-    stats: PyTree  # of the policy
-    obs_stats: PyTree
 
 
 def distribution(
@@ -179,17 +170,7 @@ def make(
     *,
     axis_name: str | None = None,
 ) -> Agent:
-    """IQL for these spaces.
-
-    Args:
-      config: the static settings.
-      obs_space, action_space: an environment's spaces.
-      networks: some of `policy`, `critics` and `value`, as for `sac.make`; the value maps observations to [...].
-      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
-
-    Raises:
-      ConfigError: the action space is neither Discrete nor a Box with finite bounds, or a setting does not fit.
-    """
+    """IQL for these spaces: arguments and errors of `sac.make`; `networks` may have a `value` too, of [...]."""
     needed = "a Discrete action space or a Box of floats with finite bounds"
     validation.check_action_space("iql", config, action_space, supported=supports(action_space), needed=needed)
     built = q_critics.make(

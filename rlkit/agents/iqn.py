@@ -20,7 +20,7 @@ with are those of the last hidden layer. The Huber loss is not divided by its th
 """
 
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,7 @@ from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive, as_arrays
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import State
+from rlkit.agents.common.policy_evaluation import Actor as Values
 from rlkit.agents.common.q_learning import Actor, Static
 from rlkit.networks.features import action_mask
 from rlkit.networks.heads import implicit_quantiles
@@ -45,8 +46,6 @@ from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 
 class Config(OffPolicyConfig, EncoderConfig):
-    """Static settings."""
-
     double: bool = Field(default=False, description="the online network selects the next action; not with munchausen")
     dueling: bool = False
     munchausen: bool = Field(
@@ -76,14 +75,6 @@ class Hyper(OffPolicyHyper, EpsilonHyper):
     temperature: Annotated[FinitePositive, "of the softmax of munchausen, and the scale of its log-probabilities"] = (
         0.03
     )
-
-
-class Values(NamedTuple):
-    """Parameters and statistics of a network, and of observations."""
-
-    params: PyTree
-    stats: PyTree
-    obs_stats: PyTree
 
 
 def quantiles(
@@ -219,17 +210,9 @@ update = partial(off_policy.update, gradient_step)
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """IQN for these spaces.
+    """IQN for these spaces: arguments and errors of `dqn.make`.
 
-    Args:
-      config: the static settings.
-      obs_space, action_space: an environment's spaces.
-      networks: a network from observations and fractions, [..., K] or [K], to quantiles [..., K, A], in any form of
-        `networks.as_network`; None for the one that `config` describes.
-      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
-
-    Raises:
-      ConfigError: the action space is not Discrete, or a setting does not fit.
+    Networks map observations and fractions, [..., K] or [K], to quantiles [..., K, A].
     """
     supported, needed = supports(action_space), "a Discrete action space"
     validation.check_action_space("iqn", config, action_space, supported=supported, needed=needed)

@@ -36,8 +36,6 @@ from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 
 class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
-    """Static settings."""
-
     activation: Activation = "tanh"
     shared_torso: bool = Field(default=False, description="one encoder for policy and value instead of two")
     recurrent: Literal["none", "gru", "lstm"] = "none"

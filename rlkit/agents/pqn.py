@@ -13,13 +13,12 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from annotated_types import Interval
 from flax import struct
 from pydantic import Field
 
 from rlkit import _mesh
-from rlkit.agents.common import exploration, minibatches, normalization, q_learning, user_networks, validation
+from rlkit.agents.common import exploration, minibatches, normalization, q_learning
 from rlkit.agents.common.config import Count, EncoderConfig, MinibatchConfig
 from rlkit.agents.common.hyper import (
     EpsilonHyper,
@@ -33,7 +32,6 @@ from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.agents.common.q_learning import Actor
 from rlkit.networks.features import action_mask
-from rlkit.networks.heads import q_network
 from rlkit.ops._arrays import pick
 from rlkit.ops.chunked import chunked_map
 from rlkit.ops.returns import lambda_returns
@@ -42,8 +40,6 @@ from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, Transition
 
 
 class Config(MinibatchConfig, EncoderConfig):
-    """Static settings."""
-
     layer_norm: bool = Field(default=True, description="after each dense layer; convolutions have none")
     dueling: bool = False
     num_epochs: Count = 2
@@ -201,29 +197,9 @@ def supports(action_space: Space) -> bool:
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """PQN for these spaces.
-
-    Args:
-      config: the static settings.
-      obs_space, action_space: an environment's spaces.
-      networks: as for `dqn.make`; None for the one that `config` describes.
-      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
-
-    Raises:
-      ConfigError: the action space is not Discrete, or a setting does not fit.
-    """
-    supported, needed = supports(action_space), "a Discrete action space"
-    validation.check_action_space("pqn", config, action_space, supported=supported, needed=needed)
-    assert isinstance(action_space, Discrete)
-    validation.check_encoder(config, obs_space)
-    if networks is None:
-        described = config.model_dump(include=set(q_network.SETTINGS))
-        network = q_network.q_network(
-            obs_space=obs_space, num_actions=action_space.n, outputs=None, noisy=False, **described
-        )
-    else:
-        network = user_networks.checked(networks, obs_space, "Q", np.array([action_space.n]), axis_name=axis_name)
-    static = Static(config, obs_space, action_space, network, axis_name)
+    """PQN for these spaces: arguments and errors of `dqn.make`."""
+    network = q_learning.network("pqn", config, obs_space, action_space, networks, axis_name=axis_name)
+    static = Static(config, obs_space, action_space, network, axis_name)  # type: ignore[arg-type]
     return Agent(
         init=partial(init, static),
         actor=actor,

@@ -26,8 +26,6 @@ from rlkit.types import Agent, Array, Key, PyTree
 
 
 class Config(OffPolicyConfig, EncoderConfig):
-    """Static settings."""
-
     double: bool = True
     dueling: bool = False
     noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")
@@ -82,17 +80,7 @@ update = partial(off_policy.update, gradient_step)
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """QR-DQN for these spaces.
-
-    Args:
-      config: the static settings.
-      obs_space, action_space: an environment's spaces.
-      networks: as for `dqn.make`, with quantiles [..., A, num_quantiles]; None for the one that `config` describes.
-      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
-
-    Raises:
-      ConfigError: the action space is not Discrete, or a setting does not fit.
-    """
+    """QR-DQN for these spaces: arguments and errors of `dqn.make`, but networks give [..., A, num_quantiles]."""
     static = q_learning.static("qrdqn", config, obs_space, action_space, networks, "num_quantiles", axis_name)
     return off_policy.agent(
         static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from rlkit import _mesh, replay
 from rlkit.agents import dqn
-from rlkit.agents.common import exploration, off_policy, user_networks, validation
+from rlkit.agents.common import exploration, off_policy, q_learning
 from rlkit.agents.common.config import Count, EncoderConfig, OffPolicyConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share, as_arrays
 from rlkit.agents.common.normalization import normalize_obs
@@ -34,19 +34,16 @@ from rlkit.agents.common.policy_evaluation import episode_starts
 from rlkit.agents.common.q_learning import Static
 from rlkit.networks.cores.recurrent import along, where_rows
 from rlkit.networks.features import action_mask
-from rlkit.networks.heads import q_network
 from rlkit.ops import losses
 from rlkit.ops._arrays import pick
 from rlkit.ops.returns import n_step_returns
-from rlkit.spaces import Discrete, Space
+from rlkit.spaces import Space
 from rlkit.types import Agent, Array, Key, Network, PyTree, Sample, Scalar, Transition
 
 Variables = tuple[PyTree, PyTree]  # parameters and statistics of the network
 
 
 class Config(OffPolicyConfig, EncoderConfig):
-    """Static settings."""
-
     batch_size: Count = Field(default=32, description="sequences of a gradient step")
     replay: Literal["uniform", "prioritized"] = "prioritized"
     alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(default=0.9, description="exponent of the priorities")
@@ -246,33 +243,14 @@ update = partial(off_policy.update, gradient_step)
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """R2D2 for these spaces.
-
-    Args:
-      config: the static settings.
-      obs_space, action_space: an environment's spaces.
-      networks: a network with a memory that returns Q [..., A] and the next memory, in any form of
-        `networks.as_network`; None for the one that `config` describes.
-      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
-
-    Raises:
-      ConfigError: the action space is not Discrete, or a setting does not fit.
-    """
-    supported, needed = supports(action_space), "a Discrete action space"
-    validation.check_action_space("r2d2", config, action_space, supported=supported, needed=needed)
-    assert isinstance(action_space, Discrete)
-    validation.check_encoder(config, obs_space)
-    if networks is None:
-        described = config.model_dump(include=set(q_network.SETTINGS)) | {"noisy": False}
-        network = q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=None, **described)
-    else:
-        network = user_networks.checked(
-            networks, obs_space, "Q", np.array([action_space.n]), memory="needed", axis_name=axis_name
-        )
+    """R2D2 for these spaces: arguments and errors of `dqn.make`, but networks have a memory and return the next."""
+    network = q_learning.network(
+        "r2d2", config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
+    )
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)
-    static = Static(config, obs_space, action_space, network, buffer, axis_name)
+    static = Static(config, obs_space, action_space, network, buffer, axis_name)  # type: ignore[arg-type]
     return off_policy.agent(
         static,
         init=init,

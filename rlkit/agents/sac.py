@@ -37,8 +37,6 @@ from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 
 
 class Config(GaussianPolicyConfig, QCriticConfig):
-    """Static settings."""
-
     gsde_log_std: ClassVar[float] = -3.0
 
     learn_temperature: bool = Field(default=True, description="towards the target entropy; false keeps the start value")

@@ -35,8 +35,6 @@ from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 
 
 class Config(QCriticConfig):
-    """Static settings."""
-
     policy_delay: Count = Field(default=2, description="gradient steps of the critics for each of the policy")
     behavior_cloning: bool = Field(default=False, description="imitate the data too, to learn from a dataset alone")
 
@@ -213,18 +211,9 @@ def make(
     name: str = "td3",
     axis_name: str | None = None,
 ) -> Agent:
-    """TD3 for these spaces.
+    """TD3 for these spaces: arguments and errors of `sac.make`, and `name` for errors.
 
-    Args:
-      config: the static settings.
-      obs_space, action_space: an environment's spaces.
-      networks: some of `policy` and `critics`, as for `sac.make`; the policy maps observations to [..., D], whose tanh
-        is the action.
-      name: for errors.
-      axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
-
-    Raises:
-      ConfigError: the action space is not a Box with finite bounds, or a setting does not fit.
+    A policy maps observations to [..., D], whose tanh is the action.
     """
     needed = "a Box action space of floats with finite bounds"
     validation.check_action_space(name, config, action_space, supported=supports(action_space), needed=needed)

@@ -18,8 +18,6 @@ make = partial(td3.make, name="td3_bc")
 
 
 class Config(td3.Config):
-    """Static settings."""
-
     behavior_cloning: bool = Field(default=True, description="imitate the data too, to learn from a dataset alone")
     normalize_obs: bool = True
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(

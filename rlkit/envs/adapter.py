@@ -26,6 +26,8 @@ class Adapter:
     """An environment of another library with float32 rewards, observations of their space's dtype and strong types."""
 
     name: str
+    _obs_space: Space  # set by a subclass, unless its spaces depend on the parameters
+    _action_space: Space
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         """Start an episode: -> obs, state."""
@@ -59,10 +61,10 @@ class Adapter:
         return obs, state, reward, terminated, truncated, {"final_observation": final_obs}
 
     def observation_space(self, params: Any) -> Space:
-        raise NotImplementedError
+        return self._obs_space
 
     def action_space(self, params: Any) -> Space:
-        raise NotImplementedError
+        return self._action_space
 
     def _observation(self, obs: PyTree, params: Any) -> PyTree:
         return jax.tree.map(lambda x, shape: cast(x, shape.dtype), obs, self._observation_shape(params))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.names import ACTION_MASK
+from rlkit.networks.features import action_mask
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
 from rlkit.types import ConfigError, Env, Key, PyTree
 
@@ -119,7 +120,7 @@ def _at_start(start: PyTree, before: PyTree, after: PyTree) -> jax.Array:
 
 def _check_mask(name: str, field: str, space: Space, obs: PyTree) -> None:
     """Raise ConfigError where an observation [..., ] that is acted on permits no action."""
-    mask = _action_mask(obs)
+    mask = action_mask(obs)
     if mask is None or not isinstance(space, Discrete | MultiDiscrete):
         return
     for part in np.split(np.asarray(mask, bool), np.cumsum(_numbers(space))[:-1], axis=-1):
@@ -157,11 +158,6 @@ def _check_reset(name: str, first: PyTree, obs: PyTree, final: PyTree, done: np.
         _fail(name, "step", "the observation and state of a new episode where one ended", "those of its end")
 
 
-def _action_mask(obs: PyTree) -> Any:
-    """The mask in an observation; None where there is none."""
-    return obs.get(ACTION_MASK) if isinstance(obs, dict) else None
-
-
 def _numbers(space: Discrete | MultiDiscrete) -> tuple[int, ...]:
     """The number of actions of each part of an action."""
     return (space.n,) if isinstance(space, Discrete) else tuple(space.nvec)
@@ -179,7 +175,7 @@ def legal_action(name: str, space: Space, key: Key, obs: PyTree) -> PyTree:
     Raises:
       ConfigError: the mask does not fit the action space.
     """
-    mask = _action_mask(obs)
+    mask = action_mask(obs)
     if mask is None or not isinstance(space, Discrete | MultiDiscrete):
         return space.sample(key)
     nvec = _numbers(space)

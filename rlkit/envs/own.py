@@ -5,15 +5,13 @@ them by its methods: its `step` takes an action alone.
 """
 
 import inspect
-import re
 from typing import Any
 
 from rlkit.envs.adapter import check_keywords, construct, replace_params
 from rlkit.envs.suites.legacy import adapt
-from rlkit.names import UnknownName, find_object
+from rlkit.names import OWN_CODE, UnknownName, find_object
 from rlkit.types import ConfigError, Env
 
-_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _objects: dict[str, Any] = {}  # environments that were given as objects, by name
 
 
@@ -39,7 +37,7 @@ def is_in_jax(name: str) -> bool:
 
     False also where there is no such module or attribute.
     """
-    if not _NAME.fullmatch(name):
+    if not OWN_CODE.fullmatch(name):
         return False
     try:
         return _is_in_jax(_find(name))

@@ -1,7 +1,7 @@
 """Base class of the probe environments: its state, the automatic reset, and what a probe defines."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ class ProbeState(struct.PyTreeNode):
 @dataclass(frozen=True)
 class Probe:
     """Base class of the probes: a time, a cue drawn at the start (-1 or 1, equally likely), and the automatic reset."""
+
+    length: ClassVar[int] = 1  # steps of an episode; a field of some probes
 
     @property
     def name(self) -> str:
@@ -49,9 +51,6 @@ class Probe:
     def action_space(self, params: Any = ()) -> Space:
         return Discrete(2)
 
-    def _length(self) -> int:
-        return 1
-
     def _cue(self, key: Key) -> Array:
         return jax.random.rademacher(key, (), jnp.float32)
 
@@ -59,7 +58,7 @@ class Probe:
         return state.cue
 
     def _done(self, state: ProbeState) -> Array:
-        return state.time >= self._length()
+        return state.time >= self.length
 
     def _observe(self, state: ProbeState) -> PyTree:
         """Return the observation, by default [1] float32, the cue."""

@@ -37,8 +37,7 @@ class ObservationValue(Probe):
 class DelayedReward(Probe):
     """Two steps; the observation is 0, then 1; the reward is 0, then 1. V(0) = γ and V(1) = 1."""
 
-    def _length(self) -> int:
-        return 2
+    length = 2
 
     def _observe(self, state: ProbeState) -> PyTree:
         return jnp.minimum(state.time, 1).astype(jnp.float32)[None]
@@ -84,9 +83,6 @@ class Truncation(Probe):
     def observation_space(self, params: Any = ()) -> Space:
         return Box(-1, 1, (2,))
 
-    def _length(self) -> int:
-        return self.length
-
     def _observe(self, state: ProbeState) -> PyTree:
         time = state.time.astype(jnp.float32) / self.length
         return jnp.stack([state.cue, jnp.where(state.cue > 0, time, 0.0)])
@@ -111,9 +107,6 @@ class Memory(Probe):
 
     def observation_space(self, params: Any = ()) -> Space:
         return Box(-1, 1, (2,))
-
-    def _length(self) -> int:
-        return self.length
 
     def _observe(self, state: ProbeState) -> PyTree:
         last_step = jnp.where(state.time == self.length - 1, 1.0, 0.0)
@@ -198,9 +191,6 @@ class BitFlip(Probe):
 
     def action_space(self, params: Any = ()) -> Space:
         return Discrete(self.length)
-
-    def _length(self) -> int:
-        return self.length
 
     def _cue(self, key: Key) -> Array:
         return jax.random.rademacher(key, (2, self.length), jnp.float32)

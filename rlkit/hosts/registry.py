@@ -12,18 +12,17 @@ from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
 from rlkit.hosts.worker import wrapper_names
 from rlkit.hosts.worker.recipe import Recipe
-from rlkit.names import did_you_mean
+from rlkit.names import OWN_CODE, did_you_mean
 from rlkit.types import ConfigError
 
 PREFIXES = ("gymnasium", "atari", "ale", "envpool")
-_OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _ID = re.compile(r"[\w./-]+")  # no colon, because gymnasium would import the module before it
 
 
 def is_own(name: str) -> bool:
     """Return true for a name `module:attribute`, code of the user's own; it runs only if the user passes the name."""
     prefix = name.partition(":")[0]
-    return bool(_OWN.fullmatch(name)) and prefix not in (*PREFIXES, "gym", *getattr(registry, "SUITES", ()))
+    return bool(OWN_CODE.fullmatch(name)) and prefix not in (*PREFIXES, "gym", *getattr(registry, "SUITES", ()))
 
 
 def is_host(name: str) -> bool:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from rlkit.types import Array
+from rlkit.types import Array, ConfigError
 
 
 def as_floats(*values: ArrayLike) -> list[Array]:
@@ -64,9 +64,9 @@ def check_key(key: Any) -> None:
 
 
 def as_int(name: str, value: Any, least: int = 1) -> int:
-    """Return a static integer, also NumPy's, as an int. Raises ValueError, naming it, unless it is at least `least`."""
+    """Return a static integer, also NumPy's, as an int. Raises ConfigError unless it is at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name}={value!r:.40} must be an integer of at least {least}")
+        raise ConfigError(f"{name}={value!r:.40} must be an integer of at least {least}")
     return int(value)
 
 

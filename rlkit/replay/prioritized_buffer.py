@@ -1,6 +1,7 @@
 """Prioritized replay (Schaul et al. 2016): steps, or windows of steps, in proportion to (|TD error| + eps)^alpha."""
 
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,17 @@ class PrioritizedState(struct.PyTreeNode):
     beta: Array  # [] float32, the exponent of the importance weights; anneal it by `state.replace(beta=...)`
 
     __repr__ = short_repr
+
+
+class Static(NamedTuple):
+    """Arguments that `prioritized` binds."""
+
+    capacity: int
+    batch_size: int
+    length: int
+    final_obs_capacity: int | None
+    settings: priorities.Settings
+    axis_name: str | None
 
 
 def prioritized(
@@ -68,95 +80,62 @@ def prioritized(
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
     capacity, batch_size, length = validation.sizes(capacity=capacity, batch_size=batch_size, length=length)
-    final_obs_capacity = validation.final_obs_capacity(
-        store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
-    )
+    kept = validation.final_obs_capacity(store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity)
     settings = priorities.Settings(alpha, beta, eps, start_priority)
-    return Buffer(
-        init=partial(
-            init,
-            capacity=capacity,
-            length=length,
-            final_obs_capacity=final_obs_capacity,
-            settings=settings,
-            axis_name=axis_name,
-        ),
-        add=partial(add, length=length, axis_name=axis_name),
-        sample=partial(sample, batch_size=batch_size, length=length, settings=settings, axis_name=axis_name),
-        update=partial(update, settings=settings),
-        size=partial(size, length=length, settings=settings),
-        batch_of_pass=partial(batch_of_pass, batch_size=batch_size, length=length, axis_name=axis_name),
-    )
+    static = Static(capacity, batch_size, length, kept, settings, axis_name)
+    functions: Any = (init, add, sample, update, size, batch_of_pass)
+    return Buffer(*(partial(function, static) for function in functions))
 
 
-def init(
-    example: PyTree,
-    num_envs: int,
-    *,
-    capacity: int,
-    length: int,
-    final_obs_capacity: int | None,
-    settings: priorities.Settings,
-    axis_name: str | None,
-) -> PrioritizedState:
+def init(static: Static, example: PyTree, num_envs: int) -> PrioritizedState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
-    if length > 1:
+    if static.length > 1:
         check_flags(example, "windows")
-    capacity, num_envs, final_obs_capacity = validation.shard(capacity, num_envs, final_obs_capacity, axis_name)
+    sizes = static.capacity, num_envs, static.final_obs_capacity
+    capacity, num_envs, final_obs_capacity = validation.shard(*sizes, static.axis_name)
     state = PrioritizedState(
-        ring=storage.init(example, num_envs, capacity, length, final_obs_capacity),
-        priorities=priorities.init(capacity, settings),
-        beta=jnp.float32(settings.beta),
+        ring=storage.init(example, num_envs, capacity, static.length, final_obs_capacity),
+        priorities=priorities.init(capacity, static.settings),
+        beta=jnp.float32(static.settings.beta),
     )
-    return _mesh.vary(vary_like(state, example), axis_name)
+    return _mesh.vary(vary_like(state, example), static.axis_name)
 
 
-def add(state: PrioritizedState, rollout: PyTree, *, length: int, axis_name: str | None) -> PrioritizedState:
+def add(static: Static, state: PrioritizedState, rollout: PyTree) -> PrioritizedState:
     """Add a rollout [T, N, ...]: remove the items that it overwrites, then insert those that it completes."""
     ring = storage.add(state.ring, rollout)
     num_rows, num_envs = jax.tree.leaves(rollout)[0].shape[:2]
     overwritten = storage.next_slots(state.ring.cursor, num_rows).astype(jnp.int32)
-    completed = windows.completed_windows(state.ring, num_rows, length)
+    completed = windows.completed_windows(state.ring, num_rows, static.length)
     remaining = priorities.remove_rows(state.priorities, overwritten, num_envs)
-    inserted = priorities.insert_rows(remaining, completed, num_envs, axis_name)
+    inserted = priorities.insert_rows(remaining, completed, num_envs, static.axis_name)
     return state.replace(ring=ring, priorities=inserted)
 
 
-def sample(
-    state: PrioritizedState,
-    key: Key,
-    *,
-    batch_size: int,
-    length: int,
-    settings: priorities.Settings,
-    axis_name: str | None,
-) -> Sample:
+def sample(static: Static, state: PrioritizedState, key: Key) -> Sample:
     """Draw B items in proportion to their masses: leaves [B, ...], or [B, L, ...] of windows, and weights [B]."""
     check_key(key)
-    validation.check_not_empty(size(state, length=length, settings=settings))
-    batch_size, num_envs = _mesh.share("batch_size", batch_size, _mesh.size(axis_name)), state.ring.num_envs
-    draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=num_envs)
+    validation.check_not_empty(size(static, state))
+    batch_size = _mesh.share("batch_size", static.batch_size, _mesh.size(static.axis_name))
+    draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=state.ring.num_envs)
     place, valid = windows.draw_with_next_obs(state.ring, draw, key, 1, partial(draw, stratified=False))
     valid &= segment_tree.total(state.priorities.mass) > 0
-    weight = priorities.weights(state.priorities, place, state.beta, axis_name)
-    return windows.take(state.ring, place, weight, valid, length if length > 1 else None)
+    weight = priorities.weights(state.priorities, place, state.beta, static.axis_name)
+    return windows.take(state.ring, place, weight, valid, static.length if static.length > 1 else None)
 
 
-def batch_of_pass(
-    state: PrioritizedState, key: Key, k: Array | int, *, batch_size: int, length: int, axis_name: str | None
-) -> Sample:
+def batch_of_pass(static: Static, state: PrioritizedState, key: Key, k: Array | int) -> Sample:
     """Return batch k of a pass over all items, whatever their priorities; see `Buffer.batch_of_pass`."""
-    batch_size = _mesh.share("batch_size", batch_size, _mesh.size(axis_name))
-    return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=length)
+    batch_size = _mesh.share("batch_size", static.batch_size, _mesh.size(static.axis_name))
+    return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=static.length)
 
 
-def update(
-    state: PrioritizedState, index: Handle, priority: Array, *, settings: priorities.Settings
-) -> PrioritizedState:
+def update(static: Static, state: PrioritizedState, index: Handle, priority: Array) -> PrioritizedState:
     """Set the priorities of the items of `index` to |priority| [B]; see `priorities.update`."""
+    settings = static.settings
     return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, settings))
 
 
-def size(state: PrioritizedState, *, length: int, settings: priorities.Settings) -> Array:
+def size(static: Static, state: PrioritizedState) -> Array:
     """Number of items that can be drawn, [] int32."""
-    return priorities.num_items(state.priorities, windows.num_windows(state.ring, length), settings)
+    return priorities.num_items(state.priorities, windows.num_windows(state.ring, static.length), static.settings)

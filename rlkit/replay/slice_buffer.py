@@ -6,7 +6,7 @@ can be drawn.
 """
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from flax import struct
@@ -42,6 +42,24 @@ class PrioritizedSlicesState(struct.PyTreeNode):
     beta: Array  # [] float32, the exponent of the importance weights; anneal it by `state.replace(beta=...)`
 
     __repr__ = short_repr
+
+
+class Static(NamedTuple):
+    """Arguments that `slices` binds."""
+
+    capacity: int
+    num_slices: int
+    slice_len: int
+    sampling: str
+    strict: bool
+    cross_episodes: bool
+    settings: priorities.Settings | None  # None without priorities
+    final_obs_capacity: int | None
+    axis_name: str | None
+
+    @property
+    def rows_needed(self) -> int:  # a strict slice has no masked steps
+        return self.slice_len if self.strict and not self.cross_episodes else 1
 
 
 def slices(
@@ -90,30 +108,12 @@ def slices(
       ConfigError: a setting is out of range, or two contradict each other; at `init`, the capacity does not fit.
     """
     capacity, num_slices, slice_len = validation.sizes(capacity=capacity, num_slices=num_slices, slice_len=slice_len)
-    final_obs_capacity = validation.final_obs_capacity(
-        store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
-    )
+    kept = validation.final_obs_capacity(store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity)
     _check_kind(sampling, strict, cross_episodes, prioritized)
     settings = priorities.Settings(alpha, beta, eps, start_priority) if prioritized else None
-    rows_needed = slice_len if strict and not cross_episodes else 1  # a strict slice has no masked steps
-    return Buffer(
-        init=partial(
-            init,
-            capacity=capacity,
-            final_obs_capacity=final_obs_capacity,
-            settings=settings,
-            slice_len=slice_len,
-            strict=strict,
-            cross_episodes=cross_episodes,
-            sampling=sampling,
-            axis_name=axis_name,
-        ),
-        add=partial(add, axis_name=axis_name),
-        sample=partial(sample, num_slices=num_slices, rows_needed=rows_needed, settings=settings, axis_name=axis_name),
-        update=partial(update, settings=settings),
-        size=partial(size, settings=settings),
-        batch_of_pass=partial(batch_of_pass, num_slices=num_slices, rows_needed=rows_needed, axis_name=axis_name),
-    )
+    static = Static(capacity, num_slices, slice_len, sampling, strict, cross_episodes, settings, kept, axis_name)
+    functions: Any = (init, add, sample, update, size, batch_of_pass)
+    return Buffer(*(partial(function, static) for function in functions))
 
 
 def _check_kind(sampling: str, strict: bool, cross_episodes: bool, prioritized: bool) -> None:
@@ -131,109 +131,83 @@ def _check_kind(sampling: str, strict: bool, cross_episodes: bool, prioritized: 
         raise ConfigError("strict=False has no meaning with cross_episodes=True: such slices are full; leave it out")
 
 
-def init(
-    example: PyTree,
-    num_envs: int,
-    *,
-    capacity: int,
-    final_obs_capacity: int | None,
-    settings: priorities.Settings | None,
-    slice_len: int,
-    axis_name: str | None,
-    **kind: bool | str,
-) -> SlicesState | PrioritizedSlicesState:
+def init(static: Static, example: PyTree, num_envs: int) -> SlicesState | PrioritizedSlicesState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     check_flags(example, "slices")
-    capacity, num_envs, final_obs_capacity = validation.shard(capacity, num_envs, final_obs_capacity, axis_name)
-    ring = storage.init(example, num_envs, capacity, slice_len, final_obs_capacity)
-    index = slice_index.init(ring.num_rows, num_envs, slice_len, **kind)  # type: ignore[arg-type]
-    if settings is None:
-        return _mesh.vary(vary_like(SlicesState(ring, index), example), axis_name)
-    state = PrioritizedSlicesState(ring, index, priorities.init(capacity, settings), jnp.float32(settings.beta))
-    return _mesh.vary(vary_like(state, example), axis_name)
+    sizes = static.capacity, num_envs, static.final_obs_capacity
+    capacity, num_envs, final_obs_capacity = validation.shard(*sizes, static.axis_name)
+    ring = storage.init(example, num_envs, capacity, static.slice_len, final_obs_capacity)
+    kind = {"strict": static.strict, "cross_episodes": static.cross_episodes, "sampling": static.sampling}
+    index = slice_index.init(ring.num_rows, num_envs, static.slice_len, **kind)  # type: ignore[arg-type]
+    if static.settings is None:
+        return _mesh.vary(vary_like(SlicesState(ring, index), example), static.axis_name)
+    masses, beta = priorities.init(capacity, static.settings), jnp.float32(static.settings.beta)
+    return _mesh.vary(vary_like(PrioritizedSlicesState(ring, index, masses, beta), example), static.axis_name)
 
 
-def add(
-    state: SlicesState | PrioritizedSlicesState, rollout: PyTree, *, axis_name: str | None
-) -> SlicesState | PrioritizedSlicesState:
+def add(static: Static, state: Any, rollout: PyTree) -> Any:
     """Add a rollout [T, N, ...] to the ring, to the index and, where there are some, to the priorities."""
     ring = storage.add(state.ring, rollout)
     terminated, truncated = flags(rollout)
     done = terminated | truncated
     added = state.replace(ring=ring, index=slice_index.add(state.index, done))
-    if isinstance(state, SlicesState):
+    if static.settings is None:
         return added
     start_slot, is_completed = slice_index.completed_slices(state.index, done)
     completed = jnp.where(is_completed, storage.flat_indices(start_slot, ring.num_envs), ring.capacity)
     overwritten = storage.next_slots(state.ring.cursor, done.shape[0]).astype(jnp.int32)
     remaining = priorities.remove_rows(state.priorities, overwritten, ring.num_envs)
-    return added.replace(priorities=priorities.insert(remaining, completed.reshape(-1), axis_name))
+    return added.replace(priorities=priorities.insert(remaining, completed.reshape(-1), static.axis_name))
 
 
-def sample(
-    state: SlicesState | PrioritizedSlicesState,
-    key: Key,
-    *,
-    num_slices: int,
-    rows_needed: int,
-    settings: priorities.Settings | None,
-    axis_name: str | None,
-) -> Sample:
+def sample(static: Static, state: Any, key: Key) -> Sample:
     """Draw B slices: leaves [B, L, ...], mask [B, L], and weights [B]."""
     check_key(key)
-    validation.check_not_empty(size(state, settings=settings))
+    validation.check_not_empty(size(static, state))
     index, num_envs = state.index, state.ring.num_envs
-    num_slices = _mesh.share("num_slices", num_slices, _mesh.size(axis_name))
+    num_slices = _mesh.share("num_slices", static.num_slices, _mesh.size(static.axis_name))
 
     def draw(key: Key, stratified: bool = True) -> Place:
-        if isinstance(state, PrioritizedSlicesState):
+        if static.settings is not None:
             return priorities.draw(state.priorities, key, num_slices, num_envs, stratified=stratified)
         starts = slice_index.sample(index, key, num_slices)
         return Place(starts.slot, starts.env)
 
-    place, valid = windows.draw_with_next_obs(state.ring, draw, key, rows_needed, partial(draw, stratified=False))
-    if isinstance(state, PrioritizedSlicesState):
+    again = partial(draw, stratified=False)
+    place, valid = windows.draw_with_next_obs(state.ring, draw, key, static.rows_needed, again)
+    if static.settings is not None:
         valid &= segment_tree.total(state.priorities.mass) > 0
-        weight = priorities.weights(state.priorities, place, state.beta, axis_name)
+        weight = priorities.weights(state.priorities, place, state.beta, static.axis_name)
     else:
         valid &= slice_index.size(index) > 0
         weight = jnp.ones((num_slices,), jnp.float32)
     return windows.take(state.ring, place, weight, valid, index.slice_len, across_ends=index.cross_episodes)
 
 
-def batch_of_pass(
-    state: SlicesState | PrioritizedSlicesState,
-    key: Key,
-    k: Array | int,
-    *,
-    num_slices: int,
-    rows_needed: int,
-    axis_name: str | None,
-) -> Sample:
+def batch_of_pass(static: Static, state: Any, key: Key, k: Array | int) -> Sample:
     """Return batch k of a pass over all slices, whatever their priorities; see `Buffer.batch_of_pass`.
 
     Raises:
       ValueError: the slices are drawn by episode.
     """
     index = state.index
-    num_slices = _mesh.share("num_slices", num_slices, _mesh.size(axis_name))
+    num_slices = _mesh.share("num_slices", static.num_slices, _mesh.size(static.axis_name))
     chosen = slice_index.batch_of_pass(index, key, k, num_slices)
     place, across = Place(chosen.slot, chosen.env), index.cross_episodes
-    return windows.take_all(state.ring, place, chosen.mask[:, 0], rows_needed, index.slice_len, across_ends=across)
+    valid = chosen.mask[:, 0]
+    return windows.take_all(state.ring, place, valid, static.rows_needed, index.slice_len, across_ends=across)
 
 
-def update(
-    state: SlicesState | PrioritizedSlicesState, index: Handle, priority: Array, *, settings: priorities.Settings | None
-) -> SlicesState | PrioritizedSlicesState:
+def update(static: Static, state: Any, index: Handle, priority: Array) -> Any:
     """Set the priorities of the slices of `index` to |priority| [B]; without priorities, return the state unchanged."""
-    if isinstance(state, SlicesState) or settings is None:
+    if static.settings is None:
         return state
-    return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, settings))
+    return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, static.settings))
 
 
-def size(state: SlicesState | PrioritizedSlicesState, *, settings: priorities.Settings | None) -> Array:
+def size(static: Static, state: Any) -> Array:
     """Number of slices that can be drawn, [] int32."""
     num_slices = slice_index.size(state.index)
-    if isinstance(state, SlicesState) or settings is None:
-        return num_slices
-    return priorities.num_items(state.priorities, num_slices, settings)
+    return (
+        num_slices if static.settings is None else priorities.num_items(state.priorities, num_slices, static.settings)
+    )

@@ -1,10 +1,9 @@
 """Checks of a buffer's settings, made before anything is traced."""
 
-from numbers import Integral
-
 from jax.core import Tracer
 
 from rlkit import _mesh
+from rlkit.ops._arrays import as_int
 from rlkit.types import Array, ConfigError
 
 _MAX_CAPACITY = 2**31 - 1
@@ -16,14 +15,12 @@ def sizes(*, capacity: int, **others: int) -> tuple[int, ...]:
     Raises:
       ConfigError: a size is out of range; the message names it.
     """
-    for name, value in {"capacity": capacity, **others}.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise ConfigError(f"{name}={value!r:.40} must be an integer of at least 1")
+    capacity, *rest = (as_int(name, value) for name, value in {"capacity": capacity, **others}.items())
     if capacity > _MAX_CAPACITY:
         raise ConfigError(
             f"capacity={capacity} must be below 2^31, so that indices are int32; use several buffers, one a device"
         )
-    return int(capacity), *map(int, others.values())
+    return capacity, *rest
 
 
 def check_capacity(
@@ -41,8 +38,7 @@ def check_capacity(
     Raises:
       ConfigError: the capacity is not a multiple of N, or below min_rows * N; the message gives the nearest that fit.
     """
-    if isinstance(num_envs, bool) or not isinstance(num_envs, Integral) or num_envs < 1:
-        raise ConfigError(f"num_envs={num_envs!r:.40} must be an integer of at least 1")
+    num_envs = as_int("num_envs", num_envs)
     least = min_rows * num_envs
     if capacity % num_envs:
         below = capacity // num_envs * num_envs

@@ -41,11 +41,9 @@ def collect(
       out: the dataset's folder; None for RUN/dataset.
       num_envs: environments side by side.
       greedy: True to act as in evaluation; False to explore as in training.
-      step: step of the checkpoint; None for the newest.
-      best: True for the checkpoint that was evaluated best, in a run with keep_best.
       seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts, and
         of a population the best member's.
-      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class`.
+      step, best, env, wrappers, network: as for `rlkit.load`.
 
     Returns:
       The folder.

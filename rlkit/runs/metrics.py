@@ -22,6 +22,7 @@ import numpy as np
 from rlkit.names import shorten
 from rlkit.runs import files, run_directory
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.versions import require
 from rlkit.types import ConfigError
 
 _MAX_BYTES = 1 << 30
@@ -140,12 +141,7 @@ def require_writers(config: RunConfig) -> None:
     """Raise a ConfigError where the package of a metric writer, or that of a report, is not installed."""
     for key, package in (("tensorboard", "tensorboardX"), ("wandb", "wandb"), ("report", "plotly")):
         if value := getattr(config.run, key):
-            try:
-                __import__(package)
-            except ImportError:
-                raise ConfigError(
-                    f"{key}={value!r} needs the package {package}; install it: pip install 'rlkit-jax[{key}]'"
-                ) from None
+            require(package, f"{key}={value!r}", key)
 
 
 def _tensorboard(run: Path, config: RunConfig, step: int) -> _Writer:

@@ -44,11 +44,8 @@ def render(
     Args:
       run: a run directory.
       out: the GIF; None for RUN/policy.gif.
-      seed: seed of the policy; None for the first.
-      step: step of the checkpoint; None for the newest.
-      best: True for the checkpoint that was evaluated best, in a run with keep_best.
       max_steps: largest number of frames.
-      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class`.
+      seed, step, best, env, wrappers, network: as for `rlkit.load`.
 
     Returns:
       The path of the GIF.

@@ -1,11 +1,13 @@
-"""Versions of the software and the device that the numbers of a run depend on besides its config."""
+"""Installed software: what the numbers of a run depend on besides its config, and packages of the extras."""
 
+import importlib
 import platform
 from typing import Any
 
 import jax
 
 from rlkit.runs.doctor.installation import installed_version
+from rlkit.types import ConfigError
 
 _PACKAGES = ("rlkit-jax", "jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "numpy")
 
@@ -20,3 +22,12 @@ def versions() -> dict[str, Any]:
         "device": f"{device.platform} {device.device_kind}",
         "devices": jax.device_count(),
     }
+
+
+def require(package: str, subject: str, extra: str) -> Any:
+    """Import a package of an extra. Raises ConfigError, which begins with `subject`, where it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        name = str(error.name or package).partition(".")[0]
+        raise ConfigError(f"{subject} needs the package {name}; install it: pip install 'rlkit-jax[{extra}]'") from None

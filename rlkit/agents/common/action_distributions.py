@@ -7,7 +7,6 @@ tanh can make a ratio of them wrong.
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -88,14 +87,3 @@ def action(space: ActionSpace, raw: Array, *, squash: bool) -> Array:
         unit = jnp.tanh(raw) if squash else jnp.clip(raw, -1.0, 1.0)
         raw = low + (high - low) * (unit + 1) / 2
     return jnp.clip(raw, low, high).astype(space.dtype)
-
-
-def gsde_noise(key: Key, features: int, size: int) -> Array:
-    """Standard normal [features, size]: the exploration matrix before it is scaled."""
-    return jax.random.normal(key, (features, size), jnp.float32)
-
-
-def gsde_sample(output: PyTree, noise: Array) -> Array:
-    """The raw action [D] of state-dependent exploration with a noise matrix that is held over steps."""
-    loc, log_std, features = output
-    return loc + features @ (jnp.exp(log_std) * noise)

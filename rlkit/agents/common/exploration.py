@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.agents.common import action_distributions
 from rlkit.agents.common.mistakes import UNSET
 from rlkit.spaces import Box, Discrete
 from rlkit.types import Array, Key, PyTree, Scalar
@@ -66,10 +65,10 @@ def gsde_step(output: PyTree, noise: PyTree, redraw_every: int, key: Key) -> tup
       redraw_every: steps; 0 holds it for the episode.
     """
     matrix, age = noise
-    matrix = jnp.where(age == 0, action_distributions.gsde_noise(key, *matrix.shape), matrix)
+    matrix = jnp.where(age == 0, jax.random.normal(key, matrix.shape, jnp.float32), matrix)
     age = age + 1
-    raw = action_distributions.gsde_sample(output, matrix)
-    return raw, (matrix, age % redraw_every if redraw_every else age)
+    loc, log_std, features = output
+    return loc + features @ (jnp.exp(log_std) * matrix), (matrix, age % redraw_every if redraw_every else age)
 
 
 def gsde_start(features: int, size: int) -> PyTree:

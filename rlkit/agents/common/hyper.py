@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from annotated_types import Interval
 from flax import struct
 
@@ -63,8 +64,8 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
     ] = None
 
     def __post_init__(self) -> None:
-        """Raise a ConfigError where a float is out of range."""
-        mistakes.check_floats(self)
+        """Raise a ConfigError where a float is out of range; arrays, whole numbers and None may be axes of a vmap."""
+        mistakes.check_values(self, {k: float(x) for k, x in vars(self).items() if isinstance(x, float | np.floating)})
 
     @classmethod
     def defaults(cls, config: Any, num_envs: int) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator as op
 import re
 import typing
 from collections.abc import Collection
@@ -17,7 +18,12 @@ from rlkit.names import did_you_mean, shorten
 from rlkit.types import ConfigError
 
 UNSET = np.float32(-np.inf)  # in the arrays of a Hyper, of a field that is None and that no default replaces
-_BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le", "at most"))
+_BOUNDS = (
+    ("gt", "greater than", op.gt),
+    ("ge", "at least", op.ge),
+    ("lt", "less than", op.lt),
+    ("le", "at most", op.le),
+)
 
 
 def class_name(cls: type) -> str:
@@ -69,17 +75,6 @@ def _limits(cls: type) -> dict[str, tuple[Interval, float | None]]:
     return found
 
 
-def check_floats(hyper: Any) -> None:
-    """Raise a ConfigError where a float of a Hyper is out of range.
-
-    Arrays are left out, which may be traced, and so are whole numbers and None, which `jax.vmap` takes as axes.
-    """
-    for name, limits in _limits(type(hyper)).items():
-        value = getattr(hyper, name)
-        if isinstance(value, float | np.floating):
-            _check(name, float(value), *limits)
-
-
 def check_values(hyper: Any, values: dict[str, float]) -> None:
     """Raise a ConfigError where one of the known values of a Hyper, by name, is out of range."""
     for name, limits in _limits(type(hyper)).items():
@@ -89,23 +84,14 @@ def check_values(hyper: Any, values: dict[str, float]) -> None:
 
 def _check(name: str, value: float, limits: Interval, default: float | None) -> None:
     """Raise a ConfigError where a value is out of range, and not that of a field which is not set."""
-    if _within(value, limits) or (default is None and value == UNSET):
+    rules = [(words, bound, holds) for key, words, holds in _BOUNDS if (bound := getattr(limits, key)) is not None]
+    within = not math.isnan(value) and all(holds(value, bound) for _, bound, holds in rules)
+    if within or (default is None and value == UNSET):
         return
-    rules = [(words, bound) for key, words in _BOUNDS if (bound := getattr(limits, key)) is not None]
-    finite = [f"{words} {bound:g}" for words, bound in rules if math.isfinite(bound)]
+    finite = [f"{words} {bound:g}" for words, bound, _ in rules if math.isfinite(bound)]
     finite += ["finite"] if len(finite) < len(rules) or math.isnan(value) else []
     remedy = "the default is None" if default is None else f"the default is {default:g}"
     raise ConfigError(f"{name}={value:g} must be {' and '.join(finite)}; {remedy}")
-
-
-def _within(value: float, limits: Interval) -> bool:
-    """True where a number is in a range; False for NaN."""
-    return not math.isnan(value) and (
-        (limits.gt is None or value > limits.gt)  # type: ignore[operator]
-        and (limits.ge is None or value >= limits.ge)  # type: ignore[operator]
-        and (limits.lt is None or value < limits.lt)  # type: ignore[operator]
-        and (limits.le is None or value <= limits.le)  # type: ignore[operator]
-    )
 
 
 def check_config(agent: str, config: Any) -> None:

@@ -8,7 +8,7 @@ branches and selects between their results.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,6 @@ from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.replay.validation import check_capacity
-from rlkit.spaces import Space
 from rlkit.types import Agent, Array, Buffer, Key, PyTree, Sample, Transition
 
 
@@ -48,22 +47,6 @@ class Schedules(NamedTuple):
     group_rates: dict[str, Array] = {}  # noqa: RUF012 a constant; [], by the field of Hyper, as actor_learning_rate
 
 
-class Static(Protocol):
-    """The static arguments that the functions of this module need."""
-
-    @property
-    def config(self) -> Any: ...
-
-    @property
-    def buffer(self) -> Buffer: ...
-
-    @property
-    def obs_space(self) -> Space: ...
-
-    @property
-    def axis_name(self) -> str | None: ...  # of the mesh axis over which environments and batches are divided
-
-
 # Fields of State that another run can start with.
 TRAINED = ("params", "stats", "target_params", "target_stats", "normalizer.obs")
 
@@ -80,7 +63,7 @@ def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
 
 
 def init(
-    static: Static,
+    static: Any,
     hyper: Any,
     example: Transition,
     num_envs: int,
@@ -121,29 +104,29 @@ def check(config: OffPolicyConfig, num_envs: int, num_steps: int, devices: int =
     _mesh.share("batch_size", config.batch_size, devices)
 
 
-def num_steps(static: Static, rollout: Transition) -> int:
+def num_steps(static: Any, rollout: Transition) -> int:
     """The environment steps of a rollout, on all devices together."""
     return rollout.reward.size * _mesh.size(static.axis_name)
 
 
-def store(static: Static, state: Any, rollout: Transition) -> Any:
+def store(static: Any, state: Any, rollout: Transition) -> Any:
     """The state with a rollout [T, N, ...] in its buffer."""
     return state.replace(replay=state.replay.replace(buffer=static.buffer.add(state.replay.buffer, rollout)))
 
 
-def update_statistics(static: Static, state: Any, rollout: Transition) -> Any:
+def update_statistics(static: Any, state: Any, rollout: Transition) -> Any:
     """The state with a rollout [T, N, ...] in its observation statistics."""
     normalizer = normalization.update(state.normalizer, static.obs_space, rollout, state.hyper.gamma, static.axis_name)
     return state.replace(normalizer=normalizer)
 
 
-def add(static: Static, state: Any, rollout: Transition) -> Any:
+def add(static: Any, state: Any, rollout: Transition) -> Any:
     """The state with a rollout [T, N, ...] in its buffer and its statistics: `Agent.add`, for datasets."""
     return update_statistics(static, store(static, state, rollout), rollout)
 
 
 def update(
-    gradient_step: GradientStep, static: Static, state: Any, rollout: Transition, key: Key
+    gradient_step: GradientStep, static: Any, state: Any, rollout: Transition, key: Key
 ) -> tuple[Any, dict[str, Array]]:
     """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
     state, metrics = learn(static, gradient_step, store(static, state, rollout), key, num_steps(static, rollout))
@@ -151,7 +134,7 @@ def update(
 
 
 def learn(
-    static: Static, gradient_step: GradientStep, state: Any, key: Key, num_steps: int
+    static: Any, gradient_step: GradientStep, state: Any, key: Key, num_steps: int
 ) -> tuple[Any, dict[str, Array]]:
     """Make the gradient steps that follow `num_steps` environment steps, from samples of the buffer.
 
@@ -192,7 +175,7 @@ def learn(
     return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": size}
 
 
-def _if_started(static: Static, gradient_step: GradientStep, state: Any) -> Callable[..., Any]:
+def _if_started(static: Any, gradient_step: GradientStep, state: Any) -> Callable[..., Any]:
     """The gradient step from `learning_starts` on and where the buffer has items; before, one that changes nothing.
 
     The function takes and returns a state with its replay state. The gradient step gets the state without it, because
@@ -219,7 +202,7 @@ def _if_started(static: Static, gradient_step: GradientStep, state: Any) -> Call
     return step
 
 
-def _reprioritize(static: Static, state: Any, sample: Sample, priority: Array) -> Any:
+def _reprioritize(static: Any, state: Any, sample: Sample, priority: Array) -> Any:
     """The state with new priorities [B] of a sample's items in its buffer."""
     # A weight is never negative. The condition orders the write of priorities after the read of weights, so that the
     # priorities are changed in place.
@@ -228,7 +211,7 @@ def _reprioritize(static: Static, state: Any, sample: Sample, priority: Array) -
     return state.replace(replay=state.replay.replace(buffer=buffer))
 
 
-def wait(static: Static, state: Any, rollout: Transition) -> tuple[Any, dict[str, Array]]:
+def wait(static: Any, state: Any, rollout: Transition) -> tuple[Any, dict[str, Array]]:
     """An update before learning starts, which stores a rollout [T, N, ...] and counts its steps: `Agent.wait`.
 
     The metrics are those of `learn` that need no gradient step.
@@ -259,7 +242,7 @@ def update_target(state: Any, params: PyTree, stats: PyTree, *, when: Array) -> 
     )
 
 
-def agent(static: Static, *, actor: Callable[..., Any], gradient_step: GradientStep, **functions: Any) -> Agent:
+def agent(static: Any, *, actor: Callable[..., Any], gradient_step: GradientStep, **functions: Any) -> Agent:
     """The `Agent` of an off-policy algorithm's functions, with `static` bound to all of them.
 
     Args:

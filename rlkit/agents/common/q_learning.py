@@ -35,24 +35,26 @@ class Actor(NamedTuple):
     epsilon: Array  # [], the probability of a random action
 
 
-def static(
+def network(
     name: str,
     config: Any,
     obs_space: Space,
     action_space: Space,
     networks: Any,
-    outputs: str | None,
-    axis_name: str | None,
-) -> Static:
-    """The static arguments of a value-based agent.
+    outputs: str | None = None,
+    axis_name: str | None = None,
+    **needs: Any,
+) -> Network:
+    """The network of a value-based agent.
 
     Args:
       name: the agent, for errors.
-      config: with the fields of `OffPolicyConfig`, `EncoderConfig`, `dueling` and `noisy`.
+      config: with the fields of `EncoderConfig`, `dueling` and `noisy`.
       obs_space, action_space: an environment's spaces.
       networks: a user's network, see `dqn.make`; None for the one that `config` describes.
       outputs: field of `config`, the numbers for each action; None for one, without an axis of its own.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
+      needs: `memory`, as for `user_networks.checked`.
 
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
@@ -63,20 +65,25 @@ def static(
     validation.check_encoder(config, obs_space)
     width = None if outputs is None else getattr(config, outputs)
     if networks is None:
-        described = config.model_dump(include=set(q_network.SETTINGS))
-        network = q_network.q_network(
-            obs_space=obs_space,
-            num_actions=action_space.n,
-            outputs=width,
-            **{"noisy": False} | described,
-        )
-    else:
-        sizes = np.array([action_space.n] if width is None else [action_space.n, width])
-        described = {"noisy": getattr(config, "noisy", False)}
-        network = user_networks.checked(
-            networks, obs_space, "the outputs of each action", sizes, described=described, axis_name=axis_name
-        )
-    return Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
+        settings = {"noisy": False} | config.model_dump(include=set(q_network.SETTINGS))
+        return q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=width, **settings)
+    sizes = np.array([action_space.n] if width is None else [action_space.n, width])
+    settings = {"described": {"noisy": getattr(config, "noisy", False)}, "axis_name": axis_name, **needs}
+    return user_networks.checked(networks, obs_space, "the outputs of each action", sizes, **settings)
+
+
+def static(
+    name: str,
+    config: Any,
+    obs_space: Space,
+    action_space: Any,
+    networks: Any,
+    outputs: str | None,
+    axis_name: str | None,
+) -> Static:
+    """The static arguments of an agent with replay; see `network`."""
+    made = network(name, config, obs_space, action_space, networks, outputs, axis_name)
+    return Static(config, obs_space, action_space, made, off_policy.buffer(config, axis_name), axis_name)
 
 
 def apply(

@@ -49,12 +49,6 @@ class PhysicsEnv(Adapter):
         truncated = elapsed >= params.max_steps_in_episode
         return next_state.obs, TimedState(next_state, elapsed), next_state.reward, next_state.done > 0, truncated
 
-    def observation_space(self, params: Any) -> Space:
-        return self._obs_space
-
-    def action_space(self, params: Any) -> Space:
-        return self._action_space
-
 
 CANNOT_RUN = {"swimmer": "Brax computes water with a call that JAX no longer has; try brax:walker2d"}
 

@@ -48,12 +48,6 @@ class JumanjiEnv(Adapter):
             values[ACTION_MASK] = jnp.ravel(values[ACTION_MASK])
         return values
 
-    def observation_space(self, params: Any) -> Space:
-        return self._obs_space
-
-    def action_space(self, params: Any) -> Space:
-        return self._action_space
-
 
 def names() -> list[str]:
     """Return Jumanji's names: Game2048-v1, Snake-v1, Maze-v0, ..."""

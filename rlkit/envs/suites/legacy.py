@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from rlkit.envs.adapter import Adapter, gymnax_space, standard_promotion
 from rlkit.envs.gymnax import GymnaxEnv
 from rlkit.spaces import Space
 from rlkit.types import Array, ConfigError, Env, Key, PyTree
@@ -13,7 +11,7 @@ from rlkit.types import Array, ConfigError, Env, Key, PyTree
 _LIMITS = ("max_steps_in_episode", "max_timesteps")  # names of the time limit in gymnax and in Craftax
 
 
-class FiveValues(Adapter):
+class FiveValues(GymnaxEnv):
     """An environment with `reset_env`, a `step_env` of five values, and `is_terminal`.
 
     `done` alone does not distinguish termination from truncation, so `is_terminal` is called again with the time limit
@@ -21,12 +19,8 @@ class FiveValues(Adapter):
     """
 
     def __init__(self, name: str, env: Any, limit_field: str | None):
-        self.name = name
-        self.env = env
+        super().__init__(name, env)
         self.limit_field = limit_field
-
-    def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
-        return self.env.reset_env(key, params)
 
     def _advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
         obs, next_state, reward, done, *_ = self.env.step_env(key, state, action, params)
@@ -37,16 +31,6 @@ class FiveValues(Adapter):
         never = jnp.full_like(limit, jnp.iinfo(jnp.result_type(limit)).max)
         terminated = done & self.env.is_terminal(next_state, params.replace(**{self.limit_field: never}))
         return obs, next_state, reward, terminated, done & ~terminated
-
-    def observation_space(self, params: Any) -> Space:
-        """Return the space of observations; bounds that depend on traced parameters count as infinite."""
-        with jax.ensure_compile_time_eval(), standard_promotion():
-            return gymnax_space(self.env.observation_space(params))
-
-    def action_space(self, params: Any) -> Space:
-        """Return the space of actions; bounds that depend on traced parameters count as infinite."""
-        with jax.ensure_compile_time_eval(), standard_promotion():
-            return gymnax_space(self.env.action_space(params))
 
 
 def adapt(env: Any, params: Any = None, *, name: str | None = None) -> tuple[Env, Any]:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from rlkit import spaces
 from rlkit.envs.adapter import Adapter, check_keywords, known_task, library, standard_promotion, unbounded_box
 from rlkit.names import ACTION_MASK
-from rlkit.spaces import Space
 from rlkit.types import Array, Key, PyTree
 
 
@@ -75,12 +74,6 @@ class PgxEnv(Adapter):
     def _observe(self, state: Any) -> PyTree:
         # Not state.observation: at the end of a game that may be the view of another player.
         return {ACTION_MASK: state.legal_action_mask, "obs": self.env._observe(state, jnp.int32(0))}
-
-    def observation_space(self, params: Any) -> Space:
-        return self._obs_space
-
-    def action_space(self, params: Any) -> Space:
-        return self._action_space
 
 
 def names() -> list[str]:

@@ -2,13 +2,11 @@
 
 import importlib
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
-from rlkit.names import did_you_mean
+from rlkit.names import OWN_CODE, did_you_mean, find_object
 
-_OWN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _OF_JAX = ("flatten", "hide_velocity", "clip_action", "sticky_action")  # of `envs.wrap` alone, so not modules
 # By name: the class in `wrappers`, the types of its arguments, and an example.
 _WRAPPERS: dict[str, tuple[str, tuple[type, ...], str]] = {
@@ -22,7 +20,7 @@ _WRAPPERS: dict[str, tuple[str, tuple[type, ...], str]] = {
 
 def is_own(spec: str) -> bool:
     """Return true for `module:Class`, code that runs only if the user passes the name."""
-    return bool(_OWN.fullmatch(spec)) and spec.partition(":")[0] not in (*_WRAPPERS, *_OF_JAX)
+    return bool(OWN_CODE.fullmatch(spec)) and spec.partition(":")[0] not in (*_WRAPPERS, *_OF_JAX)
 
 
 def check(spec: str) -> None:
@@ -34,8 +32,7 @@ def check(spec: str) -> None:
 def make(spec: str) -> Callable[[Any], Any]:
     """Return the function that wraps an environment. Raises ValueError for a mistake in the spelling."""
     if is_own(spec):
-        module, _, attribute = spec.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return find_object(spec)
     name, arguments = _parse(spec)
     import gymnasium
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rlkit.ops._arrays import as_int
 from rlkit.runs.datasets import storage
 from rlkit.runs.datasets.archives import from_arrays, minari, read_npz
 from rlkit.runs.datasets.storage import DatasetError, Writer, writer
@@ -69,7 +70,7 @@ class Dataset:
 
         This fills a replay buffer: `for chunk in dataset.chunks(1000): state = buffer.add(state, chunk)`.
         """
-        _check_integers(num_rows=num_rows)
+        as_int("num_rows", num_rows)
         return (self._rows(first, first + num_rows) for first in range(0, self.num_rows, num_rows))
 
     def _rows(self, first: int, stop: int) -> Transition:
@@ -106,7 +107,7 @@ class Dataset:
         Raises:
           ConfigError: no episode has `slice_len` steps, or an argument is out of range.
         """
-        _check_integers(num_slices=num_slices, slice_len=slice_len)
+        as_int("num_slices", num_slices)
         if not isinstance(seed, np.random.Generator):
             if not isinstance(seed, int | np.integer):
                 raise ConfigError(f"seed is a {type(seed).__name__} and must be an integer or a numpy.random.Generator")
@@ -163,7 +164,7 @@ class Dataset:
 
     def _starts_before(self, slice_len: int) -> np.ndarray:
         """[blocks + 1] int64, the number of slices that start before each block of rows; the last is that of all."""
-        _check_integers(slice_len=slice_len)
+        as_int("slice_len", slice_len)
         if slice_len not in self._counts:
             block = self._block_rows
             step = max(_COUNTED // (block * self.num_envs), 1) * block
@@ -238,10 +239,3 @@ def _release(leaves: Any) -> None:
     for leaf in jax.tree.leaves(leaves):
         if isinstance(leaf.base, mmap.mmap):
             leaf.base.madvise(mmap.MADV_DONTNEED)
-
-
-def _check_integers(**values: Any) -> None:
-    """Raise ConfigError unless all values are integers of at least 1."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ConfigError(f"{name}={value!r} must be an integer of at least 1")

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.lib import format as npy
 
 from rlkit.runs import files
+from rlkit.runs.versions import require
 from rlkit.types import ConfigError, Transition
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
-_PIECE = 1 << 24  # bytes read at a time
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -61,14 +61,9 @@ def minari(name: str) -> Transition:
     Raises:
       ConfigError: the package is not installed, there is no such dataset, or its observations are not one array.
     """
+    library = require("minari", f"dataset='minari:{name}'", "minari")
     try:
-        import minari  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError(
-            f"dataset='minari:{name}' needs the package minari; install it: pip install 'rlkit-jax[minari]'"
-        ) from None
-    try:
-        episodes = list(minari.load_dataset(name, download=True).iterate_episodes())
+        episodes = list(library.load_dataset(name, download=True).iterate_episodes())
     except Exception as error:  # of the network, the store, the file format
         raise ConfigError(f"dataset='minari:{name}' cannot be loaded: {' '.join(str(error).split())}") from None
     if not episodes or not all(isinstance(episode.observations, np.ndarray) for episode in episodes):
@@ -157,19 +152,13 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         version = npy.read_magic(file)
         if version not in _HEADERS:
             raise ValueError(f"version {version} of the format")
-        shape, by_columns, dtype = _HEADERS[version](file)
+        shape, _, dtype = _HEADERS[version](file)
         if dtype.kind not in "biuf":
             raise ValueError(f"{dtype} where there must be numbers")
         if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
             raise ValueError(f"{member.file_size} bytes where there must be {dtype} of shape {shape}")
-        array = np.empty(math.prod(shape), dtype)
-        left = array.view(np.uint8).data
-        while len(left):
-            if not (part := file.read(min(len(left), _PIECE))):
-                raise ValueError("it ends too early")
-            left[: len(part)] = part
-            left = left[len(part) :]
-    return array.reshape(shape, order="F" if by_columns else "C")
+    with archive.open(member) as file:
+        return npy.read_array(file, allow_pickle=False)
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:

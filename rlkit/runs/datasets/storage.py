@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.ops._arrays import as_int
 from rlkit.runs import files
 from rlkit.runs.datasets import json_tree
 from rlkit.types import ConfigError, Transition
@@ -88,8 +89,7 @@ class Writer:
     """A dataset that is being written; `writer` makes one."""
 
     def __init__(self, folder: Path, example: Transition, num_envs: int, extra: dict[str, Any]):
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise ConfigError(f"num_envs={num_envs!r} must be an integer of at least 1")
+        num_envs = as_int("num_envs", num_envs)
         if not isinstance(example, Transition):
             raise ConfigError(f"example is a {type(example).__name__} and must be a Transition, of one step")
         paths, self._structure = jax.tree_util.tree_flatten_with_path(example)

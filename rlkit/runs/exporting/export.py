@@ -50,10 +50,7 @@ def export(
       run: a run directory.
       format: "npz" (NumPy arrays of an MLP), "stablehlo" (for `jax.export.deserialize`) or "onnx".
       out: the file; it replaces an older one.
-      seed: seed of the policy; None for the first, or for the best member of a population.
-      step: step of the checkpoint; None for the newest.
-      best: True for the checkpoint that was evaluated best, in a run with keep_best.
-      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class` or an object.
+      seed, step, best, env, wrappers, network: as for `rlkit.load`.
 
     Raises:
       ConfigError: there is no such run, checkpoint, seed or format, the format does not fit the policy, a library of

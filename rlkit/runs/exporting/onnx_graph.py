@@ -11,6 +11,7 @@ import jax.core
 
 from rlkit import _cpu
 from rlkit.runs.exporting.policy_function import Arrays, PolicyFunction
+from rlkit.runs.versions import require
 from rlkit.types import Array, ConfigError
 
 OPSET = 21  # of the operators; onnxruntime 1.20 and newer have it
@@ -22,8 +23,8 @@ def to_bytes(function: PolicyFunction) -> bytes:
     Raises:
       ConfigError: jax2onnx is missing, or cannot convert the policy.
     """
-    jax2onnx = _library("jax2onnx")
-    _library("onnxruntime")
+    jax2onnx = require("jax2onnx", "format='onnx'", "onnx")
+    require("onnxruntime", "format='onnx'", "onnx")
     names, outputs = ([value.name for value in values] for values in (function.inputs, function.outputs))
     (batch,) = jax.export.symbolic_shape("B")
     shapes = [jax.ShapeDtypeStruct((batch, *value.shape), value.dtype) for value in function.inputs]
@@ -91,7 +92,7 @@ def _pool_two_axes(graph: Any) -> None:
 
 def reader(data: bytes) -> Callable[[Arrays], Arrays]:
     """Return a function from inputs to outputs, NumPy arrays, of an ONNX model; it needs onnxruntime."""
-    runtime = _library("onnxruntime")
+    runtime = require("onnxruntime", "format='onnx'", "onnx")
 
     def failed(error: Exception) -> ConfigError:
         return ConfigError(f"format='onnx' needs a policy that onnxruntime can run: {_line(error)}; take stablehlo")
@@ -120,16 +121,6 @@ def _used(graph: Any) -> set[str]:
     """Return the names of the values that the nodes of a graph and of its inner graphs read."""
     inner = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
     return {name for node in graph.node for name in node.input}.union(*map(_used, inner))
-
-
-def _library(name: str) -> Any:
-    """Return a library of the extra `onnx`. Raises ConfigError where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"format='onnx' needs {error.name or name}, which is not installed; pip install 'rlkit-jax[onnx]'"
-        ) from error
 
 
 @contextmanager

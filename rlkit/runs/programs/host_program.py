@@ -107,7 +107,6 @@ class HostProgram(HostChunks):
         return pool
 
     def close(self) -> None:
-        """End all worker processes."""
         self._close_pools()
         self.background.shutdown(cancel_futures=True)
 
@@ -128,7 +127,6 @@ class HostProgram(HostChunks):
 
     @cached_property
     def template(self) -> PyTree:
-        """Shapes and dtypes of the state."""
         return jax.eval_shape(self.init, self.seeds[0], self.hyper)
 
     @property
@@ -140,7 +138,6 @@ class HostProgram(HostChunks):
         return 2 * tree_num_bytes(state) - replay + 3 * self.config.steps_per_update * (2 * obs + 32)
 
     def start(self) -> PyTree:
-        """Return the state before the first update."""
         return jax.jit(self.init)(self.seeds[0], self.hyper)
 
     def export(self, state: PyTree) -> PyTree:

@@ -1,6 +1,5 @@
 """Programs of several seeds whose environments are outside of JAX: a program for each, advanced one after another."""
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs.host_chunks import HostChunks
 from rlkit.runs.programs.host_program import HostProgram
-from rlkit.runs.programs.protocol import Rollouts
 from rlkit.runs.programs.replay_state import join, split
 from rlkit.training import Evaluation
 from rlkit.types import Agent, PyTree
@@ -44,6 +42,7 @@ class HostSeedsProgram(HostChunks):
         self._others: list[HostProgram] = []  # made when they are first needed, with their workers
         self.config = replace(self.first.config, run=config.run)
         self.agent: Agent = self.first.agent
+        self.check, self.rollouts = self.first.check, self.first.rollouts  # of the first seed
         self.env, self.params, self.note, self.pool = self.first.env, None, self.first.note, self.first.pool
 
     def _make_program(self, index: int, like: HostProgram | None) -> HostProgram:
@@ -60,18 +59,12 @@ class HostSeedsProgram(HostChunks):
             self._others.append(self._make_program(len(self._others) + 1, self.first))
         return [self.first, *self._others]
 
-    def check(self) -> None:
-        """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
-        self.first.check()
-
     def close(self) -> None:
-        """End all worker processes."""
         for program in (self.first, *self._others):
             program.close()
 
     @property
     def template(self) -> PyTree:
-        """Shapes and dtypes of the state, as `export` returns it."""
         count = len(self.seeds)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), self.first.template)
 
@@ -99,7 +92,6 @@ class HostSeedsProgram(HostChunks):
         return [jax.tree.map(lambda x, index=index: x[index], state) for index in range(len(self.seeds))]
 
     def compile(self) -> None:
-        """Compile `advance`; without this call, its first call does."""
         for program in self.programs:
             program.compile()
 
@@ -138,9 +130,3 @@ class HostSeedsProgram(HostChunks):
         finally:
             self._stoppable = False
         return jax.tree.map(lambda *leaves: np.stack(leaves), *results)
-
-    def rollouts(
-        self, agent: Agent, actor: PyTree, *, num_envs: int, num_steps: int, seed: int
-    ) -> AbstractContextManager[Rollouts]:
-        """Collect transitions of `agent.act` in new environments, as `Program.rollouts` describes."""
-        return self.first.rollouts(agent, actor, num_envs=num_envs, num_steps=num_steps, seed=seed)

@@ -78,12 +78,10 @@ class JaxProgram:
 
     @property
     def seeds(self) -> np.ndarray:
-        """[R] int32, the seeds of the runs."""
         return self.runs.seeds
 
     @property
     def num_devices(self) -> int:
-        """Number of devices that hold the state."""
         return 1 if self.mesh is None else self.mesh.size
 
     @property
@@ -112,7 +110,6 @@ class JaxProgram:
 
     @cached_property
     def template(self) -> PyTree:
-        """Shapes and dtypes of the state, as `export` returns it."""
         state = self._device_template
         if not self.batched:
             return state
@@ -175,11 +172,9 @@ class JaxProgram:
         return self.config.steps_per_update * (2 * obs + 32)
 
     def start(self) -> PyTree:
-        """Return the state before the first update."""
         return jax.jit(self._init)(self._device_runs)  # called once in a run, so nothing is cached
 
     def compile(self) -> None:
-        """Compile `advance`; without this call, its first call does."""
         _ = self._compiled_advance
 
     def advance(self, state: PyTree, count: np.int32) -> Chunk:
@@ -209,7 +204,6 @@ class JaxProgram:
         return jax.jit(function).lower(self._device_template, count).compile()
 
     def compile_evaluation(self) -> None:
-        """Compile `evaluate`; without this call, its first call does."""
         _ = self._compiled_evaluate
 
     def evaluate(self, state: PyTree) -> training.Evaluation:
@@ -236,7 +230,6 @@ class JaxProgram:
         return jax.jit(self._over_runs(one)).lower(self._device_template, self._device_runs.seeds).compile()
 
     def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
-        """Return the state before the last update of a chunk that began with `state`."""
         # The same compiled program from the same state gives the same numbers; one update less, and all are finite.
         return self.advance(state, np.int32(int(chunk.count) - 1)).state
 

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from rlkit.runs.reports.figures import Figure
-from rlkit.types import ConfigError
+from rlkit.runs.versions import require
 
 _SECURITY_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
@@ -83,7 +83,7 @@ class Page:
             toolbar=_toolbar(self.runs),
             body=self.body,
             data=self.data(**({"refresh": refresh} if refresh else {})),
-            plotly=_plotly() if self.figures else "",
+            plotly=plotly() if self.figures else "",
             script=_asset("page.js"),
         )
 
@@ -162,15 +162,6 @@ def _asset(name: str) -> str:
     return (resources.files("rlkit.runs.reports") / name).read_text()
 
 
-def require_plotly() -> None:
-    """Raise a ConfigError where plotly is not installed."""
-    _plotly()
-
-
-def _plotly() -> str:
-    """The JavaScript of Plotly. Raises ConfigError where it is not installed."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise ConfigError("a report needs the package plotly; install it: pip install 'rlkit-jax[report]'") from None
-    return get_plotlyjs()
+def plotly() -> str:
+    """Return the JavaScript of Plotly. Raises ConfigError where it is not installed."""
+    return require("plotly.offline", "a report", "report").get_plotlyjs()

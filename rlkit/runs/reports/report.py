@@ -8,7 +8,7 @@ from typing import Any
 from rlkit.runs import files, overview
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.reports import diagnostics, figures, population_figures, sweep_figures
-from rlkit.runs.reports.page import Page, picture, require_plotly, table
+from rlkit.runs.reports.page import Page, picture, plotly, table
 from rlkit.runs.reports.reading import Run, read_runs
 from rlkit.types import ConfigError
 
@@ -53,7 +53,7 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
       ConfigError: plotly is not installed, there is no run or one of them is no run directory, a sweep has no
         table, or the file cannot be written.
     """
-    require_plotly()
+    plotly()
     paths = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     if not paths:
         raise ConfigError("runs=[] must name at least one run directory")

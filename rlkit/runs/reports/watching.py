@@ -8,7 +8,7 @@ from typing import Any
 
 from rlkit.runs import run_directory
 from rlkit.runs.population.record import FILE as LINEAGE
-from rlkit.runs.reports.page import Page, require_plotly
+from rlkit.runs.reports.page import Page, plotly
 from rlkit.runs.reports.reading import read_runs
 from rlkit.runs.reports.report import compose
 from rlkit.types import ConfigError
@@ -34,7 +34,7 @@ class Server(ThreadingHTTPServer):
         Raises:
           ConfigError: plotly is not installed, there is no such run, or the port is not free.
         """
-        require_plotly()
+        plotly()
         self.run, self._lock = run_directory.existing(run), Lock()
         self._composed: tuple[Any, Page, str] | None = None  # the files' times, the page of then and the run's state
         try:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rlkit.runs import files
+from rlkit.runs import files, versions
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.sweeps import stored
 from rlkit.runs.sweeps.config import Sweep, SweepSettings
@@ -32,12 +32,7 @@ _WORKERS = "rlkit worker "  # begins the study's attribute of each worker
 
 def require() -> Any:
     """Return the module optuna. Raises ConfigError where it is not installed."""
-    try:
-        import optuna  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError(
-            "sampler=optuna needs the package optuna: pip install 'rlkit-jax[sweep]'; or choose sampler: random"
-        ) from None
+    optuna = versions.require("optuna", "sampler=optuna", "sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # heartbeats, since 2021
     warnings.filterwarnings("ignore", message="Heartbeat of storage is supposed")  # Study.alive makes them
