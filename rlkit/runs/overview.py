@@ -59,6 +59,14 @@ class Overview(NamedTuple):
         return self._returns_of_last_line
 
     @property
+    def episode_returns(self) -> list[float]:
+        """The returns of single greedy episodes at the end of a run of one seed; none of several seeds."""
+        returns = self.evaluation.get("returns")
+        if self.evaluation.get("step") != self.step or not isinstance(returns, list) or len(returns) != 1:
+            return []
+        return [x for x in returns[0] if x is not None]
+
+    @property
     def _returns_of_last_line(self) -> tuple[list[float], str]:
         for name, kind in (("eval_return_mean", "greedy"), ("return_mean", "training")):
             values = [value for value in np.atleast_1d(np.asarray(self.line.get(name), object)) if value is not None]

@@ -18,6 +18,8 @@ from rlkit.runs.programs.protocol import Program
 from rlkit.training import Evaluation
 from rlkit.types import PyTree
 
+_MAX_RETURNS = 100_000  # of single episodes, in eval.json
+
 
 @jax.jit
 def iqm_and_interval(scores: jax.Array) -> tuple[jax.Array, ...]:
@@ -62,7 +64,7 @@ def report(result: Evaluation, batched: bool) -> dict[str, Any]:
 
     With several seeds the IQM is that of the seeds' means and the interval is over seeds; with one seed both are over
     its episodes, and do not measure the spread over seeds. Episodes that max_steps cut are counted as `unfinished` and
-    are in no mean.
+    are in no mean. `returns` are those of the finished episodes of each seed; None where there are more than 100,000.
     """
     seeds = _finished(result, batched)
     total = int(np.asarray(result.finished).size)
@@ -83,6 +85,7 @@ def report(result: Evaluation, batched: bool) -> dict[str, Any]:
         "mean_of_seed": [_mean(returns) for returns, _ in seeds],
         "min": _finite(every.min()) if every.size else None,
         "max": _finite(every.max()) if every.size else None,
+        "returns": [[_finite(x) for x in returns] for returns, _ in seeds] if every.size <= _MAX_RETURNS else None,
     }
 
 

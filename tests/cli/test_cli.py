@@ -85,6 +85,7 @@ def test_returns_that_are_no_numbers(batched):
     assert found["mean"] is found["iqm"] is found["min"] is found["max"] is None
     assert (found["episodes"], found["length_mean"]) == (4, 3.0)
     assert found["mean_of_seed"] == [None] * (2 if batched else 1)
+    assert found["returns"] == ([[None, 1.0], [None, None]] if batched else [[None, 1.0, None, None]])
     assert short["return_mean"] == ([None, None] if batched else None)
     said = "greedy return not finite, IQM not finite [not finite, not finite] over 1 seed(s) and 4 episodes"
     assert said in evaluation_line(found | {"step": 8, "seeds": [0]})

@@ -43,6 +43,15 @@ def test_curves_hold_the_returns_of_the_metric_lines(two, tmp_path):
     assert (loss["y"], loss["band"]) == ([2.0, None], [[1.0, None], [3.0, None]])
 
 
+def test_final_returns_of_one_seed_are_those_of_its_episodes(two, tmp_path):
+    evaluation = {"step": 10, "mean_of_seed": [3.0], "returns": [[1.0, None, 5.0]]}
+    one = make_run(tmp_path / "one", [line(10, 2.0)], evaluation=evaluation)
+    old = make_run(tmp_path / "old", [line(20, 2.0)], evaluation=evaluation)  # of another step
+    figures, _ = content(report([one, old, two[0]], tmp_path / "x.html").html)
+    boxes = {t["name"]: t["x"] for t in figures["Final returns on CartPole-v1"]["data"] if t["type"] == "box"}
+    assert list(boxes.values()) == [[1.0, 2.0, 3.0, 4.0], [2.0], [1.0, 5.0]]
+
+
 def test_final_returns_and_their_comparison(two, tmp_path):
     figures, _ = content(report(two, tmp_path / "x.html").html)
     boxes = {t["name"]: t for t in figures["Final returns on CartPole-v1"]["data"] if t["type"] == "box"}
@@ -96,7 +105,9 @@ def test_runs_without_numbers_have_a_page(tmp_path, lines, two):
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "versions.json", "eval.json"])
-@pytest.mark.parametrize("text", ["{", "[1]", '{"step": 10, "mean": "x", "interval": 3, "mean_of_seed": 7}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '{"step": 10, "mean": "x", "interval": 3, "mean_of_seed": 7}', '{"step": 10, "returns": [7]}']
+)
 def test_a_damaged_file_is_named_beside_the_other_runs(two, tmp_path, name, text):
     (two[0] / name).write_text(text + "\n")
     page = report(two, tmp_path / "x.html").html

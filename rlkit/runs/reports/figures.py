@@ -121,7 +121,7 @@ def _trace(curve: Curve, divisor: float, name: str, several: str, index: int) ->
 
 
 def final_returns(runs: Sequence[Run]) -> list[Figure]:
-    """Return the distribution of final returns over seeds: a figure for each environment."""
+    """Return the distribution of final returns over seeds, or episodes of one: a figure for each environment."""
     figures = []
     for env in dict.fromkeys(run.env for run in runs):
         chosen = [(index, run) for index, run in enumerate(runs) if run.env == env and run.returns.size]
@@ -135,15 +135,15 @@ def _final_returns(env: str, chosen: Sequence[tuple[int, Run]]) -> Figure:
     kinds = {run.kind for _, run in chosen}
     for index, run in reversed(chosen):  # the first one on top
         label = text(run.name if len(kinds) == 1 else f"{run.name} ({run.kind})")
-        count = run.returns.size
+        points = run.episodes if run.episodes.size else run.returns
         traces.append(
             {
                 "type": "box",
                 "orientation": "h",
                 "name": label,
                 "meta": {"run": index},
-                "x": json_numbers(run.returns),
-                "y": [label] * count,
+                "x": json_numbers(points),
+                "y": [label] * points.size,
                 "boxpoints": "all",
                 "jitter": 0.5,
                 "pointpos": 0,
@@ -153,7 +153,7 @@ def _final_returns(env: str, chosen: Sequence[tuple[int, Run]]) -> Figure:
                 "hoverinfo": "x",
             }
         )
-        if count > 1:
+        if (count := run.returns.size) > 1:
             center, low, high = run.interval
             intervals.add(interval_name(count))
             traces.append(
@@ -178,6 +178,8 @@ def _final_returns(env: str, chosen: Sequence[tuple[int, Run]]) -> Figure:
     kind = " or ".join(sorted(kinds))
     units = " or ".join(sorted({run.unit.removesuffix("s") for _, run in chosen}, reverse=True))
     caption = f"A point is the mean {kind} return of a {units} at the end; boxes are quartiles."
+    if any(run.episodes.size for _, run in chosen):
+        caption += " Of a run of one seed, a point is the return of one greedy episode."
     if intervals:
         caption += f" The diamond is the interquartile mean, its line the {' or '.join(sorted(intervals))}."
     layout = {

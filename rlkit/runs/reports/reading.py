@@ -25,6 +25,7 @@ class Run(NamedTuple):
     training: Curve | None  # returns of training episodes
     greedy: Curve | None  # returns of evaluations
     returns: np.ndarray  # [S] float, the final mean return of each seed that has one
+    episodes: np.ndarray  # [E] float, the returns of single greedy episodes at the end, of a run of one seed
     kind: str  # of which episodes these are: "greedy" or "training"
     picture: tuple[str, bytes] | None  # a GIF or video of the policy: its media type and bytes
     notes: list[str]  # what the report has to leave out, and why
@@ -68,6 +69,7 @@ def _read(path: Path, name: str) -> Run:
     try:
         overview.comparison([found])
         overview.table([found])
+        finite(found.episode_returns)
     except (TypeError, ValueError, AttributeError, OverflowError):  # JSON of another form than ours
         found = found._replace(line={}, evaluation={}, state="damaged: its metric lines or eval.json have another form")
     if found.state.startswith("damaged"):
@@ -81,7 +83,8 @@ def _read(path: Path, name: str) -> Run:
     if lines and training is None and greedy is None:
         notes.append("no metric line has a return that is finite for every seed, so there is no learning curve")
     values, kind = found.returns
-    run = Run(name, found, lines, training, greedy, np.array(finite(values)), kind, None, notes)
+    returns, episodes = np.array(finite(values)), np.array(finite(found.episode_returns))
+    run = Run(name, found, lines, training, greedy, returns, episodes, kind, None, notes)
     run = run._replace(training=training and training._replace(unit=run.unit))
     run = run._replace(greedy=greedy and greedy._replace(unit=run.unit))
     return run._replace(picture=_picture(path, notes))
