@@ -107,20 +107,19 @@ def interval(values: np.ndarray, digits: int) -> str:
 def board(results: Results) -> str:
     """The table of all games together."""
     table = scores(results)
+    waiting = "; ".join(label for label in ROWS if label not in table)
+    unfinished = f"\nNot trained on all games yet, and so without a score over all: {waiting}.\n" if waiting else ""
     if not table:
-        return ""
+        return unfinished.lstrip()
     order = sorted(table, key=lambda label: -float(iqm(table[label])))
     rows = [[label, len(table[label]), interval(table[label], 2), f"{np.median(table[label]):.2f}"] for label in order]
-    waiting = [label for label in ROWS if label not in table]
-    text = (
+    return (
         "## All games\n\nA score is a return over the mean return of PPO on the same game. The interval is a "
         "stratified bootstrap over seeds (Agarwal et al. 2021).\n\n"
         + report.table(["agent", "seeds a game", "IQM [95% interval]", "median"], rows)
         + "\n![Performance profiles](minatar_profiles.png)\n"
+        + unfinished
     )
-    if waiting:
-        text += f"\nNot trained on all games yet, and so without a score: {', '.join(waiting)}.\n"
-    return text
 
 
 def line(label: str, seeds: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -169,6 +168,7 @@ def draw(results: Results, folder: Path) -> None:
     figure, panels = plt.subplots(2, 2, figsize=(10, 7.5), constrained_layout=True)
     handles = {}
     for game, axes in zip(GAMES, panels.flat, strict=True):
+        axes.set_visible(game in results)
         for label, row in ROWS.items():
             if label not in results.get(game, {}):
                 continue
