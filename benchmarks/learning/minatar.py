@@ -2,8 +2,8 @@
 
 The rows are rlkit's configs, and rejax 0.1.3's DQN and PQN with the same number of steps and, where rejax has them, the
 settings of rlkit's config; rejax has the same networks for every task. A row without a config of its own for a game
-takes that of Breakout. Seeds that are already in minatar.json are not trained again, and each is written as it ends:
-the leaderboard can be made in as many sittings as it takes.
+takes that of Breakout. Each seed is written to minatar.json as it ends, and is not trained again when the program is
+started the next time.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from common.workers import Worker
 HERE = Path(__file__).resolve().parent
 GAMES = {"Asterix": "asterix", "Breakout": "breakout", "Freeway": "freeway", "SpaceInvaders": "spaceinvaders"}
 STEPS, SEEDS, POINTS, EPISODES = 1_000_000, 5, 10, 128
-UNIT = "PPO"  # the row whose mean return on a game is a score of 1
+REFERENCE = "PPO"  # the row whose mean return on a game is a score of 1
 
 
 class Row(NamedTuple):
@@ -87,8 +87,10 @@ def final(seeds: Sequence[Mapping[str, Any]]) -> np.ndarray:
 
 
 def scores(results: Results) -> dict[str, np.ndarray]:
-    """Final returns over the mean of `UNIT` on the same game, [seeds, games], of the rows that have all games."""
-    units = {game: float(final(results[game][UNIT]).mean()) for game in GAMES if UNIT in results.get(game, {})}
+    """Final returns over the mean of `REFERENCE` on the same game, [seeds, games], of the rows that have all games."""
+    units = {
+        game: float(final(results[game][REFERENCE]).mean()) for game in GAMES if REFERENCE in results.get(game, {})
+    }
     table = {}
     for label in ROWS:
         rows = [final(results[game][label]) / units[game] for game in units if label in results[game]]
@@ -104,7 +106,7 @@ def interval(values: np.ndarray, digits: int) -> str:
     return f"{float(iqm(values)):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def board(results: Results) -> str:
+def leaderboard(results: Results) -> str:
     """The table of all games together."""
     table = scores(results)
     waiting = "; ".join(label for label in ROWS if label not in table)
@@ -141,7 +143,9 @@ def render(results: Results) -> str:
         f"Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 on, none chosen; rejax acts "
         "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels. "
         "Settings were chosen on Breakout, and for PPO on each game. Seconds are of a whole run on shared cores: "
-        "compilation, training, and 10 evaluations.\n\n" + board(results) + "\n![Returns over steps](minatar.png)\n"
+        "compilation, training, and 10 evaluations.\n\n"
+        + leaderboard(results)
+        + "\n![Returns over steps](minatar.png)\n"
     )
     for game in (game for game in GAMES if game in results):
         rows = [line(label, results[game][label]) for label in ROWS if label in results[game]]

@@ -93,7 +93,10 @@ update = partial(off_policy.update, gradient_step)
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """C51 for these spaces: arguments and errors of `dqn.make`, but networks give logits [..., A, num_atoms]."""
+    """C51 for these spaces.
+
+    Arguments and errors are those of `dqn.make`, but a network returns logits [..., A, num_atoms].
+    """
     static = q_learning.static("c51", config, obs_space, action_space, networks, "num_atoms", axis_name)
     return off_policy.agent(
         static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step

@@ -170,7 +170,11 @@ def make(
     *,
     axis_name: str | None = None,
 ) -> Agent:
-    """IQL for these spaces: arguments and errors of `sac.make`; `networks` may have a `value` too, of [...]."""
+    """IQL for these spaces.
+
+    Arguments and errors are those of `sac.make`. `networks` may have a `value` as well, a function of
+    observations to V [...].
+    """
     needed = "a Discrete action space or a Box of floats with finite bounds"
     validation.check_action_space("iql", config, action_space, supported=supports(action_space), needed=needed)
     built = q_critics.make(

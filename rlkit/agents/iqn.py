@@ -210,9 +210,10 @@ update = partial(off_policy.update, gradient_step)
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """IQN for these spaces: arguments and errors of `dqn.make`.
+    """IQN for these spaces.
 
-    Networks map observations and fractions, [..., K] or [K], to quantiles [..., K, A].
+    Arguments and errors are those of `dqn.make`, but a network maps observations and fractions, [..., K] or [K], to
+    quantiles [..., K, A].
     """
     supported, needed = supports(action_space), "a Discrete action space"
     validation.check_action_space("iqn", config, action_space, supported=supported, needed=needed)

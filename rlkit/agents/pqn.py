@@ -197,9 +197,10 @@ def supports(action_space: Space) -> bool:
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """PQN for these spaces: arguments and errors of `dqn.make`."""
+    """PQN for these spaces. Arguments and errors are those of `dqn.make`."""
     network = q_learning.network("pqn", config, obs_space, action_space, networks, axis_name=axis_name)
-    static = Static(config, obs_space, action_space, network, axis_name)  # type: ignore[arg-type]
+    assert isinstance(action_space, Discrete)
+    static = Static(config, obs_space, action_space, network, axis_name)
     return Agent(
         init=partial(init, static),
         actor=actor,

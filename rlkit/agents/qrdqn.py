@@ -80,7 +80,10 @@ update = partial(off_policy.update, gradient_step)
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """QR-DQN for these spaces: arguments and errors of `dqn.make`, but networks give [..., A, num_quantiles]."""
+    """QR-DQN for these spaces.
+
+    Arguments and errors are those of `dqn.make`, but a network returns quantiles [..., A, num_quantiles].
+    """
     static = q_learning.static("qrdqn", config, obs_space, action_space, networks, "num_quantiles", axis_name)
     return off_policy.agent(
         static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step

@@ -37,7 +37,7 @@ from rlkit.networks.features import action_mask
 from rlkit.ops import losses
 from rlkit.ops._arrays import pick
 from rlkit.ops.returns import n_step_returns
-from rlkit.spaces import Space
+from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, Network, PyTree, Sample, Scalar, Transition
 
 Variables = tuple[PyTree, PyTree]  # parameters and statistics of the network
@@ -243,14 +243,19 @@ update = partial(off_policy.update, gradient_step)
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """R2D2 for these spaces: arguments and errors of `dqn.make`, but networks have a memory and return the next."""
+    """R2D2 for these spaces.
+
+    Arguments and errors are those of `dqn.make`, but a network has a memory: it returns Q [..., A] and the
+    next memory.
+    """
     network = q_learning.network(
         "r2d2", config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
     )
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)
-    static = Static(config, obs_space, action_space, network, buffer, axis_name)  # type: ignore[arg-type]
+    assert isinstance(action_space, Discrete)
+    static = Static(config, obs_space, action_space, network, buffer, axis_name)
     return off_policy.agent(
         static,
         init=init,

@@ -211,9 +211,10 @@ def make(
     name: str = "td3",
     axis_name: str | None = None,
 ) -> Agent:
-    """TD3 for these spaces: arguments and errors of `sac.make`, and `name` for errors.
+    """TD3 for these spaces.
 
-    A policy maps observations to [..., D], whose tanh is the action.
+    Arguments and errors are those of `sac.make`, but a policy maps observations to [..., D], whose tanh is the action.
+    `name` is that of the agent in errors.
     """
     needed = "a Box action space of floats with finite bounds"
     validation.check_action_space(name, config, action_space, supported=supports(action_space), needed=needed)

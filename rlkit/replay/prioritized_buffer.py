@@ -80,9 +80,11 @@ def prioritized(
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
     capacity, batch_size, length = validation.sizes(capacity=capacity, batch_size=batch_size, length=length)
-    kept = validation.final_obs_capacity(store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity)
+    final_obs = validation.final_obs_capacity(
+        store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
+    )
     settings = priorities.Settings(alpha, beta, eps, start_priority)
-    static = Static(capacity, batch_size, length, kept, settings, axis_name)
+    static = Static(capacity, batch_size, length, final_obs, settings, axis_name)
     functions: Any = (init, add, sample, update, size, batch_of_pass)
     return Buffer(*(partial(function, static) for function in functions))
 

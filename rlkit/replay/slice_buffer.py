@@ -108,10 +108,12 @@ def slices(
       ConfigError: a setting is out of range, or two contradict each other; at `init`, the capacity does not fit.
     """
     capacity, num_slices, slice_len = validation.sizes(capacity=capacity, num_slices=num_slices, slice_len=slice_len)
-    kept = validation.final_obs_capacity(store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity)
+    final_obs = validation.final_obs_capacity(
+        store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
+    )
     _check_kind(sampling, strict, cross_episodes, prioritized)
     settings = priorities.Settings(alpha, beta, eps, start_priority) if prioritized else None
-    static = Static(capacity, num_slices, slice_len, sampling, strict, cross_episodes, settings, kept, axis_name)
+    static = Static(capacity, num_slices, slice_len, sampling, strict, cross_episodes, settings, final_obs, axis_name)
     functions: Any = (init, add, sample, update, size, batch_of_pass)
     return Buffer(*(partial(function, static) for function in functions))
 

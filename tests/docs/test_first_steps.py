@@ -40,7 +40,6 @@ def test_the_pieces_print_what_they_compute(tmp_path):
 
 def test_the_readme_prints_ten_returns(tmp_path):
     (python,) = blocks(ROOT / "README.md", "python")
-    assert "None, 200)" in python
-    returns = numbers(run(sys.executable, "-c", python.replace("None, 200)", "None, 80)"), cwd=tmp_path))
+    returns = numbers(run(sys.executable, "-c", python, cwd=tmp_path))
     assert len(returns) == 10
-    assert min(returns) > 60  # after fewer updates; random actions reach about 20
+    assert min(returns) > 100

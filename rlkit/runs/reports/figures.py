@@ -121,7 +121,7 @@ def _trace(curve: Curve, divisor: float, name: str, several: str, index: int) ->
 
 
 def final_returns(runs: Sequence[Run]) -> list[Figure]:
-    """Return the distribution of final returns over seeds, or episodes of one: a figure for each environment."""
+    """Return a figure for each environment: final returns of each seed, or of the episodes of an only seed."""
     figures = []
     for env in dict.fromkeys(run.env for run in runs):
         chosen = [(index, run) for index, run in enumerate(runs) if run.env == env and run.returns.size]
