@@ -77,7 +77,7 @@ def _linen(module: nn.Module, memory: PyTree) -> Network:
     init_variables = stacked_init(module)
 
     def init(key: Key, *inputs: PyTree) -> tuple[PyTree, PyTree]:
-        variables = dict(init_variables(key, *inputs, **_flags(type(module).__call__, train=False)))
+        variables = dict(init_variables(key, *inputs, **training_flags(type(module).__call__, train=False)))
         return {"params": variables.pop("params", {})}, variables or ()
 
     def method(name: str) -> Callable[..., tuple[Any, PyTree]]:
@@ -85,7 +85,7 @@ def _linen(module: nn.Module, memory: PyTree) -> Network:
 
         def call(params: PyTree, stats: PyTree, *inputs: PyTree, train=False, key=None) -> tuple[Any, PyTree]:
             rngs = None if key is None else {STREAM: key} | {s: jax.random.clone(key) for s in ("dropout", "params")}
-            settings: dict[str, Any] = {"rngs": rngs, "method": function, **_flags(function, train)}
+            settings: dict[str, Any] = {"rngs": rngs, "method": function, **training_flags(function, train)}
             if not (train and stats):
                 return module.apply({**params, **dict(stats)}, *inputs, **settings), stats
             return module.apply({**params, **stats}, *inputs, **settings, mutable=list(stats))
@@ -99,8 +99,8 @@ def _linen(module: nn.Module, memory: PyTree) -> Network:
     return Network(init, method("__call__"), memory, (method("encode"), advance, method("decode")))
 
 
-def _flags(function: Callable, train: bool) -> dict[str, bool]:
-    """The arguments of a module's function that distinguish training from acting, with their values."""
+def training_flags(function: Callable, train: bool) -> dict[str, bool]:
+    """Return the arguments of a module's function that distinguish training from acting, with their values."""
     names = inspect.signature(function).parameters
     return {name: train for name in _TRAINING if name in names} | {name: not train for name in _ACTING if name in names}
 
@@ -146,7 +146,7 @@ def _nnx(make: Callable, memory: PyTree) -> Network:
         random = _streams(kinds[1], key)
         module = nnx.merge(graph, _restored(kinds[0], params), random, _restored(kinds[2], stats))
         module.train() if train else module.eval()
-        outputs = module(*inputs, **_flags(type(module).__call__, train))
+        outputs = module(*inputs, **training_flags(type(module).__call__, train))
         return outputs, (_named(split(module)[3]) or ()) if train else stats
 
     return Network(init, apply, memory)

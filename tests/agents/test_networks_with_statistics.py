@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rlkit import agents, envs, training
+from rlkit.networks.encoders.registry import VECTORS
 
 SMALL = {"capacity": 256, "batch_size": 16, "learning_starts": 0, "replay_ratio": 0.25}
 
@@ -48,11 +49,12 @@ CONTINUOUS = {
 }
 
 
-def run(name, env_name, networks, settings, updates):
+def run(name, env_name, networks, settings, updates, **of_config):
     """The agent's states before and after some updates, and the score of the actor."""
     module = agents.get(name)
     env, params = envs.make(env_name)
-    agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params), networks)
+    config = module.Config(**settings).model_copy(update=of_config)
+    agent = module.make(config, env.observation_space(params), env.action_space(params), networks)
     pair = training.make(agent, env, params, num_envs=8, num_steps=4)
     before = jax.jit(pair.init)(module.Hyper(learning_rate=3e-3, gamma=0.9), jax.random.key(0))
     after = jax.jit(lambda s: jax.lax.scan(lambda s, _: pair.step(s), s, None, updates)[0])(before)
@@ -97,3 +99,36 @@ def test_the_statistics_of_continuous_agents_follow(name):
     assert_learned_moments(before, after)
     stats = after.stats["critics"] if name == "sac" else after.stats
     jax.tree.map(np.testing.assert_array_equal, after.target_stats, stats)  # a target copies them
+
+
+class Regularized(nn.Module):
+    """An encoder of vectors that keeps moments and drops features in training."""
+
+    hidden_sizes: tuple[int, ...]
+    activation: str
+    layer_norm: bool
+    dtype: object
+
+    @nn.compact
+    def __call__(self, x, train: bool = False):
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+        x = nn.Dropout(0.2, deterministic=not train)(nn.relu(nn.Dense(self.hidden_sizes[-1])(x)))
+        assert self.is_initializing() or self.is_mutable_collection("batch_stats") == train
+        return x
+
+
+ENCODED = {  # between them, all heads
+    "ppo": {"recurrent": "gru"},
+    "r2d2": {"capacity": 256, "batch_size": 8, "learning_starts": 0, "burn_in": 2, "unroll_len": 4},
+    "iqn": SMALL,
+    "iql": SMALL,
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ENCODED)
+def test_an_encoder_keeps_statistics_and_drops_features_in_training_alone(name, monkeypatch):
+    monkeypatch.setitem(VECTORS, "regularized", Regularized)
+    settings = ENCODED[name] | {"hidden_sizes": (16,)}
+    before, after, _ = run(name, "Probe-ObservationAction", None, settings, updates=10, encoder="regularized")
+    assert_learned_moments(before, after)

@@ -14,6 +14,7 @@ from rlkit.networks.encoders.conv import Conv, conv_layers
 from rlkit.networks.encoders.mlp import MLP
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.networks.features import image, image_shape, is_image, leaves, vector
+from rlkit.networks.network import training_flags
 from rlkit.spaces import Space
 from rlkit.types import Array, PyTree
 
@@ -43,8 +44,11 @@ class Encoder(nn.Module):
     encoders: Mapping[str, str] = FrozenDict()  # by the names of leaves, in place of `encoder`; see `choose`
 
     @nn.compact
-    def __call__(self, obs: PyTree, beside: Array | None = None) -> Array:
-        """Return the features; `beside` [..., D], an action say, is joined to the observation or to image features."""
+    def __call__(self, obs: PyTree, beside: Array | None = None, train: bool = False) -> Array:
+        """Return the features; `beside` [..., D], an action say, is joined to the observation or to image features.
+
+        `train` is passed to the encoders of leaves whose calls take it, or one of its other names (`as_network`).
+        """
         dtype = jnp.dtype(self.compute_dtype)
         settings = {"activation": self.activation, "layer_norm": self.layer_norm, "dtype": dtype}
         kinds = choose(self.obs_space, self)
@@ -54,11 +58,13 @@ class Encoder(nn.Module):
         for leaf, kind in zip(leaves(self.obs_space, obs), kinds, strict=True):
             if kind == "none":
                 joined.append(vector(leaf))
-            elif kind in VECTORS:
-                parts.append(VECTORS[kind](dense, **settings)(vector(leaf).astype(dtype)))
+                continue
+            if kind in VECTORS:
+                module, x = VECTORS[kind](dense, **settings), vector(leaf)
             else:
                 x = image(leaf, self.image_axes)
-                parts.append(self._of_image(kind, x.shape[-3:], dense, settings)(x.astype(dtype)))
+                module = self._of_image(kind, x.shape[-3:], dense, settings)
+            parts.append(module(x.astype(dtype), **training_flags(type(module).__call__, train)))
         others = [joined[0] if len(joined) == 1 else jnp.concatenate(joined, axis=-1)] if joined else []
         parts += [x.astype(dtype) for x in (*others, beside) if x is not None]
         x = parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)

@@ -53,8 +53,8 @@ class ActorCritic(nn.Module):
             start = nn.initializers.constant(self.log_std_init)
             self.log_std = self.param("log_std", start, shape, jnp.float32)
 
-    def __call__(self, obs: PyTree, memory: PyTree = ()):
-        hidden, after = self.encode(views.with_zeros(self.obs_space, obs)), ()
+    def __call__(self, obs: PyTree, memory: PyTree = (), train: bool = False):
+        hidden, after = self.encode(views.with_zeros(self.obs_space, obs), train), ()
         if self.recurrent != "none":
             memory, hidden = self.advance(memory, hidden)
             after = (memory,)
@@ -62,9 +62,9 @@ class ActorCritic(nn.Module):
         value = value if views.is_complete(self.obs_space, obs) else jnp.full_like(value, jnp.nan)
         return policy, value, *after
 
-    def encode(self, obs: PyTree) -> dict[str, Array]:
+    def encode(self, obs: PyTree, train: bool = False) -> dict[str, Array]:
         """Features of the observations by the name of the encoder, projected for the recurrent cell if there is one."""
-        hidden = {name: encoder(obs) for name, encoder in self.encoders.items()}
+        hidden = {name: encoder(obs, train=train) for name, encoder in self.encoders.items()}
         return {name: self.cells[name].project(h) if self.cells else h for name, h in hidden.items()}
 
     def advance(self, memory: PyTree, hidden: dict[str, Array]) -> tuple[PyTree, dict[str, Array]]:

@@ -56,8 +56,8 @@ class PolicyNetwork(nn.Module):
     log_std_min: float = -20.0
 
     @nn.compact
-    def __call__(self, obs: PyTree):
-        hidden = self.make_encoder()(obs)
+    def __call__(self, obs: PyTree, train: bool = False):
+        hidden = self.make_encoder()(obs, train=train)
         loc = Dense(self.size, 0.01, name="loc")(hidden)
         if self.spread == "none":
             return loc
@@ -84,10 +84,10 @@ class Critics(nn.Module):
     size: int | None
 
     @nn.compact
-    def __call__(self, obs: PyTree, action: Array | None = None) -> Array:
+    def __call__(self, obs: PyTree, action: Array | None = None, train: bool = False) -> Array:
         values = []
         for _ in range(self.count):  # as fast as one batched network (benchmarks/agents/choices.md)
-            value = Dense(self.size or 1, 1.0)(self.make_encoder()(obs, action))
+            value = Dense(self.size or 1, 1.0)(self.make_encoder()(obs, action, train=train))
             values.append(value if self.size else value[..., 0])
         return jnp.stack(values)
 
@@ -98,8 +98,8 @@ class StateValue(nn.Module):
     make_encoder: MakeEncoder
 
     @nn.compact
-    def __call__(self, obs: PyTree) -> Array:
-        return Dense(1, 1.0)(self.make_encoder()(obs))[..., 0]
+    def __call__(self, obs: PyTree, train: bool = False) -> Array:
+        return Dense(1, 1.0)(self.make_encoder()(obs, train=train))[..., 0]
 
 
 def policy_network(*, obs_space: Space, **settings: Any) -> Network:

@@ -30,9 +30,9 @@ class ImplicitQuantiles(nn.Module):
     dueling: bool
 
     @nn.compact
-    def __call__(self, obs: PyTree, fractions: Array | np.ndarray) -> Array:
+    def __call__(self, obs: PyTree, fractions: Array | np.ndarray, train: bool = False) -> Array:
         """`fractions` are [..., K] float32 in [0, 1], or [K] for all observations."""
-        hidden = self.make_encoder()(obs)
+        hidden = self.make_encoder()(obs, train=train)
         phi = jax.nn.relu(Dense(hidden.shape[-1], 2**0.5, name="embedding")(cosines(fractions, self.num_cosines)))
         phi = phi.reshape((1,) * (hidden.ndim + 1 - phi.ndim) + phi.shape)
         product = hidden[..., None, :] * phi

@@ -40,16 +40,16 @@ class QNetwork(nn.Module):
         if self.dueling:
             self.value = dense(self.outputs or 1, 0.01)
 
-    def __call__(self, obs: PyTree, memory: PyTree = ()):
-        hidden = self.encode(obs)
+    def __call__(self, obs: PyTree, memory: PyTree = (), train: bool = False):
+        hidden = self.encode(obs, train)
         if self.recurrent == "none":
             return self.decode(hidden)
         memory, hidden = self.advance(memory, hidden)
         return self.decode(hidden), memory
 
-    def encode(self, obs: PyTree) -> Array:
+    def encode(self, obs: PyTree, train: bool = False) -> Array:
         """Return the features of the observations, projected for the recurrent cell if there is one."""
-        hidden = self.encoder(obs)
+        hidden = self.encoder(obs, train=train)
         return hidden if self.recurrent == "none" else self.cell.project(hidden)
 
     def advance(self, memory: PyTree, hidden: Array) -> tuple[PyTree, Array]:
