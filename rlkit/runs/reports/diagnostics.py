@@ -73,11 +73,17 @@ def _trace(run: Run, index: int, name: str, divisor: float) -> dict[str, Any] | 
     if not any(np.isfinite(values).any() for _, _, values in rows):
         return None
     parts = [rows[part] for part in bins(len(rows), _POINTS)]
-    joined = [np.concatenate([values for _, _, values in part]) for part in parts]
-    known = [values[np.isfinite(values)] for values in joined]
     times = [[seconds for _, seconds, _ in part if isinstance(seconds, int | float)] for part in parts]
-    ranges = [[(function(values) if values.size else np.nan) for values in known] for function in (np.min, np.max)]
-    several = len(parts) < len(rows) or any(values.size > 1 for _, _, values in rows)
+    numbers = np.concatenate([values for _, _, values in rows])
+    begins = np.cumsum([0, *(sum(values.size for _, _, values in part) for part in parts[:-1])])
+    finite = np.isfinite(numbers)
+    count = np.add.reduceat(finite, begins, dtype=float)
+    count[count == 0] = np.nan
+    mean = np.add.reduceat(np.where(finite, numbers, 0.0), begins) / count
+    low, high = (
+        np.where(count > 0, end.reduceat(np.where(finite, numbers, worst), begins), np.nan)
+        for end, worst in ((np.minimum, np.inf), (np.maximum, -np.inf))
+    )
     return {
         "type": "scatter",
         "mode": "lines" if len(parts) > 1 else "markers",
@@ -89,8 +95,8 @@ def _trace(run: Run, index: int, name: str, divisor: float) -> dict[str, Any] | 
             "steps": [round(float(np.mean([step for step, _, _ in part]))) for part in parts],
             "time": json_numbers([np.mean(values) / divisor if values else np.nan for values in times]),
         },
-        "y": json_numbers([values.mean() if values.size else np.nan for values in known]),
-        **({"band": [json_numbers(ends) for ends in ranges]} if several else {}),
+        "y": json_numbers(mean),
+        **({"band": [json_numbers(low), json_numbers(high)]} if numbers.size > len(parts) else {}),
     }
 
 
