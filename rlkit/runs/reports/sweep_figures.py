@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from rlkit.runs import files
 from rlkit.runs.config.load import read
 from rlkit.runs.reports.figures import LOG_AXIS, Figure, scale, text
-from rlkit.runs.sweeps.config import SweepSettings
+from rlkit.runs.sweeps.config import parse_dimensions
 from rlkit.runs.sweeps.results import TABLE
-from rlkit.runs.sweeps.space import Dimension, is_dimension, parse_dimension
+from rlkit.runs.sweeps.space import Dimension
 from rlkit.types import ConfigError
 
 CONFIG = "sweep.yaml"
@@ -37,10 +37,7 @@ def read_trials(folder: Path) -> Trials:
     """
     path = folder / TABLE
     stored = read(folder / CONFIG)
-    keys = {
-        key: value for key, value in stored.items() if is_dimension(value) and key not in SweepSettings.model_fields
-    }
-    dimensions = {key: parse_dimension(key, value) for key, value in keys.items()}
+    dimensions = parse_dimensions(stored)
     try:
         header, *lines = csv.reader(io.StringIO(files.read(path, _MAX_BYTES).decode()))
         rows = [dict(zip(header, line, strict=True)) for line in lines]

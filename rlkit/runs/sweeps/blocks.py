@@ -16,7 +16,7 @@ import numpy as np
 from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat, NonNegativeInt
 
-from rlkit import agents, hosts
+from rlkit import agents
 from rlkit.runs import files, metrics, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.load import load_config
@@ -110,11 +110,9 @@ def block_config(run: Run, size: int, num_updates: int | None = None) -> RunConf
 
 def make(config: RunConfig, runs: Runs) -> Program:
     """Make the program of a block; one that goes on where a run of it diverges, if it is of several."""
-    if hosts.is_host(config.run.env):
-        return make_program(config)
     program = make_program(config, runs=runs)
-    assert isinstance(program, JaxProgram)
-    program.stop_if_not_finite = False
+    if isinstance(program, JaxProgram):
+        program.stop_if_not_finite = False
     return program
 
 

@@ -127,11 +127,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     base = read(base_path if base_path.is_file() else find(str(values["config"])))
     base.pop("num_seeds", None)  # seeds_per_trial is in its place
     settings = {key: value for key, value in values.items() if key in SweepSettings.model_fields}
-    dimensions = {
-        key: parse_dimension(key, value)
-        for key, value in values.items()
-        if is_dimension(value) and key not in SweepSettings.model_fields
-    }
+    dimensions = parse_dimensions(values)
     others = values.keys() - settings.keys() - dimensions.keys() - own_code.keys()
     base = with_overrides(base, {key: value for key, value in values.items() if key in others})
     try:
@@ -144,6 +140,15 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     if parsed.sampler == "optuna" and parsed.study is None:
         parsed = parsed.model_copy(update={"study": name})
     return Sweep(parsed, base, dimensions, own_code, name)
+
+
+def parse_dimensions(values: Mapping[str, Any]) -> dict[str, Dimension]:
+    """Return the dimensions of a sweep's file by key. Raises ConfigError where the values of one have no meaning."""
+    return {
+        key: parse_dimension(key, value)
+        for key, value in values.items()
+        if is_dimension(value) and key not in SweepSettings.model_fields
+    }
 
 
 def _check_keys(keys: list[str], agent: Any) -> None:
@@ -171,8 +176,8 @@ def _check(settings: SweepSettings, dimensions: Mapping[str, Dimension], base: M
         )
     if settings.sampler == "optuna" and settings.halving is not None:
         raise ConfigError("halving does not go with sampler=optuna, which scores every trial at its end; leave out one")
-    for key, needs in (("storage", "optuna"), ("study", "optuna")):
-        if getattr(settings, key) is not None and settings.sampler != needs:
+    for key in ("storage", "study"):
+        if getattr(settings, key) is not None and settings.sampler != "optuna":
             raise ConfigError(f"{key}={show_value(getattr(settings, key))} needs sampler: optuna; leave out one")
     if settings.halving is not None and "total_steps" in dimensions:
         raise ConfigError(

@@ -86,7 +86,7 @@ class Study:
         # A worker that has the study to itself draws the same trials in any folder.
         self.entropy = 0 if len(workers) == 1 else self.worker.int
 
-    def batch(self, number: int, size: int) -> list[tuple[int, dict[str, Any]]]:
+    def batch(self, number: int, size: int) -> _Asked:
         """Return the study's number and the values of each trial of a batch, the same ones after a restart."""
         path = self.folder / "batches" / f"{number:03d}.json"
         if path.is_file():
@@ -111,10 +111,8 @@ class Study:
         from optuna.trial import TrialState  # pyright: ignore[reportMissingImports]
 
         with contextlib.suppress(self.optuna.exceptions.UpdateFinishedTrialError):
-            if score is None:
-                self.study.tell(known, state=TrialState.FAIL, skip_if_finished=True)
-            else:
-                self.study.tell(known, score, skip_if_finished=True)
+            state = TrialState.FAIL if score is None else None
+            self.study.tell(known, score, state=state, skip_if_finished=True)
 
     @contextlib.contextmanager
     def alive(self, numbers: list[int]) -> Iterator[None]:

@@ -22,10 +22,6 @@ class Dimension(NamedTuple):
     high: float = math.nan
     points: int | None = None  # of a range in a grid
 
-    def draw(self, rng: np.random.Generator) -> Any:
-        """Return one value at random."""
-        return self.at(rng.random())
-
     def at(self, share: float) -> Any:
         """Return the value at a share in [0, 1) of the list or range."""
         if self.kind == "values":

@@ -121,14 +121,10 @@ class Stages:
             return blocks.gather(known, {outcome.path: self._program_of(outcome.path) for outcome in known}, size)
 
         config, stacked = blocks.block_config(runs[0], size, end), blocks.stack(runs, size)
-        if hosts.is_host(config.run.env):
-            with closing(blocks.make(config, stacked)) as program:
-                self._of_block[path] = program
-                blocks.execute(program, path, runs, first if known else None, start, on_line)
-        else:
-            if self._prepared is not None:
-                self._prepared.result()
-            program = self._program(config, stacked)
+        if self._prepared is not None:
+            self._prepared.result()
+        is_host = hosts.is_host(config.run.env)
+        with closing(blocks.make(config, stacked) if is_host else self._program(config, stacked)) as program:
             self._of_block[path] = program
             blocks.execute(program, path, runs, first if known else None, start, on_line)
         result = blocks.read(path, runs, before)
@@ -178,14 +174,11 @@ class Stages:
         """As many runs as memory holds, in blocks of equal sizes."""
         if hosts.is_host(runs[0].trial.config.run.env):
             return 1
-        most = self.sweep.settings.runs_at_once or len(runs)
-        program = blocks.make(
-            blocks.block_config(runs[0], min(most, len(runs))), blocks.stack(runs, min(most, len(runs)))
-        )
-        with closing(program):
+        most = min(self.sweep.settings.runs_at_once or len(runs), len(runs))
+        with closing(blocks.make(blocks.block_config(runs[0], most), blocks.stack(runs, most))) as program:
             limit = memory.available(program.num_devices)
             if limit is not None:
-                each = program.num_bytes / min(most, len(runs))
+                each = program.num_bytes / most
                 most = max(1, min(most, int(_SHARE_OF_MEMORY * limit / each)))
         number = math.ceil(len(runs) / most)
         return math.ceil(len(runs) / number)

@@ -18,7 +18,7 @@ from rlkit.runs.sweeps.config import OWN_CODE, Sweep, load_sweep
 from rlkit.runs.sweeps.optuna_study import batches, require
 from rlkit.runs.sweeps.results import Result
 from rlkit.runs.sweeps.stages import Stages, check
-from rlkit.runs.sweeps.trials import Trial, rung_end
+from rlkit.runs.sweeps.trials import Trial
 from rlkit.types import ConfigError
 
 CONFIG, BASE = "sweep.yaml", "base.yaml"
@@ -141,14 +141,13 @@ class _Run:
             self.sweep = trials.within_budget(self.sweep, self.folder / BASE)
             settings = self.sweep.settings
             config = self.sweep.trial_config(trials.ends(self.sweep)[0][1], self.folder / BASE)
-            steps = config.num_updates * config.steps_per_update
-            self.total = steps * settings.trials * settings.seeds_per_trial
+            self.total = trials.num_steps(self.sweep, [Trial(0, {}, config)] * settings.trials)
             return batches(self)
         self.trials = trials.draw(self.sweep, self.folder / BASE)
         shares, counts = [1.0], [len(self.trials)]
         if settings.halving is not None:
             shares, counts = trials.rungs(settings.halving, settings.rungs, len(self.trials))
-        self.total = self._work(shares, counts)
+        self.total = trials.num_steps(self.sweep, self.trials)
         return self._rungs(shares, counts)
 
     def _rungs(self, shares: Sequence[float], counts: Sequence[int]) -> Iterator[None]:
@@ -161,17 +160,6 @@ class _Run:
                 self.stages.prepare(running, counts[rung + 1], shares[rung + 1])
             self.stages.run(f"rung-{rung}", sorted(running, key=lambda trial: trial.number), share, self._earlier())
             yield
-
-    def _work(self, shares: Sequence[float], counts: Sequence[int]) -> int:
-        """Environment steps of all runs."""
-        work, before = 0, 0
-        for share, count in zip(shares, counts, strict=True):
-            trial = self.trials[0]
-            end = rung_end(trial, share) * trial.config.steps_per_update
-            work, before = work + (end - before) * count, end
-        if len(shares) == 1:
-            work = sum(rung_end(trial, 1.0) * trial.config.steps_per_update for trial in self.trials)
-        return work * self.sweep.settings.seeds_per_trial
 
     def _on_block(self, outcomes: Sequence[Outcome]) -> None:
         """Take note of the outcomes of a block, and write the table."""

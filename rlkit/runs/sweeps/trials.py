@@ -50,7 +50,7 @@ def ends(sweep: Sweep) -> list[tuple[int, dict[str, Any]]]:
 def _random(sweep: Sweep) -> list[dict[str, Any]]:
     """Values drawn for each trial by a generator of its own."""
     rngs = [np.random.default_rng([sweep.settings.sampler_seed, number]) for number in range(sweep.settings.trials)]
-    return [{key: dimension.draw(rng) for key, dimension in sweep.dimensions.items()} for rng in rngs]
+    return [{key: dimension.at(rng.random()) for key, dimension in sweep.dimensions.items()} for rng in rngs]
 
 
 def _grid(sweep: Sweep) -> list[dict[str, Any]]:
@@ -70,13 +70,13 @@ def affordable(sweep: Sweep, trials: list[Trial]) -> int:
     Raises:
       ConfigError: not even one does.
     """
-    budget, seeds = sweep.settings.budget, sweep.settings.seeds_per_trial
+    budget = sweep.settings.budget
     if budget is None:
         return len(trials)
     for count in range(len(trials), 0, -1):
-        if sum(steps * seeds for steps in _steps(sweep, trials[:count])) <= budget:
+        if num_steps(sweep, trials[:count]) <= budget:
             return count
-    least = _steps(sweep, trials[:1])[0] * seeds
+    least = num_steps(sweep, trials[:1])
     raise ConfigError(f"budget={budget} must allow one trial, which takes {least} steps; try {least * len(trials)}")
 
 
@@ -92,16 +92,17 @@ def within_budget(sweep: Sweep, base: Path) -> Sweep:
     return sweep._replace(settings=sweep.settings.model_copy(update={"trials": count}))
 
 
-def _steps(sweep: Sweep, trials: list[Trial]) -> list[int]:
-    """Steps of one seed, in each trial of a sweep."""
+def num_steps(sweep: Sweep, trials: list[Trial]) -> int:
+    """Return the environment steps of all runs of a sweep that has these trials."""
     reached = [1.0] * len(trials)
     if sweep.settings.halving is not None:
         shares, counts = rungs(sweep.settings.halving, sweep.settings.rungs, len(trials))
         pairs = list(zip(shares, counts, strict=True))
         reached = [max(share for share, count in pairs if rank < count) for rank in range(len(trials))]
-    return [
+    steps = (
         rung_end(trial, share) * trial.config.steps_per_update for trial, share in zip(trials, reached, strict=True)
-    ]
+    )
+    return sum(steps) * sweep.settings.seeds_per_trial
 
 
 def rungs(halving: int, number: int, num_trials: int) -> tuple[list[float], list[int]]:

@@ -49,9 +49,9 @@ def test_shares_of_a_range(value, low, high, middle):
 
 def test_draws_are_spread_as_they_should_be():
     rng = np.random.default_rng(0)
-    log = [math.log10(parse_dimension("x", {"log_uniform": [1e-4, 1e-2]}).draw(rng)) for _ in range(2000)]
+    log = [math.log10(parse_dimension("x", {"log_uniform": [1e-4, 1e-2]}).at(rng.random())) for _ in range(2000)]
     assert np.mean(log) == pytest.approx(-3, abs=0.05)
-    whole = [parse_dimension("x", {"integers": [1, 4]}).draw(rng) for _ in range(2000)]
+    whole = [parse_dimension("x", {"integers": [1, 4]}).at(rng.random()) for _ in range(2000)]
     assert np.bincount(whole).tolist() == pytest.approx([0, 500, 500, 500, 500], abs=80)
 
 
