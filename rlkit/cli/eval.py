@@ -25,27 +25,19 @@ def run(options: argparse.Namespace) -> int:
     from rlkit.runs import files, run_directory, scores
     from rlkit.runs.policy import load_state
     from rlkit.runs.progress import note_if_slow
-    from rlkit.runs.scores import evaluation_line
     from rlkit.types import ConfigError
 
     path = run_directory.existing(options.run)
     given = {"eval_episodes": options.episodes, "eval_env": options.eval_env}
     overrides = {key: value for key, value in given.items() if value is not None}
+    own_code = {"env": options.env, "wrappers": options.wrappers, "network": options.network}
     with note_if_slow("compiling ..."):
-        program, state, step = load_state(
-            path,
-            options.step,
-            options.env,
-            best=options.best,
-            overrides=overrides,
-            wrappers=options.wrappers,
-            network=options.network,
-        )
+        program, state, step = load_state(path, options.step, best=options.best, overrides=overrides, own_code=own_code)
         with closing(program):
             if not program.config.run.eval_episodes:
                 raise ConfigError(f"run={options.run!r} has eval_episodes: 0, no evaluation; add e.g. --episodes 128")
             evaluation = scores.evaluate(program, state, step)
-    print(evaluation_line(evaluation))
+    print(scores.evaluation_line(evaluation))
     if options.step is None and not options.best:  # eval.json describes the run as it ended
         files.require_writable(path, f"run={options.run!r}")
         scores.save(path, evaluation)

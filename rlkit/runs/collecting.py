@@ -60,8 +60,8 @@ def collect(
     folder = Path(out) if out is not None else path / "dataset"
     if not files.NAME.fullmatch(folder.name):
         raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try offline/first")
-    own_code: dict[str, Any] = {"env": env, "wrappers": wrappers, "network": network}
-    program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, **own_code)
+    own_code = {"env": env, "wrappers": wrappers, "network": network}
+    program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, own_code=own_code)
     with closing(program):
         if program.batched:
             index = default_index(path, program.config, step)

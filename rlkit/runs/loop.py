@@ -116,7 +116,7 @@ def resume(
     """
     path = run_directory.existing(run)
     files.require_writable(path, f"run={str(run)!r}")
-    config = stored_config(path, env, overrides, network=network)
+    config = stored_config(path, overrides, {"env": env, "network": network})
     require_writers(config)
     return _with_report(_resume(path, config, on_chunk, show), config, show)
 

@@ -65,7 +65,7 @@ def additional(entries: Mapping[Any, Any], line: Mapping[str, Any], num_seeds: i
         if array.dtype.kind not in "biuf" or array.shape not in ((), (num_seeds,)[num_seeds == 1 :]):
             several = f", or {num_seeds} numbers, one a seed" if num_seeds > 1 else ""
             raise ConfigError(f"on_chunk returned {name}={shorten(repr(value))}, which must be a number{several}")
-        added[name] = _number(array) if array.ndim == 0 else [_number(number) for number in array]
+        added[name] = number(array) if array.ndim == 0 else [number(entry) for entry in array]
     return added
 
 
@@ -76,7 +76,7 @@ def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     quarter = returns.size // 4
 
     def statistic(function: Callable, values: np.ndarray) -> float | None:
-        return _number(function(values)) if values.size else None
+        return number(function(values)) if values.size else None
 
     line = {
         "episodes": int(returns.size),
@@ -97,11 +97,11 @@ def _mean(values: np.ndarray) -> float | None:
     """The mean of the finite values; None where there is none."""
     values = np.asarray(values, np.float64)
     finite = values[np.isfinite(values)]
-    return _number(finite.mean()) if finite.size else None
+    return number(finite.mean()) if finite.size else None
 
 
-def _number(value: Any) -> float | None:
-    """A number with seven digits; None where it is not finite."""
+def number(value: Any) -> float | None:
+    """Return a number with seven digits; None where it is not finite."""
     return float(f"{value:.7g}") if math.isfinite(value) else None
 
 

@@ -91,8 +91,8 @@ def load(
       ConfigError: there is no such run, checkpoint or seed.
     """
     path = run_directory.existing(run)
-    own_code: dict[str, Any] = {"env": env, "wrappers": wrappers, "network": network}
-    program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, **own_code)
+    own_code = {"env": env, "wrappers": wrappers, "network": network}
+    program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, own_code=own_code)
     program.close()
     settings = program.config.run
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
@@ -118,19 +118,14 @@ def default_index(run: Path, config: RunConfig, step: int) -> int:
     return 0 if config.run.population is None else best_member(run, step)
 
 
-def stored_config(
-    run: Path,
-    env: Any = None,
-    overrides: Mapping[str, Any] | None = None,
-    wrappers: Sequence[str] | None = None,
-    network: Any = None,
-) -> RunConfig:
+def stored_config(run: Path, overrides: Mapping[str, Any] | None, own_code: Mapping[str, Any]) -> RunConfig:
     """Load the config of a run directory.
 
     Args:
       run: a run directory.
-      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class` or an object.
       overrides: keys that replace those of the file.
+      own_code: the run's `env`, `wrappers` and `network` again, where they are the user's own code, `module:Class` or
+        an object; None for one that is not given.
 
     Raises:
       ConfigError: `env`, `wrappers` or `network` are needed and not given, or differ from the run's.
@@ -142,9 +137,9 @@ def stored_config(
             f"run={str(run)!r} was made by an earlier version, whose networks had other parameters: its checkpoints "
             "cannot be read; train it anew, or use the version that made it"
         )
-    given = {"env": env, "network": network, "wrappers": wrappers if wrappers is None else list(wrappers)}
-    given = named_objects(given)
-    given = {key: value for key, value in given.items() if value is not None}
+    given = {key: value for key, value in named_objects(own_code).items() if value is not None}
+    if "wrappers" in given:
+        given["wrappers"] = list(given["wrappers"])
     if isinstance(stored.get("wrappers"), str):  # the only one
         stored["wrappers"] = [stored["wrappers"]]
     for key, value in given.items():
@@ -158,20 +153,18 @@ def stored_config(
 def load_state(
     run: Path,
     step: int | None = None,
-    env: Any = None,
     *,
     best: bool = False,
-    overrides: Mapping[str, Any] | None = None,
-    wrappers: Sequence[str] | None = None,
-    network: Any = None,
+    overrides: Mapping[str, Any],
+    own_code: Mapping[str, Any],
 ) -> tuple[Program, PyTree, int]:
     """Load a checkpoint of a run.
 
     Args:
       run: a run directory.
       step: step of the checkpoint; None for the newest whole one.
-      env, overrides, wrappers, network: as for `stored_config`.
       best: True for the checkpoint that was evaluated best.
+      overrides, own_code: as for `stored_config`.
 
     Returns:
       The run's program, which the caller closes, the state, and its step.
@@ -180,7 +173,7 @@ def load_state(
       ConfigError: there is no such checkpoint, or it does not fit the run's config.
     """
     checkpoints = checkpoint.Reader(run)
-    config, extra = stored_config(run, env, overrides, wrappers, network), checkpoints.extra()
+    config, extra = stored_config(run, overrides, own_code), checkpoints.extra()
     if best:
         step = best_step(extra, run)
     changes.find(extra, config, run)

@@ -28,9 +28,9 @@ class Silent:
         """Show the progress at environment step `step`, with the metric line of that step."""
 
 
-def _print_later(text: str, seconds: float = 2.0) -> threading.Timer:
-    """Print a line of text to the error output after some seconds, unless the timer is cancelled before."""
-    timer = threading.Timer(seconds, print, (text,), {"file": sys.stderr, "flush": True})
+def _print_later(text: str) -> threading.Timer:
+    """Print a line of text to the error output after two seconds, unless the timer is cancelled before."""
+    timer = threading.Timer(2.0, print, (text,), {"file": sys.stderr, "flush": True})
     timer.daemon = True
     timer.start()
     return timer

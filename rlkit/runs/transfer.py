@@ -5,7 +5,6 @@ from pathlib import Path
 
 import jax
 
-from rlkit.hosts.registry import is_own
 from rlkit.runs import run_directory
 from rlkit.runs.config.load import read
 from rlkit.runs.policy import NO_EVAL_ENV, load_state
@@ -21,20 +20,12 @@ def load(program: Program, source: str | Path) -> Learned:
     Raises:
       ConfigError: there is no such run, or its arrays differ from the program's; the error names the first.
     """
-    run, env = run_directory.existing(source), program.config.run.env
+    run = run_directory.existing(source)
     # Where both runs have the same environment of the user's own code, the user has named it for this run already. So
     # with wrappers and the network.
-    stored, wrappers = read(run / run_directory.CONFIG), list(program.config.run.wrappers)
-    same_code = is_own(env) and stored.get("env") == env
-    same_wrappers = wrappers if stored.get("wrappers") == wrappers else None
-    network = program.config.run.network
-    source_program, state, _ = load_state(
-        run,
-        env=env if same_code else None,
-        wrappers=same_wrappers,
-        network=network if stored.get("network") == network else None,
-        overrides=NO_EVAL_ENV,
-    )
+    stored, present = read(run / run_directory.CONFIG), program.config.flat()
+    own_code = {key: present[key] for key in ("env", "wrappers", "network") if stored.get(key) == present[key]}
+    source_program, state, _ = load_state(run, overrides=NO_EVAL_ENV, own_code=own_code)
     source_program.close()
     learned = _learned(source_program.agent, state.agent)
     expected, actual = _describe(_learned(program.agent, program.template.agent)), _describe(learned)

@@ -19,7 +19,6 @@ class Stored(NamedTuple):
     """A checkpoint on disk, of which the manifest and tree.json have been read and verified."""
 
     directory: Path
-    step: int
     tree: Any  # of tree.json
     num_bytes: int  # of leaves.bin, by the manifest
     sha256: str  # of leaves.bin, by the manifest
@@ -27,16 +26,14 @@ class Stored(NamedTuple):
 
 def find_damage(directory: Path) -> str | None:
     """Return the first difference of a checkpoint's files from what was written; it names the file. None: no damage."""
+    path = directory / "leaves.bin"
     try:
         stored = open_checked(directory)
-        path = directory / "leaves.bin"
-        try:
-            length, sha256 = files.digest(path)
-        except OSError as error:
-            raise Damaged(f"{path}: {error.strerror}") from None
-        verify(path, length, sha256, (stored.num_bytes, stored.sha256))
+        verify(path, *files.digest(path), (stored.num_bytes, stored.sha256))
     except Damaged as problem:
         return str(problem)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
     return None
 
 
@@ -69,9 +66,8 @@ def open_checked(directory: Path) -> Stored:
         manifest = json.loads(data.decode())
         if to_json(manifest) != data or set(manifest) != {"step", "tree.json", "leaves.bin"}:
             raise Damaged(f"{path} is not as it was written")
-        step = manifest["step"]
-        if f"{step:012d}" != directory.name:
-            raise Damaged(f"{path} belongs to step {step}")
+        if f"{manifest['step']:012d}" != directory.name:
+            raise Damaged(f"{path} belongs to step {manifest['step']}")
         (num_bytes, sha256), tree_length_and_sha256 = manifest["leaves.bin"], manifest["tree.json"]
         path = directory / "tree.json"
         data = files.read(path, _JSON_LIMIT)
@@ -84,7 +80,7 @@ def open_checked(directory: Path) -> Stored:
         tree = json.loads(data.decode())
     except (ValueError, RecursionError):  # forged: its SHA-256 is right
         tree = None
-    return Stored(directory, step, tree, num_bytes, sha256)
+    return Stored(directory, tree, num_bytes, sha256)
 
 
 def verify(path: Path, length: int, sha256: str, expected: Any) -> None:

@@ -36,6 +36,12 @@ def interval_scores(evolutions: Sequence[dict[str, Any]], scores: np.ndarray) ->
     return np.array([*later, scores], np.float64)
 
 
+def is_logarithmic(values: np.ndarray) -> bool:
+    """Return True where the axis of values, NaN for none, is logarithmic: they are positive and far apart."""
+    known = values[np.isfinite(values)]
+    return bool(known.size) and 0 < known.min() < known.max() / _LOG_FACTOR
+
+
 def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *, title: str = "") -> Any:
     """Return a matplotlib Figure of a population's hyper-parameters.
 
@@ -74,8 +80,7 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
             path = ancestors(evolutions, best)
             schedule = values[np.arange(len(path)), path]
             axes.stairs(schedule, steps, baseline=None, color="#c9d6ea", linewidth=6.0, zorder=1.5)
-        positive = values[np.isfinite(values)]
-        if positive.size and positive.min() > 0 and positive.max() > _LOG_FACTOR * positive.min():
+        if is_logarithmic(values):
             axes.set_yscale("log")
         axes.set_ylabel(name)
         axes.margins(x=0.01)

@@ -6,7 +6,6 @@ the start, and no scores.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ _MAX_BYTES = 1 << 30
 
 def numbers(values: Any) -> list[float | None]:
     """Return numbers [P] with seven digits; None for those that are not finite."""
-    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in np.asarray(values, np.float64)]
+    return [metrics.number(value) for value in np.asarray(values, np.float64)]
 
 
 def add(run: Path, step: int, scores: Any, parents: Any, hyper: Mapping[str, Any]) -> None:

@@ -20,7 +20,13 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
         raise ConfigError(
             f"dataset={source!r} needs an agent with a replay buffer, and agent={name!r} has none; use iql or td3_bc"
         )
-    _check_capacity(config.agent.replay_capacity, dataset, source)
+    check_capacity(
+        config.agent.replay_capacity,
+        dataset.num_envs,
+        min_rows=dataset.num_rows,
+        purpose=f"all steps of dataset={source!r}",
+        divisor=f"the {dataset.num_envs} streams of dataset={source!r}",
+    )
     key = jax.eval_shape(lambda: jax.random.key(0))
     for field, space in (("obs", env.observation_space(params)), ("action", env.action_space(params))):
         expected = _shapes_text(jax.eval_shape(space.sample, key))
@@ -30,17 +36,6 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
                 f"dataset={source!r} must hold {field} of {expected}, as {config.run.env} has, and it holds "
                 f"{stored}; collect it from this environment"
             )
-
-
-def _check_capacity(capacity: int, dataset: Dataset, source: str | None) -> None:
-    """Raise a ConfigError unless a buffer of `capacity` steps holds all streams of the dataset."""
-    check_capacity(
-        capacity,
-        dataset.num_envs,
-        min_rows=dataset.num_rows,
-        purpose=f"all steps of dataset={source!r}",
-        divisor=f"the {dataset.num_envs} streams of dataset={source!r}",
-    )
 
 
 def _shapes_text(tree: PyTree) -> str:

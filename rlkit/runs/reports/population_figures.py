@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from rlkit.runs.pictures.lineage import ancestors, interval_scores
+from rlkit.runs.pictures.lineage import ancestors, interval_scores, is_logarithmic
 from rlkit.runs.population import record
 from rlkit.runs.reports.figures import LOG_AXIS, Figure, scale, text
 from rlkit.runs.reports.reading import Run
 from rlkit.runs.reports.statistics import json_number
 
 _SHADES = 24  # steps of the colors of the scale that lines have
-_LOG_FACTOR = 5.0  # greatest over least value from which on an axis is logarithmic
 
 
 def lineage(run: Run) -> list[Figure]:
@@ -87,13 +86,11 @@ def _figure(
         traces.append(_lines(xs, ys, {"color": color, "width": 3}) | hover)
     bar = scale(low, high, "score of the member at that time")
     traces.append({"type": "scatter", "mode": "markers", "x": [None], "y": [None], "marker": bar, "hoverinfo": "skip"})
-    positive = values[np.isfinite(values)]
-    logarithmic = axis != "member" and positive.size and positive.min() > 0
     layout = {
         "xaxis": {"title": {"text": "environment steps"}},
         "yaxis": {
             "title": {"text": axis},
-            **(LOG_AXIS if logarithmic and positive.max() > _LOG_FACTOR * positive.min() else {}),
+            **(LOG_AXIS if axis != "member" and is_logarithmic(values) else {}),
         },
         "showlegend": False,
     }
