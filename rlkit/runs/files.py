@@ -5,6 +5,7 @@ there. A file or a checkpoint appears under its name only when it is complete an
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -179,6 +181,11 @@ def read_into(path: Path, buffers: Sequence[memoryview]) -> tuple[int, str]:
                 hashing.submit(digest.update, left[:count])
                 left = left[count:]
     return length, digest.hexdigest()
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON. Raises ValueError for a number that is not finite, TypeError for what JSON has not."""
+    return json.dumps(value, indent=1, allow_nan=False).encode()
 
 
 def holds(path: Path, parts: Iterable[bytes | memoryview]) -> bool:

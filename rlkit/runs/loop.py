@@ -1,6 +1,5 @@
 """Training and resuming of runs."""
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import closing
@@ -73,7 +72,7 @@ def train(
         run = run_directory.create(out if out is not None else run_directory.next_free(config.name))
         with run_directory.locked(run):
             try:
-                files.replace(run / "versions.json", json.dumps(versions(), indent=1).encode() + b"\n")
+                files.replace(run / "versions.json", files.to_json(versions()) + b"\n")
                 if init_from is not None:
                     files.replace(run / run_directory.INIT_FROM, os.fsencode(os.path.abspath(init_from)))
                 files.replace(run / run_directory.CONFIG, config.resolved().encode())

@@ -130,7 +130,7 @@ def json_value(value: Any) -> Any:
 
 def save(run: Path, evaluation: Mapping[str, Any]) -> None:
     """Write eval.json, whole or not at all."""
-    files.replace(run / run_directory.EVALUATION, json.dumps(evaluation, indent=1, allow_nan=False).encode() + b"\n")
+    files.replace(run / run_directory.EVALUATION, files.to_json(evaluation) + b"\n")
 
 
 def stored_mean(run: Path, step: int) -> float | None:

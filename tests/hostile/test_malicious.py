@@ -12,8 +12,8 @@ from pathlib import Path
 
 import jax, jax.numpy as jnp, numpy as np
 
-from rlkit.runs import metrics, run_directory
-from rlkit.runs.checkpoints import checkpoint, verification
+from rlkit.runs import files, metrics, run_directory
+from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.load import load_config
 from rlkit.runs.config.parse import parse
 from rlkit.runs.policy import load
@@ -46,7 +46,7 @@ def seal(target):
     for name in ("tree.json", "leaves.bin"):
         data = (target / name).read_bytes()
         entries[name] = [len(data), hashlib.sha256(data).hexdigest()]
-    (target / "manifest.json").write_bytes(verification.to_json(entries))
+    (target / "manifest.json").write_bytes(files.to_json(entries))
 
 
 def tree(target, **changes):
@@ -87,7 +87,7 @@ def object_array():
 def traversal(target):
     manifest = json.loads((target / "manifest.json").read_text())
     manifest["../../../secret"] = [1, "x"]
-    (target / "manifest.json").write_bytes(verification.to_json(manifest))
+    (target / "manifest.json").write_bytes(files.to_json(manifest))
 
 
 CHECKPOINTS = {

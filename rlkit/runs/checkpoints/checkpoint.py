@@ -28,7 +28,6 @@ from rlkit.runs.checkpoints.verification import (
     find_difference,
     open_checked,
     sha256_of,
-    to_json,
     verify,
 )
 from rlkit.types import ConfigError, PyTree
@@ -64,7 +63,7 @@ def save(
             return target
         files.rename(target, folder / f".damaged-{target.name}")
     entries, total = leaves.layout(state)
-    tree = to_json({"step": step, "leaves": entries, "extra": extra})
+    tree = files.to_json({"step": step, "leaves": entries, "extra": extra})
     chunks = leaves.to_bytes(state)
     temporary = folder / f"{files.TEMPORARY}{target.name}"
     clean(run)
@@ -74,7 +73,7 @@ def save(
             digest = hashing.submit(sha256_of, chunks)
             files.write_all({temporary / "tree.json": [tree], temporary / "leaves.bin": chunks})
         digests = {"tree.json": [len(tree), sha256_of([tree])], "leaves.bin": [total, digest.result()]}
-        manifest = to_json({"step": step} | digests)
+        manifest = files.to_json({"step": step} | digests)
         files.write(temporary / "manifest.json", [manifest])
         files.sync(temporary)
         files.rename(temporary, target)

@@ -64,7 +64,7 @@ def open_checked(directory: Path) -> Stored:
             raise Damaged(f"{directory} is a symlink")
         data = files.read(path, _JSON_LIMIT)
         manifest = json.loads(data.decode())
-        if to_json(manifest) != data or set(manifest) != {"step", "tree.json", "leaves.bin"}:
+        if files.to_json(manifest) != data or set(manifest) != {"step", "tree.json", "leaves.bin"}:
             raise Damaged(f"{path} is not as it was written")
         if f"{manifest['step']:012d}" != directory.name:
             raise Damaged(f"{path} belongs to step {manifest['step']}")
@@ -98,8 +98,3 @@ def sha256_of(chunks: Sequence[bytes | memoryview]) -> str:
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
-
-
-def to_json(value: Any) -> bytes:
-    """Return a value as JSON."""
-    return json.dumps(value, indent=1, allow_nan=False).encode()

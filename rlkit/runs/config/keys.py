@@ -28,7 +28,8 @@ def describe_fields(fields: Mapping[str, Any], values: Mapping[str, Any]) -> lis
     lines = []
     for name, field in fields.items():
         left = f"  --{name} {value_text(values[name])}"
-        lines.append(f"{left:<44} {_field_type(field)}" + (f"; {field.description}" if field.description else ""))
+        kind = f"{type_text(field.annotation)} {limits_text(field)}".strip()
+        lines.append(f"{left:<44} {kind}" + (f"; {field.description}" if field.description else ""))
     return lines
 
 
@@ -37,11 +38,6 @@ def value_text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)
-
-
-def _field_type(field: Any) -> str:
-    """The type of a field and its limits."""
-    return f"{type_text(field.annotation)} {limits_text(field)}".strip()
 
 
 def limits_text(field: Any) -> str:

@@ -277,17 +277,12 @@ def _discard(temporary: Path) -> None:
 def _is_json(value: Any) -> bool:
     """True where JSON represents the value exactly."""
     try:
-        return json.loads(_json(value)) == value
+        return json.loads(files.to_json(value)) == value
     except (TypeError, ValueError, RecursionError):
         return False
-
-
-def _json(value: Any) -> bytes:
-    """A value as JSON."""
-    return json.dumps(value, indent=1, allow_nan=False).encode()
 
 
 def _sealed(about: dict[str, Any]) -> bytes:
     """The bytes of manifest.json, with the SHA-256 of its content, so that any change is detected."""
     assert sys.byteorder == "little"
-    return _json({"sha256": hashlib.sha256(_json(about)).hexdigest(), "dataset": about})
+    return files.to_json({"sha256": hashlib.sha256(files.to_json(about)).hexdigest(), "dataset": about})

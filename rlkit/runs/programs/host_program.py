@@ -82,7 +82,6 @@ class HostProgram(HostChunks):
             raise
         self.hyper = module.Hyper(**{name: jnp.array(value) for name, value in config.hyper_arrays.items()})
         self.hold = self.agent.add is not None
-        self._iterations: HostIterations | None = None  # compiled
         self.background = ThreadPoolExecutor(1, "rlkit-update")
 
     def _check_agent(self) -> None:
@@ -165,26 +164,23 @@ class HostProgram(HostChunks):
 
     def compile(self) -> None:
         """Compile acting and learning; without this call, the first `advance` does."""
-        if self._iterations is None and self.like is not None:
-            self._iterations = self.like.iterations.of(self.collector, self.pool, self.background)
-        elif self._iterations is None:
-            self._iterations = HostIterations(
-                self.agent,
-                self.config,
-                self.collector,
-                self.template,
-                self.pool,
-                self.background,
-                overlap=self.overlap,
-                wait=self.wait_count,
-            )
+        _ = self.iterations
 
-    @property
+    @cached_property
     def iterations(self) -> HostIterations:
         """The iterations of the run, compiled."""
-        self.compile()
-        assert self._iterations is not None
-        return self._iterations
+        if self.like is not None:
+            return self.like.iterations.of(self.collector, self.pool, self.background)
+        return HostIterations(
+            self.agent,
+            self.config,
+            self.collector,
+            self.template,
+            self.pool,
+            self.background,
+            overlap=self.overlap,
+            wait=self.wait_count,
+        )
 
     def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
         """Make at least one update and at most `most`: the state, metrics of each, and whether the last is finite."""

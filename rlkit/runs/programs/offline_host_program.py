@@ -5,6 +5,7 @@ The dataset may come from elsewhere, for example from Minari.
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -46,7 +47,6 @@ class OfflineHostProgram(HostProgram):
         super().__init__(config)
         self.hold, self.overlap = False, False
         self.note: str | None = None
-        self._compiled: Callable[..., Any] | None = None  # the update
 
     def _check_agent(self) -> None:
         """Raise ConfigError where the dataset does not fit the agent; a checkpoint of a run is proof that it does."""
@@ -62,10 +62,13 @@ class OfflineHostProgram(HostProgram):
 
     def compile(self) -> None:
         """Compile learning; without this call, the first `advance` does."""
-        if self._compiled is None:
-            rest, replay = split(self.template.agent)
-            function = jax.jit(self._learn_from_buffer, donate_argnums=0)
-            self._compiled = function.lower(replay, rest, self.template.key).compile()
+        _ = self._compiled_update
+
+    @cached_property
+    def _compiled_update(self) -> Callable[..., Any]:
+        rest, replay = split(self.template.agent)
+        function = jax.jit(self._learn_from_buffer, donate_argnums=0)
+        return function.lower(replay, rest, self.template.key).compile()
 
     @_cpu.straight_line_keys
     def _learn_from_buffer(self, replay: PyTree, rest: PyTree, key: Key) -> tuple[PyTree, dict[str, Array], Array, Key]:
@@ -82,11 +85,10 @@ class OfflineHostProgram(HostProgram):
     def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
         """One update."""
         self.before = state
-        assert self._compiled is not None
         assert self.num_streams is not None
         begin = time.perf_counter()
         rest, replay = split(state.agent)
-        agent, metrics, finite, key = self._compiled(replay, rest, state.key)
+        agent, metrics, finite, key = self._compiled_update(replay, rest, state.key)
         metrics, finite = jax.device_get((metrics, finite))
         if not finite:
             self.non_finite = name_non_finite(self.agent, metrics)

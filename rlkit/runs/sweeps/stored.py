@@ -38,13 +38,7 @@ def read_json(path: Path, kind: type[T], remedy: str) -> T:
 
 
 def write_base(folder: Path, sweep: Sweep, base: Path) -> None:
-    """Write the base config of a sweep, resolved: every key that is not swept, with its value.
-
-    Args:
-      folder: of the sweep.
-      sweep: that begins.
-      base: the file of its base config.
-    """
+    """Write the base config of a sweep that begins, resolved: every key that is not swept, with its value."""
     files.replace(folder / RESOLVED, strict_yaml.dump(_resolved_base(sweep, base)).encode())
 
 
@@ -63,8 +57,7 @@ def check_base(folder: Path, sweep: Sweep, base: Path) -> None:
 
 def _resolved_base(sweep: Sweep, base: Path) -> dict[str, Any]:
     """Keys and values of the base config with defaults; without those that are swept or may differ when going on."""
-    _, first = trials.ends(sweep)[0]
-    values = load.load_config(base, {**sweep.base, **first, **sweep.own_code}).flat()
+    values = load.load_config(base, {**sweep.base, **trials.ends(sweep)[0], **sweep.own_code}).flat()
     for key in {*sweep.dimensions, *sweep.own_code, "num_seeds", "devices"}:
         outer, _, inner = key.partition(".")
         if inner:

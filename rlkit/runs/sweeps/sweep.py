@@ -93,7 +93,7 @@ def _create(sweep: Sweep, out: str | Path | None) -> Path:
         path.write_text(base)
         if sweep.settings.sampler == "optuna":
             trials.within_budget(sweep, path)
-            check([Trial(number, values, sweep.trial_config(values, path)) for number, values in trials.ends(sweep)])
+            check([Trial(0, values, sweep.trial_config(values, path)) for values in trials.ends(sweep)])
         else:
             check(trials.draw(sweep, path))
     folder = run_directory.create(out if out is not None else run_directory.next_free(sweep.name))
@@ -140,7 +140,7 @@ class _Run:
         if settings.sampler == "optuna":
             self.sweep = trials.within_budget(self.sweep, self.folder / BASE)
             settings = self.sweep.settings
-            config = self.sweep.trial_config(trials.ends(self.sweep)[0][1], self.folder / BASE)
+            config = self.sweep.trial_config(trials.ends(self.sweep)[0], self.folder / BASE)
             self.total = trials.num_steps(self.sweep, [Trial(0, {}, config)] * settings.trials)
             return batches(self)
         self.trials = trials.draw(self.sweep, self.folder / BASE)

@@ -29,7 +29,7 @@ def draw(sweep: Sweep, base: Path) -> list[Trial]:
     Raises:
       ConfigError: a value does not fit the base config, or a grid is too large.
     """
-    for _, values in ends(sweep):
+    for values in ends(sweep):
         sweep.trial_config(values, base)
     trials = [
         Trial(number, values, sweep.trial_config(values, base))
@@ -38,13 +38,13 @@ def draw(sweep: Sweep, base: Path) -> list[Trial]:
     return trials[: affordable(sweep, trials)]
 
 
-def ends(sweep: Sweep) -> list[tuple[int, dict[str, Any]]]:
-    """Return numbered values with each end of each range, and each value of each list, once at least."""
+def ends(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return values of trials with each end of each range, and each value of each list, once at least."""
     found: list[dict[str, Any]] = []
     for key, dimension in sweep.dimensions.items():
         others = {other: rest.ends()[0] for other, rest in sweep.dimensions.items() if other != key}
         found += [{**others, key: value} for value in dimension.ends()]
-    return list(enumerate(found))
+    return found
 
 
 def _random(sweep: Sweep) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def within_budget(sweep: Sweep, base: Path) -> Sweep:
     Raises:
       ConfigError: not even one does.
     """
-    each = [Trial(number, values, sweep.trial_config(values, base)) for number, values in ends(sweep)]
+    each = [Trial(0, values, sweep.trial_config(values, base)) for values in ends(sweep)]
     longest = max(each, key=lambda trial: trial.config.num_updates * trial.config.steps_per_update)
     count = affordable(sweep, [longest] * sweep.settings.trials)
     return sweep._replace(settings=sweep.settings.model_copy(update={"trials": count}))
