@@ -1,6 +1,7 @@
 """`rlkit report` and `rlkit watch`: a page about runs and sweeps, and the page of a run that trains."""
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,7 @@ def watch(options: argparse.Namespace) -> int:
     enable_compilation_cache()
     from rlkit.runs.reports.watching import Server
 
-    with Server(Path(options.run), options.port) as server:
+    with Server(Path(options.run), options.port) as server, contextlib.suppress(KeyboardInterrupt):
         print(f"{server.address} shows {options.run}; Ctrl-C ends this", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
+        server.serve_forever()
     return 0

@@ -118,12 +118,12 @@ class Reader:
         self.run = run
         self._opened: dict[int, Stored | str] = {}  # by step; the problem of one that is damaged
 
-    def extra(self, step: int | None = None) -> dict[str, Any]:
-        """Return the `extra` values of the newest checkpoint whose description is whole, or of that of `step`.
+    def extra(self) -> dict[str, Any]:
+        """Return the `extra` values of the newest checkpoint whose description is whole; they are empty without one.
 
-        They are empty where there is no such checkpoint. The leaves are not read.
+        The leaves are not read.
         """
-        for candidate in steps(self.run)[::-1] if step is None else [step]:
+        for candidate in steps(self.run)[::-1]:
             try:
                 return _checked_tree(self._open(candidate))["extra"]
             except (Damaged, CheckpointError):
