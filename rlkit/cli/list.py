@@ -17,10 +17,17 @@ def run(options: argparse.Namespace) -> int:
     from rlkit import agents, envs
     from rlkit.envs.registry import SUITES
     from rlkit.hosts import registry as hosts
+    from rlkit.names import did_you_mean
     from rlkit.runs.config.load import names
+    from rlkit.types import ConfigError
 
     if options.suite is not None:
-        print(*(hosts.names if options.suite in hosts.PREFIXES else envs.names)(options.suite), sep="\n")
+        suite = options.suite.removesuffix(":")
+        suites = [*SUITES, *hosts.PREFIXES]
+        if suite not in suites:
+            remedy = did_you_mean(suite, suites, cutoff=0.5) or f"; try {', '.join(suites)}"
+            raise ConfigError(f"suite={options.suite!r} is not the name of a suite{remedy}")
+        print(*(hosts.names if suite in hosts.PREFIXES else envs.names)(suite), sep="\n")
         return 0
     known = {"agents": agents.names(), "environments": envs.names(), "configs": names(), "sweeps": names(sweeps=True)}
     for title, entries in known.items():

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -90,6 +91,7 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
         return Recipe("pickled", getattr(env, "__name__", "env"), {}, cloudpickle.dumps(lambda: env(**kwargs)))
     prefix, _, task = env.partition(":")
     if is_own(env):
+        _check_callable(env)
         return Recipe("module", env, kwargs)
     if not is_host(env):
         remedy = did_you_mean(prefix, PREFIXES, cutoff=0.5, suffix=f":{task or prefix}")
@@ -194,6 +196,15 @@ def from_vector(envs: Callable[[], Any], *, seed: int = 0) -> VectorPool:
       seed: of the first reset.
     """
     return VectorPool(lambda seed: envs(), name=getattr(envs, "__name__", "vector"), seed=seed)
+
+
+def _check_callable(name: str) -> None:
+    """Raise ConfigError where `module:attribute`, of a module that is imported already, cannot make an environment."""
+    path, _, attribute = name.partition(":")
+    found = getattr(sys.modules.get(path), attribute, type)
+    if not callable(found):
+        kind = type(found).__name__
+        raise ConfigError(f"env={name!r} must be a class or a function that makes an environment; it is a {kind}")
 
 
 def _check_installed(package: str, extra: str, subject: str) -> None:

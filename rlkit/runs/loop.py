@@ -115,7 +115,13 @@ def resume(
     """
     path = run_directory.existing(run)
     files.require_writable(path, f"run={str(run)!r}")
-    config = stored_config(path, overrides, {"env": env, "network": network})
+    reached, total = checkpoint.steps(path)[-1:], (overrides or {}).get("total_steps")
+    try:
+        config = stored_config(path, overrides, {"env": env, "network": network})
+    except ConfigError:
+        if reached and isinstance(total, int) and total < reached[0]:  # whatever else the number breaks
+            changes.refuse_length(total, reached[0])
+        raise
     require_writers(config)
     return _with_report(_resume(path, config, on_chunk, show), config, show)
 

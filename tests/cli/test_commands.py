@@ -32,7 +32,8 @@ def test_list(capsys):
 def test_list_of_a_suite(capsys):
     assert cli.main(["list", "pgx"]) == 0
     assert "pgx:tic_tac_toe" in capsys.readouterr().out.split()
-    assert "did you mean 'brax:'" in fails(capsys, "list", "brex")
+    assert "suite='brex' is not the name of a suite; did you mean 'brax'" in fails(capsys, "list", "brex")
+    assert "atari, ale, envpool" in fails(capsys, "list", "foo")
 
 
 def test_check_compiles_nothing(capsys, monkeypatch):

@@ -209,6 +209,7 @@ def test_the_contract(backend, how, message):
             "cannot be made: module 'host_envs' has no attribute 'Countr'; did you mean 'Counter'",
         ),
         ("host_env:Counter", {}, "env='host_env:Counter' cannot be made: there is no module 'host_env' here or among"),
+        ("os:path", {}, "env='os:path' must be a class or a function that makes an environment"),
         ("gym:CartPole", {}, "did you mean 'gymnasium:CartPole'"),
     ],
 )

@@ -150,9 +150,10 @@ def test_a_schedule_that_was_given_does_not_stretch_with_the_run(tmp_path, capfd
     assert last_rate(first.run) == 0
 
 
-def test_a_run_cannot_end_before_the_step_that_it_has_reached(finished):
-    with pytest.raises(ConfigError, match=r"^total_steps=100 must be at least 320, which the run has reached$"):
-        loop.resume(finished.run, overrides={"total_steps": 100}, show=False)
+@pytest.mark.parametrize("steps", [100, 1])  # the second is less than one update, too
+def test_a_run_cannot_end_before_the_step_that_it_has_reached(finished, steps):
+    with pytest.raises(ConfigError, match=rf"^total_steps={steps} must be at least 320, which the run has reached"):
+        loop.resume(finished.run, overrides={"total_steps": steps}, show=False)
 
 
 def test_a_checkpoint_without_a_config_can_be_resumed(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ Every checkpoint holds the config that led to it, so that an edited config.yaml 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 
@@ -118,7 +118,7 @@ def apply(state: PyTree, config: RunConfig, changes: Changes, step: int) -> PyTr
         population has changed.
     """
     if "total_steps" in changes.now and config.num_updates * config.steps_per_update < step:
-        raise ConfigError(f"total_steps={config.run.total_steps} must be at least {step}, which the run has reached")
+        refuse_length(config.run.total_steps, step)
     hyper = config.hyper_arrays
     current = state.agent.hyper
     assert isinstance(current, agents.get(config.run.agent).Hyper)
@@ -133,6 +133,11 @@ def apply(state: PyTree, config: RunConfig, changes: Changes, step: int) -> PyTr
     hyper = {name: value for name, value in hyper.items() if name not in evolving}
     new = {name: jax.numpy.full_like(getattr(current, name), value) for name, value in hyper.items()}
     return state.replace(agent=state.agent.replace(hyper=current.replace(**new)))
+
+
+def refuse_length(total_steps: int, step: int) -> NoReturn:
+    """Raise ConfigError for a number of steps that is less than that of a run so far."""
+    raise ConfigError(f"total_steps={total_steps} must be at least {step}, which the run has reached; try {step}")
 
 
 def history(extra: Mapping[str, Any], changes: Changes, step: int) -> list[dict[str, Any]]:

@@ -95,6 +95,6 @@ def _value(events: Iterator[Any], depth: int = 0) -> Any:
         if isinstance(key, list | dict):
             raise ValueError(f"{line}: a key must be a word, not a list or a mapping")
         if key in mapping:
-            raise ValueError(f"{line}: {key!r} is given twice; keep one")
+            raise ValueError(f"{key!r} is given twice; keep one")
         mapping[key] = value
     return mapping
