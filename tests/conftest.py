@@ -1,9 +1,9 @@
 """Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors.
 
 Tests run on all cores that this process may use. Most of their time is compilation, so the processes of a session share
-a folder of compiled programs, and most tests compile without most optimizations. Tests marked `optimized`, `thorough`
-or `slow` are compiled as users' programs are, and so is all that a test starts in another process (the command line,
-notebooks, workers of environments).
+a folder of compiled programs, and most tests compile without most optimizations. Tests marked `optimized` or `slow` are
+compiled as users' programs are, and so are thorough tests of the folders in `OPTIMIZED`, and all that a test starts in
+another process (the command line, notebooks, workers of environments).
 """
 
 import contextlib
@@ -20,6 +20,7 @@ import pytest
 PLATFORMS = os.environ.get("JAX_PLATFORMS")
 PROGRAMS = "RLKIT_TEST_PROGRAMS"  # the variable that names the session's folder of compiled programs
 quickly: bool | None = None  # the present way of compiling
+OPTIMIZED = ("learning", "programs")  # about what the compiler makes, or long trainings
 LONG = ("test_notebooks", "test_resume", "test_marks")  # files with the longest single tests
 
 
@@ -56,7 +57,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def is_optimized(item: pytest.Item) -> bool:
-    return any(map(item.get_closest_marker, ("optimized", "thorough", "slow")))
+    return any(map(item.get_closest_marker, ("optimized", "slow"))) or (
+        item.get_closest_marker("thorough") is not None and item.path.parent.name in OPTIMIZED
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

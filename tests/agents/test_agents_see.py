@@ -8,7 +8,7 @@ import pytest
 from rlkit import agents, training
 from rlkit.spaces import Box, Dict, Discrete
 
-pytestmark = [pytest.mark.thorough, pytest.mark.optimized]
+pytestmark = pytest.mark.thorough
 SMALL = {"hidden_sizes": (16,), "channels": (4,)}
 REPLAY = {"capacity": 512, "batch_size": 64, "learning_starts": 64, "replay_ratio": 0.25}
 
@@ -52,9 +52,12 @@ CASES = {
     "sac": (60, REPLAY),
     "td3": (160, REPLAY | {"replay_ratio": 0.5}),
 }
+LONG = ("iqn", "td3")  # they run for longer than they compile
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.optimized if name in LONG else ()) for name in CASES]
+)
 def test_learning_from_a_camera_beside_a_vector(name):
     updates, settings = CASES[name]
     module, env = agents.get(name), Camera(box=name == "td3")
