@@ -2,6 +2,9 @@
 
 There, JAX tracks over which axes each value varies, and checks that what enters a loop varies as what leaves it. A loop
 that starts from a constant therefore starts from `vary_like(constant, x)`, where `x` is what makes the result vary.
+Casts at the public functions alone would need a `jax.shard_map` with `check_vma=False` inside of the user's. Its loops
+need no casts, but its results count as the same on all devices: a mistake in `out_specs` goes unnoticed then, and
+gradients through it are not summed.
 
 Environments and batches of one run may be divided over the devices of a mesh axis, with the same parameters on each.
 The functions that then need numbers of all devices take the name of that axis, `axis_name`. It is None for a run on one

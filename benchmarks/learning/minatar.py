@@ -7,7 +7,6 @@ started the next time.
 """
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
@@ -132,18 +131,16 @@ def line(label: str, seeds: Sequence[Mapping[str, Any]]) -> list[str]:
         ", ".join(f"{x:.1f}" for x in last),
         f"{last.mean():.1f}",
         interval(last, 1),
-        f"{statistics.median(seed['seconds'] for seed in seeds):.0f}",
     ]
 
 
 def render(results: Results) -> str:
-    header = ["agent", "steps", "return of each seed", "mean", "IQM [95% interval]", "seconds a seed"]
+    header = ["agent", "steps", "return of each seed", "mean", "IQM [95% interval]"]
     text = (
         "# MinAtar\n\n"
         f"Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 on, none chosen; rejax acts "
         "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels. "
-        "Settings were chosen on Breakout, and for PPO on each game. Seconds are of a whole run on shared cores: "
-        "compilation, training, and 10 evaluations.\n\n"
+        "Settings were chosen on Breakout, and for PPO on each game.\n\n"
         + leaderboard(results)
         + "\n![Returns over steps](minatar.png)\n"
     )
