@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,8 +123,9 @@ class Stages:
         config, stacked = blocks.block_config(runs[0], size, end), blocks.stack(runs, size)
         if self._prepared is not None:
             self._prepared.result()
-        is_host = hosts.is_host(config.run.env)
-        with closing(blocks.make(config, stacked) if is_host else self._program(config, stacked)) as program:
+        shared = not hosts.is_host(config.run.env)  # by later blocks
+        program = self._program(config, stacked) if shared else blocks.make(config, stacked)
+        with nullcontext() if shared else closing(program):
             self._of_block[path] = program
             blocks.execute(program, path, runs, first if known else None, start, on_line)
         result = blocks.read(path, runs, before)
