@@ -110,8 +110,7 @@ class VectorPool(Closeable):
         for leaf, x in zip(contract.leaves(self.action_tree), leaves, strict=True):
             if x.shape != (self.num_envs, *leaf.shape):
                 raise ConfigError(f"actions must be {[self.num_envs, *leaf.shape]}, got {list(x.shape)}")
-            x = x.astype(leaf.native_dtype)
-            native.append(x + leaf.low if leaf.discrete else x)
+            native.append(contract.to_native(leaf)(x))
         return contract.build(self.action_tree, iter(native))
 
     def _read(self, field: str, obs: Any) -> PyTree:

@@ -23,6 +23,43 @@ def test_spaces():
         assert pool.action_space == Discrete(3)  # 1, 2, 3 in the environment
 
 
+class Odd(gymnasium.Env):
+    """A float64 Box of actions with bounds that float32 rounds outwards; observes whether the last action was in it."""
+
+    observation_space = spaces.Box(0, 1, (), np.float32)
+    action_space: spaces.Space = spaces.Box(
+        np.array([-0.3, 1.0, -np.inf]), np.array([-0.1, 0.7 + 0.6, np.inf]), dtype=np.float64
+    )
+
+    def reset(self, *, seed=None, options=None):
+        return np.float32(0), {}
+
+    def step(self, action):
+        return np.float32(self.action_space.contains(action)), 0.0, False, False, {}
+
+
+class OddTree(Odd):
+    action_space = spaces.Dict({"arm": Odd.action_space})
+
+
+@pytest.mark.parametrize("make", [Odd, OddTree])
+def test_actions_at_float64_bounds_are_in_the_environments_space(make):
+    """The bounds of the pool's float32 space are actions of the environment; actions beyond them stay beyond."""
+    for make_pool in (
+        partial(hosts.make, make, num_envs=1, backend="serial"),
+        partial(hosts.from_vector, partial(gymnasium.vector.SyncVectorEnv, [make])),
+    ):
+        with make_pool() as pool:
+            pool.reset()
+            space = pool.action_space
+            box = space.spaces["arm"] if isinstance(space, Dict) else space
+            assert isinstance(box, Box)
+            step = np.array([0.1, 0.1, 0], np.float32)
+            for bounds, inside in ((box.low, 1), (box.high, 1), (box.low - step, 0), (box.high + step, 0)):
+                action = np.asarray(bounds, np.float32)[None]
+                assert pool.step({"arm": action} if isinstance(space, Dict) else action).obs[0] == inside
+
+
 LARGEST, TOO_LARGE = 2**31 - 1, 2**31  # for int32
 
 

@@ -162,20 +162,30 @@ def make_writer(tree: SpaceTree, views: list[np.ndarray]) -> Callable[[str, int,
 def make_reader(tree: SpaceTree, views: list[np.ndarray]) -> Callable[[], Iterable[Any]]:
     """Return a function that reads the values in all rows of `views`: copies, in the native dtypes of the space."""
     if isinstance(tree, Leaf):  # in one operation: row by row it would take a third of a cheap step's time
-        view, native, low = views[0], tree.native_dtype, tree.low
-        if tree.discrete:
-            return lambda: view.astype(native) + low
-        return lambda: view.astype(native)
-    targets = list(zip(leaves(tree), views, strict=True))
+        view, convert = views[0], to_native(tree)
+        return lambda: convert(view)
+    targets = [(view, to_native(leaf)) for leaf, view in zip(leaves(tree), views, strict=True)]
 
     def read() -> Iterator[Any]:
-        rows = [
-            view.astype(leaf.native_dtype) + leaf.low if leaf.discrete else view.astype(leaf.native_dtype)
-            for leaf, view in targets
-        ]
+        rows = [convert(view) for view, convert in targets]
         return (build(tree, iter(parts)) for parts in zip(*rows, strict=True))
 
     return read
+
+
+def to_native(leaf: Leaf) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that converts stored values [N, *shape] of a leaf to its native dtype: copies.
+
+    The float32 of a float64 bound may lie outside of the native space, so a value that equals it becomes the bound.
+    """
+    native, low, high = leaf.native_dtype, leaf.low, leaf.high
+    if leaf.discrete:
+        return lambda x: x.astype(native) + low
+    if native != np.float64:
+        return lambda x: x.astype(native)
+    with np.errstate(over="ignore"):
+        stored_low, stored_high = low.astype(leaf.stored_dtype), high.astype(leaf.stored_dtype)
+    return lambda x: np.where(x == stored_low, low, np.where(x == stored_high, high, x))
 
 
 def _check_structure(tree: SpaceTree, field: str, value: Any) -> None:
