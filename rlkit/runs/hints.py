@@ -44,5 +44,5 @@ def slow_environments(config: RunConfig, line: Mapping[str, Any]) -> str | None:
 
 def _may_overlap(config: RunConfig) -> bool:
     """True where collecting and learning take turns by default, and can overlap."""
-    takes_turns = isinstance(config.agent, OffPolicyConfig) and config.run.num_steps == 1
+    takes_turns = not isinstance(config.agent, OffPolicyConfig) or config.run.num_steps == 1
     return takes_turns and config.run.overlap is None and devices.acting()[1] is None

@@ -33,9 +33,10 @@ def test_an_update_that_acts_is_an_update_and_then_acting(values, monkeypatch):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
-def test_overlap_is_off_by_default_where_an_agent_learns_after_every_step(monkeypatch):
+def test_overlap_is_on_by_default_where_an_agent_with_replay_learns_after_several_steps(monkeypatch):
     monkeypatch.setattr(host_program.devices, "acting", lambda: (jax.devices()[0], None))
-    for values, expected in ((EACH_STEP, False), (EACH_STEP | {"overlap": True}, True), (DQN, True), (PPO, True)):
+    cases = ((EACH_STEP, False), (EACH_STEP | {"overlap": True}, True), (DQN, True), (DQN | {"overlap": False}, False))
+    for values, expected in (*cases, (PPO, False), (PPO | {"overlap": True}, True)):
         program = host_program.HostProgram(runs.parse(values | {"backend": "serial"}))
         program.close()
         assert program.overlap == expected

@@ -119,13 +119,14 @@ def test_parameters_of_the_next_rollout(overlap):
 @pytest.mark.thorough
 def test_overlap_uses_the_log_probs_of_acting(tmp_path, monkeypatch):
     """With only one device, as in a process where JAX has started, overlap is turned off, with a note."""
-    program = host_program.HostProgram(runs.parse(PPO | {"backend": "serial"}))
+    config = runs.parse(PPO | {"backend": "serial", "overlap": True})
+    program = host_program.HostProgram(config)
     assert not program.overlap
     assert "jax_num_cpu_devices" in program.note
     assert program.config.agent.old_log_prob == "recompute"
     program.close()
     monkeypatch.setattr(host_program.devices, "acting", lambda: (jax.devices()[0], None))
-    program = host_program.HostProgram(runs.parse(PPO | {"backend": "serial"}))
+    program = host_program.HostProgram(config)
     program.close()
     assert program.overlap
     assert program.config.agent.old_log_prob == "collected"
@@ -173,7 +174,8 @@ def test_malformed_names():
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_with_overlap_ends_soon_and_saved(tmp_path, number):
     """The signal arrives during a rollout of a slow environment, in a process where JAX has a second device."""
-    path = config(tmp_path, total_steps=10**6, num_steps=64, env_kwargs={"sleep": 0.005}, log_every=64 * 4)
+    values = {"num_steps": 64, "overlap": True, "env_kwargs": {"sleep": 0.005}, "log_every": 64 * 4}
+    path = config(tmp_path, total_steps=10**6, **values)
     code = f"import sys; sys.path.insert(0, {str(HERE)!r}); from rlkit.cli import main; sys.exit(main())"
     words = ["train", str(path), "--env", "host_envs:Target", "--out", str(tmp_path / "run")]
     cache = {"RLKIT_CACHE": os.environ["RLKIT_TEST_PROGRAMS"]}

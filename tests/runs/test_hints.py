@@ -19,7 +19,7 @@ def hint(line, **values):
 
 
 def test_the_hint_has_the_seconds_of_a_step_and_the_number_of_workers():
-    text = hint(LINE)
+    text = hint(LINE, overlap=True)
     assert text.startswith("environments take 25 ms a step: ")
     assert "num_workers: 8 (one for each environment)" in text
     assert "overlap" not in text  # it does already
@@ -33,9 +33,10 @@ def test_in_one_process_it_is_another_backend_that_helps():
 
 
 @pytest.mark.parametrize(("overlap", "why", "named"), [(None, None, True), (False, None, False), (None, "x", False)])
-def test_an_agent_that_learns_after_every_step_may_overlap(monkeypatch, overlap, why, named):
+@pytest.mark.parametrize("agent", [{}, DQN], ids=["ppo", "dqn"])
+def test_an_agent_that_takes_turns_may_overlap(monkeypatch, agent, overlap, why, named):
     monkeypatch.setattr(hints.devices, "acting", lambda: (None, why))
-    assert ("so may overlap: true" in hint(LINE, **DQN, overlap=overlap)) == named
+    assert ("so may overlap: true" in hint(LINE, **agent, overlap=overlap)) == named
 
 
 def test_seeds_are_averaged():

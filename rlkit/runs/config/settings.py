@@ -40,7 +40,7 @@ class Settings(BaseModel):
     overlap: bool | None = Field(
         default=None,
         description="environments outside of JAX step while the agent learns, so that rollouts are one update late; "
-        "PPO then has old_log_prob: collected; null: unless an agent with replay learns after every step",
+        "PPO then has old_log_prob: collected; null: for agents with replay, unless they learn after every step",
     )
     env_timeout: Annotated[float, Interval(gt=0.0, le=86400.0)] = Field(
         default=5.0, description="seconds that a call of such an environment may take before its worker is given up"

@@ -55,8 +55,9 @@ class HostProgram(HostChunks):
         run, module = config.run, agents.get(config.run.agent)
         devices.prepare()
         self.device, why = devices.acting()
-        after_each_step = isinstance(config.agent, OffPolicyConfig) and run.num_steps == 1
-        wanted = not after_each_step if run.overlap is None else run.overlap
+        off_policy = isinstance(config.agent, OffPolicyConfig)
+        after_each_step = off_policy and run.num_steps == 1
+        wanted = (off_policy and not after_each_step) if run.overlap is None else run.overlap
         self.overlap = wanted and why is None
         self.note = f"overlap is off: {why}" if wanted and why is not None else None
         if after_each_step and not self.overlap:
