@@ -1,6 +1,5 @@
 """Settings of the documentation site. `sphinx-build -W docs docs/_build/html` builds it, without a network."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -32,12 +31,7 @@ napoleon_use_rtype = False
 napoleon_custom_sections = [("Fields", "params_style")]
 
 myst_heading_anchors = 3
-# Notebooks are stored without outputs. With RLKIT_DOCS_EXECUTE=1 a build executes those that take no minutes, and keeps
-# their outputs beside its folder until a notebook changes.
-nb_execution_mode = "cache" if os.environ.get("RLKIT_DOCS_EXECUTE") == "1" else "off"
-nb_execution_in_temp = nb_execution_raise_on_error = True
-nb_execution_timeout = 300
-nb_execution_excludepatterns = ["notebooks/03_off_policy.ipynb", "notebooks/05_sweeps_and_populations.ipynb"]
+nb_execution_mode = "off"  # notebooks are stored with their outputs
 
 html_theme = "furo"
 html_title = "rlkit"
