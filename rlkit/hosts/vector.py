@@ -46,6 +46,7 @@ class VectorPool(Closeable):
             self.close()
             raise ConfigError(f"env={name!r}: {error}") from None
         self.observation_space, self.action_space = space(self.obs_tree), space(self.action_tree)
+        self.to_native = [contract.to_native(leaf) for leaf in contract.leaves(self.action_tree)]
         self.episodes = Episodes(self.num_envs)
         self.resetting = np.zeros(self.num_envs, bool)  # [N] true where the next step is a reset
         self.interrupted: Callable[[], bool] = lambda: False
@@ -107,10 +108,10 @@ class VectorPool(Closeable):
         """Convert actions to the dtypes of the vector environment."""
         leaves = [np.asarray(x) for x in jax.tree.leaves(actions)]
         native = []
-        for leaf, x in zip(contract.leaves(self.action_tree), leaves, strict=True):
+        for leaf, convert, x in zip(contract.leaves(self.action_tree), self.to_native, leaves, strict=True):
             if x.shape != (self.num_envs, *leaf.shape):
                 raise ConfigError(f"actions must be {[self.num_envs, *leaf.shape]}, got {list(x.shape)}")
-            native.append(contract.to_native(leaf)(x))
+            native.append(convert(x))
         return contract.build(self.action_tree, iter(native))
 
     def _read(self, field: str, obs: Any) -> PyTree:

@@ -1,7 +1,7 @@
-"""Returns of PPO where the workers collect while it learns (`overlap: true`), and where both take turns.
+"""Returns of PPO that collects while it learns (`overlap: true`), beside PPO that does one after the other.
 
-With an overlap rollouts are one update late. What that costs depends on the size of an update, so that each is trained
-with several learning rates.
+With an overlap rollouts are one update old. What that costs depends on the size of an update, so both are trained with
+several learning rates.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def final_return(env: str, rate: float, overlap: bool, steps: int, seed: int) ->
 
 
 def render(results: Mapping[str, Any]) -> str:
-    text = f"# PPO with overlap, and in turn\n\nGreedy returns after {results['steps']:,} steps.\n"
+    text = f"# Returns of PPO with overlap and without\n\nGreedy returns after {results['steps']:,} steps.\n"
     for env, rates in results["returns"].items():
         rows = []
         for rate, ways in rates.items():
@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="of each learning rate (%(default)s)")
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps of a run (%(default)s)")
-    parser.add_argument("--results", type=Path, default=HERE, help="where late.json and late.md go")
+    parser.add_argument("--results", type=Path, default=HERE, help="where overlap_returns.json and .md go")
     options = parser.parse_args()
     returns: dict[str, Any] = {}
     for env in ENVS:
@@ -64,7 +64,7 @@ def main() -> None:
                 for way, overlap in WAYS.items():
                     ways[way].append(final_return(env, rate, overlap, options.steps, seed))
     results = {"steps": options.steps, "returns": returns, "made": report.provenance()}
-    report.write(options.results, "late", results, render)
+    report.write(options.results, "overlap_returns", results, render)
 
 
 if __name__ == "__main__":
