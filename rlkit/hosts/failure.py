@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from rlkit.hosts.worker.group import Fault
+
 
 class HostError(RuntimeError):
     """An environment outside of JAX failed. One line: the environment, the worker, the seed, and what happened."""
@@ -26,3 +28,10 @@ class Failure(NamedTuple):
 def locate(environment: int, worker: int, seed: int) -> str:
     """Name an environment of a pool, its worker and its seed, in words."""
     return f"environment {environment} of worker {worker}, seed {seed}"
+
+
+def remedy(fault: Fault) -> str:
+    """Return the install command, where an extra of rlkit contains the missing package; else nothing."""
+    extra = "mujoco" if "mujoco" in fault.text.lower() else "atari" if "ALE" in fault.text else ""
+    known = extra and (fault.kind == "missing" or "NamespaceNotFound" in fault.text)
+    return f"; install it: pip install 'rlkit-jax[{extra}]'" if known else ""

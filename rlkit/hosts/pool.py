@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rlkit.hosts.failure import Failure, HostError, locate
+from rlkit.hosts.failure import Failure, HostError, locate, remedy
 from rlkit.hosts.processes import Processes
 from rlkit.hosts.resources import Closeable
 from rlkit.hosts.spaces import space
@@ -95,6 +95,7 @@ class Pool(Closeable):
         self.interrupted: Callable[[], bool] = lambda: False
         self.on_failure: Callable[[Failure], None] = lambda failure: None
         self.attempts = np.zeros(num_envs, np.int64)  # [N] number of restarts of its worker
+        self.raised: dict[int, str] = {}  # by worker, the exception that it raised since its last completed step
         count = 1 if backend == "serial" else min(num_envs, num_workers or num_cores())
         self.shares = _shares(num_envs, count)
         self.workers: Processes | Local = (
@@ -143,6 +144,7 @@ class Pool(Closeable):
         self._check_open()
         self.seed = self.seed if seed is None else seed
         self.attempts[:] = 0
+        self.raised.clear()
         self._reset(range(len(self.shares)))
         self.episodes.clear()
         return jax.tree.map(np.copy, self._obs())
@@ -164,13 +166,16 @@ class Pool(Closeable):
           copy: return copies; without it the next call overwrites some of the returned arrays.
 
         Raises:
-          HostError: an environment failed and all restarts are used up, in this call or in an earlier one.
+          HostError: an environment failed, in this call or in an earlier one, and all restarts are used up, or its
+            worker raised the same exception before a restart and completed no step in between.
           ConfigError: an environment violated its contract, or the actions have another shape or structure.
         """
         self._check_open()
         self._write_actions(actions)
         views, real = self.views, self.all_real
         faults = self.workers.run(messages.STEP, range(len(self.shares)))
+        failing = {worker for worker, _ in faults}
+        self.raised = {worker: text for worker, text in self.raised.items() if worker in failing}
         if faults:
             real = self.all_real.copy()
             while faults:
@@ -214,10 +219,14 @@ class Pool(Closeable):
         """Replace failed workers and reset their environments; return the faults of those that failed again."""
         for worker, fault in faults:
             self.on_failure(self._failure(worker, fault))
-        permanent = [fault for fault in faults if fault[1].kind not in _TRANSIENT]
         self.restarted += len(faults)
-        if permanent or self.restarted > self.restarts:
-            self._raise_first(permanent or faults)
+        self._raise_first([fault for fault in faults if fault[1].kind not in _TRANSIENT])
+        if self.restarted > self.restarts:
+            self._raise_first(faults, f"; all {self.restarts} restarts are used up")
+        raised = {worker: fault.text for worker, fault in faults if fault.kind == "raised"}
+        again = [(worker, fault) for worker, fault in faults if raised.get(worker, "") == self.raised.get(worker)]
+        self._raise_first(again, "; the same exception as before the restart")
+        self.raised |= raised
         workers = [worker for worker, _ in faults]
         for worker in workers:
             self.attempts[self._envs(worker)] += 1
@@ -232,18 +241,16 @@ class Pool(Closeable):
                 self.views.seed[env] = self._seed(env)
         return new_faults + self.workers.run(messages.RESET, started)
 
-    def _raise_first(self, faults: list[tuple[int, Fault]]) -> None:
-        """Raise the first fault as a ConfigError or HostError, where there is one."""
+    def _raise_first(self, faults: list[tuple[int, Fault]], remark: str = "") -> None:
+        """Raise the first fault, where there is one: a ConfigError, or a HostError whose text ends with `remark`."""
         if not faults:
             return
         self.failed = True  # the workers of all faults have been removed
         worker, fault = faults[0]
         if fault.kind in ("missing", "unknown"):
-            raise ConfigError(f"env={self.name!r} cannot be made: {fault.text}{_remedy(fault)}")
+            raise ConfigError(f"env={self.name!r} cannot be made: {fault.text}{remedy(fault)}")
         if fault.kind == "contract":
             raise ConfigError(f"env={self.name!r}: {self.locate(fault.env)}: {fault.text}")
-        used_up = self.restarted and self.restarted > self.restarts
-        remark = f"; all {self.restarts} restarts are used up" if used_up else ""
         raise HostError(f"{self._failure(worker, fault)}{remark}")
 
     def _failure(self, worker: int, fault: Fault) -> Failure:
@@ -289,10 +296,3 @@ def _check_positive(**values: Any) -> None:
     for name, value in values.items():
         if value <= 0:
             raise ConfigError(f"{name}={value!r} must be above 0; try 1")
-
-
-def _remedy(fault: Fault) -> str:
-    """Return the install command, where an extra of rlkit contains the missing package; else nothing."""
-    extra = "mujoco" if "mujoco" in fault.text.lower() else "atari" if "ALE" in fault.text else ""
-    known = extra and (fault.kind == "missing" or "NamespaceNotFound" in fault.text)
-    return f"; install it: pip install 'rlkit-jax[{extra}]'" if known else ""

@@ -108,15 +108,28 @@ def test_a_restart_begins_another_episode(tmp_path, how, where):
         assert len(children()) == 3  # two workers and the orphan killer
 
 
-def test_the_number_of_restarts_is_limited():
-    """Each restart counts; the error is raised when all are used up."""
-    with hosts.make("host_envs:Breaks", num_envs=1, how="exit", restarts=2) as pool:
+@pytest.mark.parametrize("how", ["exit", "raise"])
+def test_the_number_of_restarts_is_limited(how):
+    """Each restart counts; the error is raised when all are used up. Steps are completed between the failures."""
+    with hosts.make("host_envs:Breaks", num_envs=1, how=how, restarts=2) as pool:
         pool.reset()
         reals = []
         with pytest.raises(hosts.HostError, match="all 2 restarts are used up"):  # noqa: PT012
             for _ in range(20):
                 reals.append(bool(pool.step(act(pool)).real[0]))
         assert reals == [True, True, False] * 2 + [True, True]
+
+
+@pytest.mark.parametrize("backend", ["process", "serial"])
+def test_an_exception_that_comes_again_at_once_ends_the_pool(tmp_path, backend):
+    """One restart is tried, in which the worker completes no step."""
+    with hosts.make("host_envs:Broken", num_envs=1, backend=backend, path=str(tmp_path / "x")) as pool:
+        pool.reset()
+        reals = []
+        with pytest.raises(hosts.HostError, match="the simulator is broken"):  # noqa: PT012
+            for _ in range(20):
+                reals.append(bool(pool.step(act(pool)).real[0]))
+        assert reals == [True, True, False]
 
 
 def test_a_violation_of_the_contract_is_not_retried():

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -107,6 +108,21 @@ class Breaks(Counter):
     def step(self, action):
         if self.where == "step" and self.time == 2:
             self._break()
+        return super().step(action)
+
+
+class Broken(Counter):
+    """A Counter that raises the same exception in its step at time 2 and, while the file `path` exists, in any step."""
+
+    def __init__(self, path):
+        super().__init__(length=5)
+        self.path = Path(path)
+
+    def step(self, action):
+        if self.time == 2:
+            self.path.touch()
+        if self.path.exists():
+            raise RuntimeError("the simulator is broken")
         return super().step(action)
 
 
