@@ -2,16 +2,41 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rlkit.spaces import Space
 from rlkit.types import ConfigError, Key, PyTree
 
 
 class HostEnv(NamedTuple):
-    """The spaces of an environment outside of JAX, in the interface of `rlkit.types.Env`; it cannot be stepped."""
+    """The spaces of an environment outside of JAX, in the interface of `rlkit.types.Env`; it cannot be stepped.
+
+    Integers of its spaces count from 0. Those of the environment itself count from `obs_starts` and `action_starts`, in
+    the structure of an observation and of an action, as `hosts.spaces.starts` returns them; 0 where all count from 0.
+    """
 
     name: str
     obs: Space
     action: Space
+    obs_starts: PyTree = 0
+    action_starts: PyTree = 0
+
+    @property
+    def counts_from_0(self) -> bool:
+        """True where the integers of the environment are those of its spaces here."""
+        return not any(np.any(x) for x in _leaves(self.obs_starts) + _leaves(self.action_starts))
+
+    def stored_obs(self, obs: PyTree) -> PyTree:
+        """Return an observation of the environment, [...] with any batch axes, as one of `obs`."""
+        return obs if self.counts_from_0 else _shifted(obs, self.obs_starts, -1)
+
+    def native_obs(self, obs: PyTree) -> PyTree:
+        """Return an observation of `obs` as one of the environment; it may lack leaves, as for `stored_obs`."""
+        return obs if self.counts_from_0 else _shifted(obs, self.obs_starts, 1)
+
+    def native_action(self, action: PyTree) -> PyTree:
+        """Return an action of `action` as one of the environment."""
+        return _shifted(action, self.action_starts, 1)
 
     def observation_space(self, params: Any) -> Space:
         """Return the space of one observation."""
@@ -28,3 +53,19 @@ class HostEnv(NamedTuple):
     def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Any:
         """Raise ConfigError, as `reset` does."""
         self.reset(key, params)
+
+
+def _shifted(value: PyTree, starts: PyTree, sign: int) -> PyTree:
+    """Add the starts of its leaves, times the sign, to a value, which may lack entries of a dict."""
+    if isinstance(starts, dict):
+        return {name: _shifted(x, starts[name], sign) for name, x in value.items()}
+    if isinstance(starts, tuple):
+        return tuple(_shifted(x, start, sign) for x, start in zip(value, starts, strict=True))
+    return value + sign * starts if np.any(starts) else value
+
+
+def _leaves(starts: PyTree) -> list[Any]:
+    """The starts of all leaves."""
+    if isinstance(starts, dict):
+        return [leaf for child in starts.values() for leaf in _leaves(child)]
+    return [leaf for child in starts for leaf in _leaves(child)] if isinstance(starts, tuple) else [starts]

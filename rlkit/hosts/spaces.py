@@ -4,6 +4,7 @@ import numpy as np
 
 from rlkit.hosts.worker.contract import Leaf, SpaceTree
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+from rlkit.types import PyTree
 
 
 def space(tree: SpaceTree) -> Space:
@@ -24,3 +25,15 @@ def space(tree: SpaceTree) -> Space:
             info = limits(tree.stored_dtype)
             low, high = (np.where(np.isinf(x), x, np.clip(x, info.min, info.max)) for x in (low, high))
     return Box(low, high, tree.shape, tree.stored_dtype)
+
+
+def starts(tree: SpaceTree) -> PyTree:
+    """Return the least integer of each Discrete or MultiDiscrete leaf, and 0 for others, in the tree's structure."""
+    if isinstance(tree, dict):
+        return {name: starts(child) for name, child in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(starts(child) for child in tree)
+    assert isinstance(tree, Leaf)
+    if not tree.discrete:
+        return 0
+    return np.asarray(tree.low, np.int64) if tree.shape else int(tree.low)

@@ -56,12 +56,15 @@ class Policy(NamedTuple):
         """Return the greedy action for one observation, and the memory to be passed at the next step.
 
         Args:
-          obs: one observation of the environment.
+          obs: one observation of the environment; integers count from where those of its space do, as in the action.
           key: for policies that draw their greedy actions.
           memory: as returned at the step before; None at the start of an episode.
         """
+        env = self.env
+        if isinstance(env, HostEnv):
+            obs = env.stored_obs(obs)
         memory, action, _ = self.policy(self.actor, self.memory if memory is None else memory, obs, key)
-        return action, memory
+        return env.native_action(action) if isinstance(env, HostEnv) else action, memory
 
 
 def load(

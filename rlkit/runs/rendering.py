@@ -105,7 +105,7 @@ def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
         while not done and len(frames) < max_steps:
             frames.append(_picture(pool, run.env))
             key, act_key = jax.random.split(key)
-            action, memory = policy.act(jax.tree.map(lambda x: x[0], obs), act_key, memory)
+            memory, action, _ = policy.policy(policy.actor, memory, jax.tree.map(lambda x: x[0], obs), act_key)
             step = pool.step(jax.tree.map(lambda x: np.asarray(x)[None], action))
             obs, done = step.obs, bool((step.terminated | step.truncated)[0])
     return frames

@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from host_envs import Large
+from host_runs import DQN
 
-from rlkit import hosts
+from rlkit import hosts, runs
+from rlkit.hosts.placeholder import HostEnv
+from rlkit.hosts.spaces import starts
+from rlkit.hosts.worker import contract
+from rlkit.runs.programs import host_program
 from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError
 
@@ -21,6 +26,28 @@ def test_spaces():
         assert pool.observation_space == Box(0, np.inf, (3,))  # float64 in the environment, float32 in the pool
         assert pool.reset().dtype == np.float32
         assert pool.action_space == Discrete(3)  # 1, 2, 3 in the environment
+
+
+def test_starts_of_integers():
+    """Observations and actions of an environment, and those of rlkit's spaces, which count from 0."""
+    with hosts.make("host_envs:Noise", num_envs=2, backend="serial") as pool:
+        assert starts(pool.obs_tree) == {"x": 0, "kind": -2}
+        assert starts(pool.action_tree) == 0
+    tree = contract.describe(
+        spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[5, -1]), spaces.Box(0, 255, (2,), np.uint8)))
+    )
+    env = HostEnv("integers", Discrete(2), Discrete(3), starts(tree), 4)
+    assert not env.counts_from_0
+    native = (np.array([[6, -1], [5, 1]]), np.array([[3, 255], [0, 1]], np.uint8))
+    stored = env.stored_obs(native)
+    np.testing.assert_array_equal(stored[0], [[1, 0], [0, 2]])
+    assert stored[1] is native[1]
+    np.testing.assert_array_equal(env.native_obs(stored)[0], native[0])
+    assert env.native_action(2) == 6
+    assert HostEnv("floats", Discrete(2), Discrete(3)).counts_from_0
+    program = host_program.HostProgram(runs.parse(DQN | {"env": "host_envs:Counter"}))
+    program.close()
+    assert program.env.native_action(0) == 1
 
 
 class Odd(gymnasium.Env):

@@ -10,7 +10,7 @@ from small_policies import random_policy
 
 from rlkit import agents
 from rlkit.runs.exporting import mlp_arrays, onnx_graph, stablehlo
-from rlkit.runs.exporting.comparison import compare
+from rlkit.runs.exporting.comparison import compare, draw
 from rlkit.runs.exporting.policy_function import policy_function
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from rlkit.types import ConfigError
@@ -109,6 +109,29 @@ def test_it_acts_as_the_policy(name, format):
         return
     data = FORMATS[format].to_bytes(policy)
     compare(format, policy, FORMATS[format].reader(data))
+
+
+def test_integers_count_from_where_those_of_the_environment_do():
+    """In observations and in actions, as Gymnasium's spaces with a `start` have them, also without an export."""
+    obs_space = Dict({"mode": Discrete(4), "privileged": Discrete(2), "state": VECTOR})
+    with jax.numpy_dtype_promotion("standard"):
+        policy = random_policy("ppo", obs_space, ONE_OF_THREE)
+        native = policy._replace(
+            env=policy.env._replace(obs_starts={"mode": -2, "privileged": 1, "state": 0}, action_starts=5)
+        )
+        acted, expected = policy_function(native), policy_function(policy)
+    exported = stablehlo.reader(stablehlo.to_bytes(acted))
+    compare("stablehlo", acted, exported)
+    inputs = draw(expected, jax.random.key(1), 20)
+    actions = np.asarray(jax.vmap(expected.apply, in_axes=(None, 0))(policy.actor, inputs)["action"])
+    assert len(set(actions.tolist())) > 1
+    inputs |= {"obs/mode": inputs["obs/mode"] - 2}
+    np.testing.assert_array_equal(exported(inputs)["action"], actions + 5)
+    for i in range(3):
+        obs = {"mode": inputs["obs/mode"][i], "state": inputs["obs/state"][i]}
+        assert native.act(obs, jax.random.key(0))[0] == actions[i] + 5
+    with pytest.raises(ConfigError, match="do not count from 0; take stablehlo or onnx"):
+        mlp_arrays.to_bytes(acted)
 
 
 def test_another_policy_is_refused():

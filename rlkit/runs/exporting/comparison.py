@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs.exporting.policy_function import ACTION, FIRST, MEMORY, Arrays, PolicyFunction
 from rlkit.types import ConfigError, Key, PyTree
 
@@ -46,7 +47,8 @@ def compare(name: str, function: PolicyFunction, exported: Callable[[Arrays], Ar
 
 def draw(function: PolicyFunction, key: Key, count: int) -> Arrays:
     """Return `count` observations, by the names of the policy's inputs, NumPy arrays [count, ...]."""
-    drawn = jax.tree.leaves(jax.vmap(function.obs_space.sample)(jax.random.split(key, count)))
+    env, obs = function.policy.env, jax.vmap(function.obs_space.sample)(jax.random.split(key, count))
+    drawn = jax.tree.leaves(env.native_obs(obs) if isinstance(env, HostEnv) else obs)
     return {v.name: np.asarray(x, v.dtype) for v, x in zip(function.inputs[: len(drawn)], drawn, strict=True)}
 
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from rlkit.agents.iqn import midpoints
+from rlkit.hosts.placeholder import HostEnv
 from rlkit.networks import features
 from rlkit.networks.encoders.combine import choose
 from rlkit.networks.heads.implicit_quantiles import cosines
@@ -67,6 +68,8 @@ def _require_mlp(function: PolicyFunction) -> None:
         reason = f"the encoder {found[0]}"
     elif config.compute_dtype != "float32":
         reason = f"compute_dtype={config.compute_dtype!r}"
+    elif isinstance(env := function.policy.env, HostEnv) and not env.counts_from_0:
+        reason = "integers that do not count from 0"
     if reason is not None:
         raise ConfigError(
             f"format='npz' needs a policy that is an MLP, and this one has {reason}; take stablehlo or onnx"

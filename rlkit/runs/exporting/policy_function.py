@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit import _cpu
+from rlkit.hosts.placeholder import HostEnv
 from rlkit.networks import views
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.runs.policy import Policy
@@ -56,7 +57,8 @@ class PolicyFunction(NamedTuple):
 
 def policy_function(policy: Policy) -> PolicyFunction:
     """Return the greedy policy of a run as a function; its key is that of seed 0, and none of the agents reads it."""
-    obs_space = views.actor_space(policy.env.observation_space(policy.params))
+    env = policy.env
+    obs_space = views.actor_space(env.observation_space(policy.params))
     example, start = shape_of(obs_space), jax.tree.map(jnp.asarray, policy.memory)
     greedy = inspect.unwrap(policy.policy)  # not jitted: JAX may have kept a trace of it, with the CPU's own code
     key = jax.random.key(0)
@@ -81,7 +83,9 @@ def policy_function(policy: Policy) -> PolicyFunction:
         rest = iter(given)
         memory = [next(rest) if changed else x for x, changed in zip(start_leaves, changes, strict=True)]
         obs = obs_structure.unflatten([inputs[name] for name in obs_names])
+        obs = env.stored_obs(obs) if isinstance(env, HostEnv) else obs
         after, action = step(actor, structure.unflatten(memory), obs)
+        action = env.native_action(action) if isinstance(env, HostEnv) else action
         after = [x for x, changed in zip(jax.tree.leaves(after), changes, strict=True) if changed]
         return {ACTION: action} | {f"next_{name}": x for name, x in zip(memory_names, after, strict=True)}
 

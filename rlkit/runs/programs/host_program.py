@@ -23,6 +23,7 @@ from rlkit.hosts.collect import Collector, NotFinite
 from rlkit.hosts.evaluate import play
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
+from rlkit.hosts.spaces import starts
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
@@ -70,7 +71,7 @@ class HostProgram(HostChunks):
         self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         try:
             spaces = self.pool.observation_space, self.pool.action_space
-            self.env = HostEnv(run.env, *spaces)
+            self.env = HostEnv(run.env, *spaces, *map(starts, (self.pool.obs_tree, self.pool.action_tree)))
             self.like = like
             self.agent: Agent = make_agent(config, *spaces) if like is None else like.agent
             self._check_agent()
