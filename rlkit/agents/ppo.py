@@ -12,6 +12,7 @@ divergence, the KL coefficient adapts (section 4 of the paper). Old log-probs, v
 chunks under the parameters before the update. Time limits are bootstrapped from the true final observation.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -32,7 +33,7 @@ from rlkit.ops import losses
 from rlkit.ops.schedules import Schedule, schedule
 from rlkit.ops.statistics import explained_variance
 from rlkit.spaces import Space
-from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
+from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Scalar, Transition
 
 
 class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
@@ -56,6 +57,14 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
     @property
     def whole_sequences(self) -> bool:
         return self.recurrent != "none"
+
+    def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
+        super().check_hyper(hyper)
+        if not self.kl_penalty and (target := hyper.get("kl_target", jnp.inf)) != jnp.inf:
+            raise ConfigError(
+                f"kl_target={target:g} needs kl_penalty=True, and it is False; set it, or set target_kl, at which an "
+                "update ends early"
+            )
 
 
 class Hyper(OptimizerHyper):

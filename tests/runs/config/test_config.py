@@ -84,6 +84,7 @@ def test_a_target_network_is_copied_where_it_is_updated_now_and_then():
         (small("dqn", beta_end=math.inf), ["beta_end=.inf must be finite; the default is 1.0"]),
         (small("dqn", learning_rate_end=0.1), ["learning_rate_end=0.1 needs learning_rate_schedule"]),
         (small("ppo", weight_decay=0.1), ["weight_decay=0.1 needs optimizer='adamw'"]),
+        (small("ppo", kl_target=0.01), ["kl_target=0.01 needs kl_penalty=True", "target_kl"]),
         (small("sac", log_std_init=3.0), ["log_std_init=3.0", "must be", "the default is null"]),
         (small("sac", target_entropy=-math.inf), ["target_entropy=-.inf must be finite"]),
         (small("ppo", env_kwargs={"length": math.nan}), ["env_kwargs.length=.nan must not be NaN"]),
