@@ -203,6 +203,7 @@ def test_the_contract(backend, how, message):
         ("gymnasum:CartPole-v1x!", {}, "is not the name of an environment outside of JAX; did you mean 'gymnasium:"),
         ("gymnasium:CartPole-v1", {"color": 3}, "color"),
         ("host_envs:Odd", {}, "expected a Gymnasium environment, which has reset, got object"),
+        ("host_envs:Vector", {}, "expected one Gymnasium environment, got SyncVectorEnv, a vector of them"),
         (
             "host_envs:Countr",
             {},

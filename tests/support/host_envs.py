@@ -212,6 +212,11 @@ class Odd(gymnasium.Env):
         return object()
 
 
+def Vector():
+    """A vector environment, of which a pool makes no copies."""
+    return gymnasium.vector.SyncVectorEnv([Counter] * 2)
+
+
 class Target(gymnasium.Env):
     """Episodes of one step; the reward is 1 for the action that the observation marks, one-hot."""
 

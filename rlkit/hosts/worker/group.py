@@ -177,6 +177,9 @@ def _check_interface(env: Any) -> None:
     for name in ("reset", "step", "observation_space", "action_space"):
         if not hasattr(env, name):
             raise Violation("the constructor", f"a Gymnasium environment, which has {name}", type(env).__name__)
+    if hasattr(env, "single_observation_space"):
+        got = f"{type(env).__name__}, a vector of them; give the class of one, or use hosts.from_vector in Python"
+        raise Violation("the constructor", "one Gymnasium environment", got)
 
 
 def _spaces(env: Any) -> tuple[SpaceTree, SpaceTree]:
