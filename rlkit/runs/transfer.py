@@ -27,14 +27,14 @@ def load(program: Program, source: str | Path) -> Learned:
     own_code = {key: present[key] for key in ("env", "wrappers", "network") if stored.get(key) == present[key]}
     source_program, state, _ = load_state(run, overrides=NO_EVAL_ENV, own_code=own_code)
     source_program.close()
-    learned = _learned(source_program.agent, state.agent)
+    source_run, learned = source_program.config.run, _learned(source_program.agent, state.agent)
+    same = "network and num_seeds" if source_run.agent == program.config.run.agent else f"agent, {source_run.agent},"
     expected, actual = _describe(_learned(program.agent, program.template.agent)), _describe(learned)
     for leaf in [*expected, *actual]:
         if expected.get(leaf) != actual.get(leaf):
             raise ConfigError(
                 f"init_from={str(source)!r} must have {leaf} = {expected.get(leaf, 'nothing')}, and it has "
-                f"{actual.get(leaf, 'nothing')}; use the network and num_seeds of that run, and "
-                f"{source_program.config.run.env}"
+                f"{actual.get(leaf, 'nothing')}; use the {same} of that run, and {source_run.env}"
             )
     return learned
 

@@ -7,7 +7,7 @@ from tiny_runs import SMALL
 
 from rlkit.agents import ppo
 from rlkit.runs import loop
-from rlkit.types import Array
+from rlkit.types import Array, ConfigError
 
 
 class State(ppo.State):
@@ -39,3 +39,11 @@ def test_a_network_of_another_name_is_transferred_where_it_is_declared(monkeypat
     started = loop.train(config, out=tmp_path / "b", init_from=source.run, show=False).state.agent
     updates = 11.0 if declared else 1.0  # ten of the source, and one
     np.testing.assert_array_equal(started.second_critic["w"], np.full(3, updates))
+
+
+def test_another_agent_is_named(tmp_path):
+    source = loop.train(SMALL | {"total_steps": 32}, out=tmp_path / "a", show=False)
+    other = {name: SMALL[name] for name in ("env", "num_envs", "num_steps", "total_steps", "hidden_sizes")}
+    other |= {"agent": "dqn", "capacity": 512, "batch_size": 8}
+    with pytest.raises(ConfigError, match="; use the agent, ppo, of that run, and "):
+        loop.train(other, out=tmp_path / "b", init_from=source.run, show=False)
