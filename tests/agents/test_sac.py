@@ -175,6 +175,7 @@ def test_the_best_policy_is_found(env_name, best, settings):
     ("space", "settings", "words"),
     [
         (Box(-np.inf, np.inf, (2,)), {}, "agent='sac' needs a Discrete action space or a Box of floats with finite"),
+        (Box(np.array([0.0, 2.0]), np.array([1.0, 1.0])), {}, "must have low <= high in each dimension; swap"),
         (MultiDiscrete((2, 2)), {}, "agent='sac' .* use ppo"),
         (Discrete(2), {"gsde": True}, "gsde=True needs a Box action space with finite bounds"),
         (BOX, {"gsde": True, "hidden_sizes": ()}, "gsde=True needs a hidden layer"),

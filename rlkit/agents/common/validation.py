@@ -24,7 +24,7 @@ def check_action_space(agent: str, config: Any, space: Space, *, supported: bool
 
     A config of another agent is refused as well.
 
-    Bounds whose difference is not a float are refused as well: actions are scaled by it.
+    Bounds in the wrong order, or whose difference is not a float, are refused as well: actions are scaled by it.
 
     Args:
       agent: the agent's name.
@@ -52,8 +52,12 @@ def check_action_space(agent: str, config: Any, space: Space, *, supported: bool
 
 
 def _check_range(space: Space) -> None:
-    """Raise a ConfigError where the finite bounds of a Box are so far apart that their difference overflows."""
-    if not isinstance(space, Box) or not space.bounded:
+    """Raise a ConfigError where the bounds of a Box are in the wrong order, or so far apart that actions overflow."""
+    if not isinstance(space, Box):
+        return
+    if not (space.low <= space.high).all():  # NaN included
+        raise ConfigError(f"action space {space} must have low <= high in each dimension; swap the bounds")
+    if not space.bounded:
         return
     with np.errstate(over="ignore"):
         width = space.high - space.low
