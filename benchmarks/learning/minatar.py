@@ -26,6 +26,7 @@ from common import peers, report
 from common.workers import Worker
 
 HERE = Path(__file__).resolve().parent
+CONFIGS = HERE.parents[1] / "configs"
 GAMES = {"Asterix": "asterix", "Breakout": "breakout", "Freeway": "freeway", "SpaceInvaders": "spaceinvaders"}
 STEPS, SEEDS, POINTS, EPISODES = 1_000_000, 5, 10, 128
 REFERENCE = "PPO"  # the row whose mean return on a game is a score of 1
@@ -43,8 +44,8 @@ class Row(NamedTuple):
 ROWS = {
     "PPO": Row("rlkit", "ppo/{game}_minatar", {}, "#111111"),
     "PQN": Row("rlkit", "pqn/breakout_minatar", {}, "#2ca02c"),
-    "DQN": Row("rlkit", "dqn/breakout_minatar", {}, "#1f77b4"),
-    "DQN, priorities": Row("rlkit", "dqn/breakout_minatar", {"replay": "prioritized"}, "#17a2b8"),
+    "DQN": Row("rlkit", "dqn/{game}_minatar", {}, "#1f77b4"),
+    "DQN, priorities": Row("rlkit", "dqn/{game}_minatar", {"replay": "prioritized"}, "#17a2b8"),
     "C51": Row("rlkit", "c51/breakout_minatar", {}, "#ff7f0e"),
     "QR-DQN": Row("rlkit", "qrdqn/breakout_minatar", {}, "#e377c2"),
     "Rainbow": Row("rlkit", "dqn/rainbow_breakout_minatar", {}, "#d62728"),
@@ -60,7 +61,10 @@ def train_rlkit(row: Row, game: str, steps: int, seed: int) -> dict[str, Any]:
     """Train one seed of rlkit: greedy returns at POINTS steps, the last of the final parameters, and seconds."""
     keys = {"env": f"{game}-MinAtar", "seed": seed, "total_steps": steps}
     keys |= {"eval_every": steps // POINTS, "eval_episodes": EPISODES}
-    config = load_config(row.config.format(game=GAMES[game]), {**row.overrides, **keys})
+    name = row.config.format(game=GAMES[game])
+    if not (CONFIGS / f"{name}.yaml").exists():
+        name = row.config.format(game=GAMES["Breakout"])
+    config = load_config(name, {**row.overrides, **keys})
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         trained = train(config, out=Path(folder), show=False)
@@ -140,7 +144,7 @@ def render(results: Results) -> str:
         "# MinAtar\n\n"
         f"Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 on, none chosen; rejax acts "
         "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels. "
-        "Settings were chosen on Breakout, and for PPO on each game.\n\n"
+        "Settings were chosen on Breakout, for PPO on each game, and for DQN on Asterix too.\n\n"
         + leaderboard(results)
         + "\n![Returns over steps](minatar.png)\n"
     )
