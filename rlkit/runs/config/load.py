@@ -34,7 +34,8 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         word = values.get(key)
         if isinstance(word, str) and is_own(word) and key not in (overrides or {}):
             raise ConfigError(
-                f"{key}={show_value(word)} is code, and no file may name code to run; add --{key} {word[:80]}"
+                f"{key}={show_value(word)} is code, and no file may name code to run; add --{key} {word[:80]}, or "
+                f"{key}= in Python"
             )
     if "wrappers" not in (overrides or {}):
         _refuse_own_wrappers(values.get("wrappers"))
@@ -62,7 +63,7 @@ def _refuse_own_wrappers(wrappers: Any) -> None:
     words = wrappers if isinstance(wrappers, list) else [wrappers]
     for word in words:
         if isinstance(word, str) and is_own_wrapper(word):
-            remedy = f'add --wrappers "{wrappers!s:.200}"'
+            remedy = f'add --wrappers "{wrappers!s:.200}", or wrappers= in Python'
             raise ConfigError(f"wrapper={show_value(word)} is code, and no file may name code to run; {remedy}")
 
 
