@@ -144,7 +144,7 @@ def render(results: Results) -> str:
         "# MinAtar\n\n"
         f"Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 on, none chosen; rejax acts "
         "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels. "
-        "Settings were chosen on Breakout, for PPO on each game, and for DQN on Asterix too.\n\n"
+        "Settings were chosen on Breakout; those of PPO on each game, and DQN's `n_step` on Asterix too.\n\n"
         + leaderboard(results)
         + "\n![Returns over steps](minatar.png)\n"
     )

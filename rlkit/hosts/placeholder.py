@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from rlkit.spaces import Space
@@ -24,15 +25,15 @@ class HostEnv(NamedTuple):
     @property
     def counts_from_0(self) -> bool:
         """True where the integers of the environment are those of its spaces here."""
-        return not any(np.any(x) for x in _leaves(self.obs_starts) + _leaves(self.action_starts))
+        return not any(map(np.any, jax.tree.leaves((self.obs_starts, self.action_starts))))
 
     def stored_obs(self, obs: PyTree) -> PyTree:
-        """Return an observation of the environment, [...] with any batch axes, as one of `obs`."""
-        return obs if self.counts_from_0 else _shifted(obs, self.obs_starts, -1)
+        """Return an observation of the environment as one of `obs`: leaves [..., *shape]; entries may be missing."""
+        return _shifted(obs, self.obs_starts, -1)
 
     def native_obs(self, obs: PyTree) -> PyTree:
-        """Return an observation of `obs` as one of the environment; it may lack leaves, as for `stored_obs`."""
-        return obs if self.counts_from_0 else _shifted(obs, self.obs_starts, 1)
+        """Return an observation of `obs` as one of the environment: the inverse of `stored_obs`."""
+        return _shifted(obs, self.obs_starts, 1)
 
     def native_action(self, action: PyTree) -> PyTree:
         """Return an action of `action` as one of the environment."""
@@ -56,16 +57,9 @@ class HostEnv(NamedTuple):
 
 
 def _shifted(value: PyTree, starts: PyTree, sign: int) -> PyTree:
-    """Add the starts of its leaves, times the sign, to a value, which may lack entries of a dict."""
+    """Add the starts of its leaves, times the sign, to a value, whose dicts may lack entries."""
     if isinstance(starts, dict):
         return {name: _shifted(x, starts[name], sign) for name, x in value.items()}
     if isinstance(starts, tuple):
         return tuple(_shifted(x, start, sign) for x, start in zip(value, starts, strict=True))
     return value + sign * starts if np.any(starts) else value
-
-
-def _leaves(starts: PyTree) -> list[Any]:
-    """The starts of all leaves."""
-    if isinstance(starts, dict):
-        return [leaf for child in starts.values() for leaf in _leaves(child)]
-    return [leaf for child in starts for leaf in _leaves(child)] if isinstance(starts, tuple) else [starts]
