@@ -1,8 +1,10 @@
 """The main programs on the accelerator against the same programs on the CPU, from the same arrays, in one process."""
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,11 +13,14 @@ import numpy as np
 import tasks
 from measuring import Budget, Update, first_line
 
-from rlkit import replay
+import rlkit
+from rlkit import replay, runs
 from rlkit.replay import segment_tree
+from rlkit.runs.exporting.comparison import draw
+from rlkit.runs.exporting.policy_function import policy_function
 from rlkit.types import Transition
 
-RTOL = {"update": 1e-3, "structure": 1e-6}  # of a float array's norm
+RTOL = {"update": 1e-3, "structure": 1e-6, "policy": 1e-5}  # of a float array's norm
 
 
 def compare(measured: Any, expected: Any, rtol: float) -> dict[str, Any]:
@@ -99,9 +104,29 @@ def tree(fanout: int, sizes: Mapping[str, Any]) -> tuple[Callable[..., Any], Any
     return function, (*map(jnp.asarray, (values, index, new)), jax.random.key(4))
 
 
+def exported(agent: str, env: str, **settings: Any) -> tuple[Callable[..., Any], Any]:
+    """The greedy policy of a short run as StableHLO, read back as a program without rlkit would, and 1,000 inputs."""
+    settings |= {"agent": agent, "env": env, "num_envs": 4, "num_steps": 16, "total_steps": 256, "eval_episodes": 4}
+    with tempfile.TemporaryDirectory() as folder, jax.default_matmul_precision(None):  # that of the file
+        run, file = Path(folder, "run"), Path(folder, "policy.stablehlo")
+        runs.train(settings, out=run, show=False)
+        runs.export(run, "stablehlo", file)
+        policy = policy_function(rlkit.load(run))
+        read = jax.export.deserialize(bytearray(file.read_bytes()))
+    inputs = {value.name: np.zeros((1000, *value.shape), value.dtype) for value in policy.inputs}
+    inputs |= draw(policy, jax.random.key(6), 1000)
+    return read.call, (inputs,)
+
+
 def cases(sizes: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[], tuple[Callable[..., Any], Any]]]]:
     """The programs by name, each with its kind."""
     off_policy = {"capacity": 4096, "batch_size": 64, "replay_ratio": 1 / sizes["envs"], "learning_starts": 1}
+    small = {"capacity": 512, "batch_size": 8, "learning_starts": 64}
+    policies = {
+        "exported PPO with a memory": partial(exported, "ppo", "CartPole-v1", recurrent="gru"),
+        "exported SAC": partial(exported, "sac", "Pendulum-v1", **small),
+        "exported DQN of images": partial(exported, "dqn", "Breakout-MinAtar", encoder="conv", **small),
+    }
     return {
         "PPO, one update": ("update", partial(update, "ppo", "CartPole-v1", sizes)),
         "DQN with priorities, one update": (
@@ -112,6 +137,7 @@ def cases(sizes: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[], tuple[C
         "slices by step": ("structure", partial(slices, "slice", sizes)),
         "slices by episode": ("structure", partial(slices, "episode", sizes)),
         **{f"segment tree, fan-out {n}": ("structure", partial(tree, n, sizes)) for n in sizes["fanouts"]},
+        **{name: ("policy", make) for name, make in [*policies.items()][: sizes["policies"]]},
     }
 
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from rlkit import replay
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "replay"))
 
+from common.workers import Worker
 from rlkit_buffers import example, slices
 from trees import Trees
 from workload import bytes_of_steps
 
 PPO = {"hidden_sizes": (64, 64), "activation": "tanh", "num_epochs": 4, "num_minibatches": 4}
 PPO_HYPER = {"learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "max_grad_norm": 0.5}
+ROLLOUT = 128  # steps of a rollout of benchmarks/ppo
 SHARE_OF_MEMORY = 0.5  # of the device's, for a buffer and its copies while it is filled
 
 
@@ -50,6 +53,39 @@ def by_seeds(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]:
         name = "1 seed" if count == 1 else f"{count} seeds"
         cases[name] = partial(ppo, sizes, sizes["envs_of_seed"], count)
     return measure(cases, sizes["rounds"], budget)
+
+
+class Training:
+    """A whole training by the worker of benchmarks/ppo, compiled by its process; a run is one call of it."""
+
+    def __init__(self, worker: Worker, num_envs: int, updates: int):
+        self.worker, amount = worker, updates * num_envs * ROLLOUT
+        compiled = worker.call("compile", num_envs, updates)["seconds"]
+        self.about = {"compile": compiled, "amount": amount, "unit": "steps"}
+
+    def run(self, seed: int) -> dict[str, float]:
+        finished = self.worker.call("run", seed)
+        assert finished["steps"] == self.about["amount"], finished
+        return {"call": finished["seconds"]}
+
+
+def against_rejax(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]:
+    """Trainings of PPO on CartPole-v1 beside rejax's, in processes that wait while the other one works."""
+    interpreters = {"rlkit": sys.executable} | ({"rejax": sizes["python"]} if sizes["python"] else {})
+    with ExitStack() as stack:
+        workers = {}
+        for name, python in interpreters.items():
+            command = [python, Path(__file__).resolve().parents[1] / "ppo" / "worker.py", name]
+            # Both processes share the device's memory.
+            variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+            workers[name] = stack.enter_context(Worker(name, command, variables))
+        for num_envs in sizes["num_envs"]:
+            updates = max(2, sizes["steps"] // (num_envs * ROLLOUT))
+            cases = {
+                f"{num_envs} environments, {name}": partial(Training, workers[name], num_envs, updates)
+                for name in workers
+            }
+            yield from measure(cases, sizes["rounds"], Budget(budget.seconds / len(sizes["num_envs"])))
 
 
 class Case:
@@ -189,6 +225,7 @@ PARTS = {
     "correctness": correctness.run,
     "environments": by_envs,
     "seeds": by_seeds,
+    "rejax": against_rejax,
     "trees": trees,
     "slices": of_slices,
     "convolutions": convolutions,

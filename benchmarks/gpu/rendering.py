@@ -10,6 +10,7 @@ TITLES = {
     "correctness": "Agreement with the CPU",
     "environments": "PPO on CartPole-v1, by environments",
     "seeds": "PPO on CartPole-v1, seeds under vmap",
+    "rejax": "PPO on CartPole-v1, whole trainings beside rejax 0.1.3's",
     "trees": "Segment trees",
     "slices": "Buffers of slices",
     "convolutions": "A convolution, value and gradients",

@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 SOFT = 0.85  # share of a part's time after which it starts nothing new; at its end it is killed
 
 
-def work(part: str, seconds: float, quick: bool) -> None:
+def work(part: str, seconds: float, quick: bool, rejax: str | None) -> None:
     """In a part's own process: print what it finds, one line of JSON each."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # prints of libraries go to standard error
@@ -46,7 +46,7 @@ def work(part: str, seconds: float, quick: bool) -> None:
     device = jax.devices()[0]
     made = report.provenance() | {"device": f"{jax.device_count()} x {device.platform} ({device.device_kind})"}
     print(json.dumps({"made": made}), file=out)
-    sizes = (QUICK if quick else FULL)[part]
+    sizes = (QUICK if quick else FULL)[part] | {"python": rejax}
     for name, fields in PARTS[part](sizes, Budget(seconds)):
         print(json.dumps({"case": name, "fields": fields}), file=out)
     print(json.dumps({"memory": device.memory_stats()}), file=out)
@@ -55,7 +55,9 @@ def work(part: str, seconds: float, quick: bool) -> None:
 def run_part(part: str, seconds: float, results: dict[str, Any], options: argparse.Namespace) -> None:
     """Run a part in a process of its own, and write what it finds as it comes."""
     command = [sys.executable, __file__, "--worker", part, "--seconds", str(SOFT * seconds)]
-    process = subprocess.Popen([*command, *(["--quick"] if options.quick else [])], stdout=subprocess.PIPE, text=True)
+    command += (["--quick"] if options.quick else []) + (["--rejax", options.rejax] if options.rejax else [])
+    variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if part == "rejax" else {}  # its workers need memory
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | variables)
     timer = threading.Timer(seconds, process.kill)
     timer.start()
     begin, found = time.monotonic(), results.setdefault(part, {})
@@ -96,6 +98,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=SHARES, default=[*SHARES], help="some of the parts")
     parser.add_argument("--minutes", type=float, default=25.0, help="for all parts together (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs")
+    parser.add_argument("--rejax", metavar="PYTHON", help="an interpreter that has rejax, for the part of this name")
     parser.add_argument("--results", type=Path, help="where gpu.json and gpu.md go (beside this script)")
     parser.add_argument("--pack", type=Path, metavar="DIR", help="download wheels for such a machine, and run nothing")
     parser.add_argument("--worker", choices=SHARES, help=argparse.SUPPRESS)
@@ -107,7 +110,7 @@ def main() -> None:
         pack(options.pack)
         return
     if options.worker is not None:
-        work(options.worker, options.seconds, options.quick)
+        work(options.worker, options.seconds, options.quick, options.rejax)
         return
     if options.results is None:
         options.results = Path(tempfile.gettempdir()) / "rlkit-gpu" if options.quick else HERE

@@ -46,10 +46,10 @@ ROWS = {
     "PQN": Row("rlkit", "pqn/breakout_minatar", {}, "#2ca02c"),
     "DQN": Row("rlkit", "dqn/{game}_minatar", {}, "#1f77b4"),
     "DQN, priorities": Row("rlkit", "dqn/{game}_minatar", {"replay": "prioritized"}, "#17a2b8"),
-    "C51": Row("rlkit", "c51/breakout_minatar", {}, "#ff7f0e"),
-    "QR-DQN": Row("rlkit", "qrdqn/breakout_minatar", {}, "#e377c2"),
-    "Rainbow": Row("rlkit", "dqn/rainbow_breakout_minatar", {}, "#d62728"),
-    "IQN": Row("rlkit", "iqn/breakout_minatar", {}, "#9467bd"),
+    "C51": Row("rlkit", "c51/{game}_minatar", {}, "#ff7f0e"),
+    "QR-DQN": Row("rlkit", "qrdqn/{game}_minatar", {}, "#e377c2"),
+    "Rainbow": Row("rlkit", "dqn/rainbow_{game}_minatar", {}, "#d62728"),
+    "IQN": Row("rlkit", "iqn/{game}_minatar", {}, "#9467bd"),
     "rejax PQN": Row("rejax", "pqn", {}, "#b5a642"),
     "rejax DQN": Row("rejax", "dqn", {}, "#7f7f7f"),
 }
@@ -144,7 +144,8 @@ def render(results: Results) -> str:
         "# MinAtar\n\n"
         f"Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 on, none chosen; rejax acts "
         "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels. "
-        "Settings were chosen on Breakout; those of PPO on each game, and DQN's `n_step` on Asterix too.\n\n"
+        "Settings were chosen on Breakout; those of PPO on each game, and DQN's `n_step` on Asterix too, which the "
+        "other agents with replay take over. On SpaceInvaders, C51 and Rainbow have a wider support.\n\n"
         + leaderboard(results)
         + "\n![Returns over steps](minatar.png)\n"
     )

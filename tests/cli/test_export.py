@@ -109,6 +109,9 @@ def test_files_name_their_run_inputs_and_outputs(run, tmp_path):
     exported = jax.export.deserialize(bytearray((tmp_path / "a.stablehlo").read_bytes()))
     assert exported.fun_name == "cart"
     assert exported.platforms == ("cpu", "cuda", "tpu")
+    products = [line for line in exported.mlir_module().splitlines() if "stablehlo.dot_general" in line]
+    assert products
+    assert all("HIGHEST" in line for line in products), "a GPU would round the operands to 10 bits"
     ((inputs,), _), outputs = (
         jax.tree.unflatten(*pair)
         for pair in ((exported.in_tree, exported.in_avals), (exported.out_tree, exported.out_avals))

@@ -5,6 +5,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import jax
+
 from rlkit.names import did_you_mean
 from rlkit.runs import files
 from rlkit.runs.exporting import mlp_arrays, onnx_graph, stablehlo
@@ -64,7 +66,8 @@ def export(
         raise ConfigError(f"out={str(out)!r} must be a file, and it is a directory; try {path / f'policy.{format}'}")
     files.require_writable(path.parent, f"out={str(out)!r}")
     function = policy_function(load(run, seed=seed, step=step, best=best, env=env, wrappers=wrappers, network=network))
-    data = FORMATS[format].to_bytes(function)
-    compare(format, function, FORMATS[format].reader(data))
+    with jax.default_matmul_precision("highest"):  # else products on a GPU, of the file too, are right to 1e-3 alone
+        data = FORMATS[format].to_bytes(function)
+        compare(format, function, FORMATS[format].reader(data))
     files.replace(path, data)
     return Exported(path, format, function.inputs, function.outputs, len(data))
