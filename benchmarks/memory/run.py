@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from rlkit import envs
 from rlkit.agents import ppo
-from rlkit.agents.common import policy_evaluation
+from rlkit.agents.common import minibatches, policy_evaluation
 from rlkit.runs.pictures import curves
 from rlkit.types import Agent, Transition
 
@@ -27,7 +27,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 from common import report
 
 HERE = Path(__file__).resolve().parent
-CHUNK = ppo.Config().chunk_size
+CHUNK = minibatches.CPU_ROWS
 FLAT, SLOWDOWN = 1.05, 1.1  # the targets: greatest over least memory, chunked over unchunked time
 ODD = 37  # added to a power of two, so that the chunks do not divide the rows
 TIMED_ROWS = 2**18
@@ -68,7 +68,7 @@ def evaluation(chunk_size: int | None, rows: int) -> Any:
 
 def update(chunk_size: int | None, rows: int) -> Any:
     """The compiled program of a whole update: (state, rollout, key) -> state, metrics."""
-    agent = make(chunk_size)
+    agent = make(chunk_size or rows)
     init = partial(agent.init, ppo.Hyper(), jax.random.key(0), num_envs=rows // NUM_STEPS)
     state = jax.eval_shape(init, example())
     return jax.jit(agent.update).lower(state, rollout(rows), jax.random.key(0)).compile()

@@ -324,6 +324,7 @@ def make(
       ConfigError: PPO cannot act in this action space, or a setting does not fit it.
     """
     policy = policy_evaluation.make("ppo", config, obs_space, action_space, networks, axis_name)
+    config = minibatches.with_chunk_size(config, policy.network, obs_space)
     static = Static(config, policy, axis_name)
     return Agent(
         init=partial(init, static),

@@ -1,11 +1,15 @@
 """agents.minibatches: every row once an epoch, the same gradient in chunks, memory that one chunk needs."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rlkit.agents import ppo, pqn
 from rlkit.agents.common import minibatches
+from rlkit.spaces import Box, Discrete
 
 
 def test_every_epoch_takes_each_row_once_in_an_order_of_its_own():
@@ -48,6 +52,50 @@ def test_the_memory_of_a_gradient_is_that_of_a_chunk():
 
     assert temporary(2**16, 2**10) < 1.5 * temporary(2**12, 2**10)
     assert temporary(2**16, None) > 8 * temporary(2**16, 2**10)
+
+
+@pytest.mark.parametrize("module", [ppo, pqn])
+def test_a_cpu_has_chunks_of_its_own_and_a_number_is_kept(module):
+    make = lambda **settings: module.make(module.Config(**settings), Box(-1, 1, (4,)), Discrete(2))  # noqa: E731
+    assert make().static.config.chunk_size == minibatches.CPU_ROWS
+    assert make(chunk_size=5).static.config.chunk_size == 5
+
+
+@pytest.mark.parametrize(
+    ("obs_space", "settings"),
+    [
+        (Box(-1, 1, (4,)), {"hidden_sizes": (64, 64)}),
+        (Box(-1, 1, (4,)), {"hidden_sizes": (512, 512)}),
+        (Box(0, 255, (36, 36, 4), np.uint8), {"encoder": "nature"}),
+    ],
+)
+def test_chunks_of_other_devices_fill_a_small_part_of_the_memory(obs_space, settings):
+    """Counted for a few rows, and compared with what a compiled gradient takes."""
+    config, memory, rows = ppo.Config(**settings), 2**38, 256
+    network = ppo.make(config, obs_space, Discrete(2)).static.policy.network
+    obs = jax.ShapeDtypeStruct((rows, *obs_space.shape), obs_space.dtype)
+    weights = jax.eval_shape(network.init, jax.random.key(0), jax.ShapeDtypeStruct(obs_space.shape, obs_space.dtype))
+
+    def loss(params, stats, obs):
+        (logits, value), _ = network.apply(params, stats, obs)
+        return jnp.square(logits).mean() + jnp.square(value).mean()
+
+    taken = jax.jit(jax.grad(loss)).lower(*weights, obs).compile().memory_analysis().temp_size_in_bytes / rows
+    chunk = minibatches.with_chunk_size(config, network, obs_space, memory).chunk_size
+    assert chunk > minibatches.CPU_ROWS
+    assert memory / 256 < chunk * taken < memory / 16
+    assert minibatches.with_chunk_size(config, network, obs_space, 2**20).chunk_size == minibatches.CPU_ROWS
+
+
+@pytest.mark.parametrize("recurrent", ["none", "gru"])
+def test_a_device_is_asked_for_its_memory(monkeypatch, recurrent):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: {"bytes_limit": 2**35})])
+    agent = ppo.make(ppo.Config(recurrent=recurrent), Box(-1, 1, (4,)), Discrete(2))
+    assert agent.static.config.chunk_size > minibatches.CPU_ROWS
+    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: None)])
+    agent = ppo.make(ppo.Config(recurrent=recurrent), Box(-1, 1, (4,)), Discrete(2))
+    assert agent.static.config.chunk_size == minibatches.CPU_ROWS
 
 
 def test_steps_that_do_not_count_are_left_out_of_the_means():

@@ -162,7 +162,10 @@ class MinibatchConfig(AgentConfig):
 
     num_epochs: Count = 4
     num_minibatches: Count = 4
-    chunk_size: Count | None = Field(default=8192, description="rows that pass the network at once; null for all")
+    chunk_size: Count | None = Field(
+        default=None,
+        description="rows that pass the network at once; null: 8192 on a CPU, else what 1/16 of the memory holds",
+    )
 
     @property
     def whole_sequences(self) -> bool:

@@ -1,7 +1,8 @@
 """Epochs of minibatches over a rollout, in one loop and bounded memory, for agents without a replay buffer."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,16 @@ from jax.flatten_util import ravel_pytree
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
+from rlkit.agents.common.config import MinibatchConfig
 from rlkit.agents.common.optimizer import over_devices
 from rlkit.ops.chunked import num_chunks
 from rlkit.ops.permutation import permutations
-from rlkit.types import Array, Key, PyTree
+from rlkit.spaces import Space, shape_of
+from rlkit.types import Array, Key, Network, PyTree
 
+Config = TypeVar("Config", bound=MinibatchConfig)
 Metrics = dict[str, Array]
+CPU_ROWS = 8192
 
 
 class MetricRows(struct.PyTreeNode):
@@ -87,6 +92,42 @@ def _gradient(loss: Callable, params: PyTree, batch: PyTree, chunk_size: int | N
     flat, unravel = ravel_pytree(grads)
     (flat, metrics), _ = jax.lax.scan(add, vary_like((flat, metrics), shapes), split)
     return unravel(flat), metrics
+
+
+def with_chunk_size(config: Config, network: Network, obs_space: Space, memory: int | None = None) -> Config:
+    """The config with a number for `chunk_size`, where it has none.
+
+    On a CPU, chunks of 8192 rows stay in the caches. Other devices wait for each chunk: theirs are as large as 1/16 of
+    the memory holds, counting every array of a forward pass, and a gradient takes a half to a quarter of that.
+
+    Args:
+      config: of an agent.
+      network: of observations, and of its memory where it has one.
+      obs_space: an environment's.
+      memory: bytes of the device; None for those of the first one, where it is no CPU.
+    """
+    if config.chunk_size is not None:
+        return config
+    if memory is None and jax.default_backend() != "cpu":
+        memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    rows = CPU_ROWS
+    if memory is not None:
+        inputs = shape_of(obs_space), *((network.memory,) if jax.tree.leaves(network.memory) else ())
+        weights = jax.eval_shape(network.init, jax.eval_shape(jax.random.key, 0), *inputs)
+        needed = _intermediate_bytes(jax.make_jaxpr(network.apply)(*weights, *inputs).jaxpr)
+        rows = max(rows, 1 << max(memory // 16 // needed, 1).bit_length() - 1)  # a power of two
+    return config.model_copy(update={"chunk_size": rows})
+
+
+def _intermediate_bytes(program: Any) -> int:
+    """Bytes of all results of a program's operations, those of the programs within it included."""
+    total = 0
+    for operation in program.eqns:
+        inner = [getattr(x, "jaxpr", x) for x in operation.params.values()]
+        inner = [x for x in inner if hasattr(x, "eqns")]
+        results = (x.aval for x in operation.outvars)
+        total += sum(map(_intermediate_bytes, inner)) or sum(math.prod(x.shape) * x.dtype.itemsize for x in results)
+    return total
 
 
 def chunk_size(config: Any, stats: PyTree) -> int | None:
