@@ -84,7 +84,8 @@ class Settings(BaseModel):
         description="runs in one program, with the seeds seed, seed + 1, ...; the number of members of a population",
     )
     devices: Annotated[str | int, BeforeValidator(_check_devices)] = Field(
-        default="auto", description="devices that seeds are spread over, on a CPU its cores: auto, all or their number"
+        default="auto",
+        description="devices that seeds in JAX are spread over, on a CPU its cores: auto, all or their number",
     )
     log_every: _Steps | None = Field(
         default=None, description="steps between metric lines; null for a hundredth of the run"

@@ -148,6 +148,14 @@ def test_a_mistake_is_one_line_that_names_key_value_and_rule(change, said):
         assert words in text
 
 
+@pytest.mark.parametrize("devices", [3, "all"])
+def test_seeds_outside_of_jax_are_not_spread_over_devices(devices):
+    host = SMALL | {"env": "gymnasium:CartPole-v1", "num_seeds": 3}
+    assert f"devices={devices!r} must be 1 or auto" in message(host | {"devices": devices})
+    for accepted in (1, "auto"):
+        assert parse(host | {"devices": accepted}).run.devices == accepted
+
+
 def test_a_missing_key_is_named():
     text = message({key: value for key, value in SMALL.items() if key != "num_steps"})
     assert "num_steps is missing" in text
