@@ -194,7 +194,13 @@ def from_vector(envs: Callable[[], Any], *, seed: int = 0) -> VectorPool:
     Args:
       envs: function that makes the vector environment; it is called again when the pool is reset.
       seed: of the first reset.
+
+    Raises:
+      ConfigError: `envs` is no function, or `VectorPool` does not accept what it returns.
     """
+    if not callable(envs):
+        kind = type(envs).__name__
+        raise ConfigError(f"envs must be a function, as a reset makes them anew, and it is a {kind}; add lambda: ...")
     return VectorPool(lambda seed: envs(), name=getattr(envs, "__name__", "vector"), seed=seed)
 
 

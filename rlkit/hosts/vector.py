@@ -5,6 +5,7 @@ infos. NEXT_STEP: in the step after it, which ignores the action and gives no re
 marked as not real. DISABLED: by an explicit call, which is made here at once.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -18,6 +19,8 @@ from rlkit.hosts.worker import contract
 from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation
 from rlkit.types import ConfigError, PyTree
 
+_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")  # the first is the default of Gymnasium
+
 
 class VectorPool(Closeable):
     """A vector environment with the interface of `Pool`, without supervision: no timeouts and no restarts.
@@ -28,23 +31,29 @@ class VectorPool(Closeable):
       seed: of the first vector environment.
 
     Raises:
-      ConfigError: rlkit does not support one of the spaces.
+      ConfigError: `make` returns no vector environment, or one with another autoreset mode than Gymnasium's three; or
+        rlkit does not support one of its spaces.
     """
 
     def __init__(self, make: Callable[[int], Any], *, name: str, seed: int = 0):
         self.name, self.make, self.seed, self.restarted = name, make, seed, 0
         self.envs = make(seed)
-        self._set_close(self.envs.close)
-        self.num_envs = int(self.envs.num_envs)
-        mode = getattr(self.envs, "metadata", {}).get("autoreset_mode")
-        self.mode = getattr(mode, "name", None) or "NEXT_STEP"  # the default of Gymnasium
-        self.lockstep = self.mode != "NEXT_STEP"
+        self._set_close(getattr(self.envs, "close", lambda: None))
         try:
+            for attribute in ("num_envs", "single_observation_space", "single_action_space"):
+                if not hasattr(self.envs, attribute):
+                    kind = type(self.envs).__name__
+                    raise ConfigError(
+                        f"env={name!r} must be a vector environment, and {kind} has no {attribute}; use "
+                        "gymnasium.make_vec, or hosts.make for single environments"
+                    )
+            self.num_envs, self.mode = int(self.envs.num_envs), _autoreset_mode(self.envs)
+            self.lockstep = self.mode != "NEXT_STEP"
             self.obs_tree = contract.describe(self.envs.single_observation_space)
             self.action_tree = contract.describe(self.envs.single_action_space, field="action_space")
-        except Violation as error:
+        except (Violation, ConfigError) as error:
             self.close()
-            raise ConfigError(f"env={name!r}: {error}") from None
+            raise ConfigError(f"env={name!r}: {error}" if isinstance(error, Violation) else str(error)) from None
         self.observation_space, self.action_space = space(self.obs_tree), space(self.action_tree)
         self.to_native = [contract.to_native(leaf) for leaf in contract.leaves(self.action_tree)]
         self.episodes = Episodes(self.num_envs)
@@ -156,6 +165,17 @@ class VectorPool(Closeable):
 
     def _fail(self, violation: Violation) -> NoReturn:
         raise ConfigError(f"env={self.name!r}: {violation}")
+
+
+def _autoreset_mode(envs: Any) -> str:
+    """Return the autoreset mode in a vector environment's metadata, by its name or its value in Gymnasium."""
+    mode = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
+    if mode is None:
+        return _MODES[0]
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(getattr(mode, "name", mode))).upper()  # NextStep as NEXT_STEP
+    if name not in _MODES:
+        raise Violation("metadata['autoreset_mode']", " or ".join(_MODES), repr(mode))
+    return name
 
 
 def _leaves(tree: SpaceTree, value: Any) -> list[Any]:

@@ -245,3 +245,32 @@ def test_faulty_vector_environments():
             pool.reset()
             with pytest.raises(ConfigError, match=message):
                 pool.step(np.zeros(2, np.int32))
+
+
+@pytest.mark.parametrize(("mode", "name"), [("SameStep", "SAME_STEP"), ("DISABLED", "DISABLED"), (None, "NEXT_STEP")])
+def test_an_autoreset_mode_may_be_a_word(mode, name):
+    """A vector environment of another library may have Gymnasium's words for the modes instead of its enum."""
+
+    class Words(gymnasium.vector.SyncVectorEnv):
+        def __init__(self):
+            super().__init__([Counter])
+            self.metadata = {"autoreset_mode": mode}
+
+    with hosts.from_vector(Words) as pool:
+        assert (pool.mode, pool.lockstep) == (name, name != "NEXT_STEP")
+
+
+def test_vector_environments_that_are_none(monkeypatch):
+    made = gymnasium.vector.SyncVectorEnv([Counter])
+    with pytest.raises(ConfigError, match=r"^envs must be a function, .* it is a SyncVectorEnv; add lambda"):
+        hosts.from_vector(made)
+    closed = []
+    monkeypatch.setattr(Counter, "close", lambda self: closed.append(self))
+    with pytest.raises(ConfigError, match=r"must be a vector environment, and Counter has no num_envs; use .*make_vec"):
+        hosts.from_vector(Counter)
+    assert len(closed) == 1
+    with pytest.raises(ConfigError, match="must be a vector environment, and list has no num_envs"):
+        hosts.from_vector(list)
+    made.metadata = {"autoreset_mode": "sometimes"}
+    with pytest.raises(ConfigError, match=r"autoreset_mode.*: expected NEXT_STEP or SAME_STEP or DISABLED, got 'some"):
+        hosts.from_vector(lambda: made)
