@@ -10,7 +10,7 @@ from rlkit.runs import files
 from rlkit.types import ConfigError
 
 CONFIG, METRICS, CHECKPOINTS = "config.yaml", "metrics.jsonl", "checkpoints"
-EVALUATION = "eval.json"
+EVALUATION, SWEEP = "eval.json", "sweep.yaml"
 INIT_FROM, LOCK = "init_from", ".lock"
 
 
@@ -63,10 +63,13 @@ def existing(run: str | Path) -> Path:
 
 
 def _other_runs(path: Path) -> str:
-    """A remedy that names the runs in the same folder."""
-    folder = path.parent if path.parent.is_dir() else Path("runs")
-    names = sorted(str(config.parent) for config in folder.glob(f"*/{CONFIG}"))
-    return f"there is {', '.join(names[:5])}" if names else "`rlkit train` makes one"
+    """A remedy that names the runs in the folder, or else beside it or in ./runs."""
+    if (path / SWEEP).is_file():
+        return "it is a sweep, which `rlkit report` shows; `rlkit train` makes a run of its best.yaml"
+    for folder in (path, path.parent, Path("runs")):
+        if names := sorted(str(config.parent) for config in folder.glob(f"*/{CONFIG}")):
+            return f"there is {', '.join(names[:5])}"
+    return "`rlkit train` makes one"
 
 
 def read_init_from(run: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from tiny_runs import SMALL, shared_compilations
@@ -109,3 +110,21 @@ def test_a_symlink_to_a_run_is_that_run(folder, tmp_path):
     link.symlink_to(link)
     with pytest.raises(ConfigError, match=r"run="):
         run_directory.existing(link)
+
+
+def test_a_path_that_is_no_run_names_runs(tmp_path, monkeypatch):
+    """Of a folder of runs these are its own, and where there are none, those of ./runs; a sweep is named as one."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/a", "runs/sweep-b", "other/c"):
+        Path(name).mkdir(parents=True)
+    for path in ("runs/a/config.yaml", "other/c/config.yaml", "runs/sweep-b/sweep.yaml"):
+        Path(path).touch()
+    for path, remedy in {
+        "runs": "there is runs/a$",
+        "other": "there is other/c$",
+        "other/d": "there is other/c$",
+        "a": "there is runs/a$",
+        "runs/sweep-b": "it is a sweep, .* best.yaml$",
+    }.items():
+        with pytest.raises(ConfigError, match=f"^run='{path}' must .*; {remedy}"):
+            run_directory.existing(path)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlkit.runs import files
+from rlkit.runs import files, run_directory
 from rlkit.runs.config.load import read
 from rlkit.runs.reports.figures import LOG_AXIS, Figure, scale, text
 from rlkit.runs.sweeps.config import parse_dimensions
@@ -15,7 +15,7 @@ from rlkit.runs.sweeps.results import TABLE
 from rlkit.runs.sweeps.space import Dimension
 from rlkit.types import ConfigError
 
-CONFIG = "sweep.yaml"
+CONFIG = run_directory.SWEEP
 _MAX_BYTES = 1 << 28
 
 

@@ -21,7 +21,7 @@ from rlkit.runs.sweeps.stages import Stages, check
 from rlkit.runs.sweeps.trials import Trial
 from rlkit.types import ConfigError
 
-CONFIG, BASE = "sweep.yaml", "base.yaml"
+CONFIG, BASE = run_directory.SWEEP, "base.yaml"
 
 
 class Swept(NamedTuple):
