@@ -57,9 +57,10 @@ ROWS = {
 Results = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]  # seeds, by game and row
 
 
-def train_rlkit(row: Row, game: str, steps: int, seed: int) -> dict[str, Any]:
-    """Train one seed of rlkit: greedy returns at POINTS steps, the last of the final parameters, and seconds."""
-    keys = {"env": f"{game}-MinAtar", "seed": seed, "total_steps": steps}
+def train_rlkit(row: Row, game: str, steps: int, seeds: range) -> list[dict[str, Any]]:
+    """Train seeds of rlkit in one program: of each, greedy returns at POINTS steps, the last of the final parameters,
+    and the seconds of all."""
+    keys = {"env": f"{game}-MinAtar", "seed": seeds[0], "num_seeds": len(seeds), "total_steps": steps}
     keys |= {"eval_every": steps // POINTS, "eval_episodes": EPISODES}
     name = row.config.format(game=GAMES[game])
     if not (CONFIGS / f"{name}.yaml").exists():
@@ -72,10 +73,12 @@ def train_rlkit(row: Row, game: str, steps: int, seed: int) -> dict[str, Any]:
         if trained.evaluation is None:
             raise SystemExit(1)
         lines = [line for line in metrics.read(Path(folder)) if line.get("eval_return_mean") is not None]
-    points = [[line["step"], line["eval_return_mean"]] for line in lines]
-    points = [point for point in points if point[0] < trained.evaluation["step"]]
-    points.append([trained.evaluation["step"], trained.evaluation["mean"]])
-    return {"points": points, "seconds": seconds}
+    end = trained.evaluation["step"]
+    points = [(line["step"], np.atleast_1d(line["eval_return_mean"])) for line in lines if line["step"] < end]
+    points.append((end, np.array(trained.evaluation["mean_of_seed"])))
+    return [
+        {"points": [[step, float(means[i])] for step, means in points], "seconds": seconds} for i in range(len(seeds))
+    ]
 
 
 def train_rejax(row: Row, game: str, steps: int, seed: int, python: Path) -> dict[str, Any]:
@@ -210,6 +213,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of each row and game (%(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="environment steps of a run (%(default)s)")
     parser.add_argument("--again", action="store_true", help="train the seeds again that are there")
+    parser.add_argument("--together", action="store_true", help="rlkit's seeds in one program, as a GPU is fast with")
     parser.add_argument("--peer-env", type=Path, default=Path.home() / ".cache/rlkit/peers/rejax")
     parser.add_argument("--peer-python", type=Path, help="an interpreter that has rejax; else --peer-env is used")
     parser.add_argument("--results", type=Path, default=HERE, help="where minatar.json, .md and .png go")
@@ -226,13 +230,15 @@ def main() -> None:
         for label in labels:
             for game in options.games:
                 seeds = [] if options.again else list(results.get(game, {}).get(label, []))
-                for seed in range(len(seeds), options.seeds):
+                while len(seeds) < options.seeds:
+                    number = options.seeds - len(seeds) if options.together else 1
+                    missing = range(len(seeds), len(seeds) + number)
                     if ROWS[label].library == "rejax":
-                        result = train_rejax(ROWS[label], game, options.steps, seed, options.peer_python)
+                        trained = [train_rejax(ROWS[label], game, options.steps, missing[0], options.peer_python)]
                     else:
-                        result = train_rlkit(ROWS[label], game, options.steps, seed)
-                    seeds.append({**result, "made": report.provenance()})
-                    print(label, game, seed, seeds[-1]["points"][-1], file=sys.stderr)
+                        trained = train_rlkit(ROWS[label], game, options.steps, missing)
+                    seeds += [{**seed, "made": report.provenance()} for seed in trained]
+                    print(label, game, [seed["points"][-1] for seed in seeds], file=sys.stderr)
                     results.setdefault(game, {})[label] = seeds
                     report.write(options.results, "minatar", results, render)
                     draw(results, options.results)
