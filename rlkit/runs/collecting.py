@@ -11,7 +11,7 @@ import numpy as np
 from rlkit.runs import files, run_directory
 from rlkit.runs.datasets import storage
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.policy import NO_EVAL_ENV, default_index, load_state
+from rlkit.runs.policy import NO_EVAL_ENV, actor_of, default_index, load_state
 from rlkit.runs.programs.protocol import Program
 from rlkit.spaces import shape_of
 from rlkit.types import ConfigError
@@ -63,11 +63,8 @@ def collect(
     own_code = {"env": env, "wrappers": wrappers, "network": network}
     program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, own_code=own_code)
     with closing(program):
-        if program.batched:
-            index = default_index(path, program.config, step)
-            state = jax.tree.map(lambda x: x[index], state)
         agent = program.agent._replace(act=program.agent.policy) if greedy else program.agent
-        actor = program.agent.actor(state.agent)
+        actor = actor_of(program, state, default_index(path, program.config, step))
         rows = -(-num_steps // num_envs)
         max_steps = min(_MAX_STEPS, _MAX_BYTES // _step_num_bytes(program))
         length = min(rows, max(max_steps // num_envs, 1))

@@ -101,12 +101,10 @@ def load(
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
     if seed is not None and seed not in seeds:
         raise ConfigError(f"seed={seed!r} must be one of the run's, {first} to {seeds[-1]}; try {first}")
-    if program.batched:
-        index = seed - first if seed is not None else default_index(path, program.config, step)
-        state = jax.tree.map(lambda x: x[index], state)
+    index = seed - first if seed is not None else default_index(path, program.config, step)
     return Policy(
         policy=jax.jit(program.agent.policy),
-        actor=program.agent.actor(state.agent),
+        actor=actor_of(program, state, index),
         memory=program.agent.memory,
         env=program.env,
         params=program.params,
@@ -114,6 +112,19 @@ def load(
         step=step,
         run=path,
     )
+
+
+def actor_of(program: Program, state: PyTree, index: int) -> PyTree:
+    """Return what acting needs of a program's state; of several runs, that of the run `index`, on the first device.
+
+    The states of several runs may be spread over devices. An entry of such an array would be on all of them, and so
+    would everything that is computed from it.
+    """
+    actor = program.agent.actor
+    if not program.batched:
+        return actor(state.agent)
+    chosen = jax.tree.map(lambda x: x[index], jax.vmap(actor)(state.agent))
+    return jax.device_put(chosen, jax.devices()[0]) if program.num_devices > 1 else chosen
 
 
 def default_index(run: Path, config: RunConfig, step: int) -> int:

@@ -29,14 +29,22 @@ def load(program: Program, source: str | Path) -> Learned:
     source_program.close()
     source_run, learned = source_program.config.run, _learned(source_program.agent, state.agent)
     same = "network and num_seeds" if source_run.agent == program.config.run.agent else f"agent, {source_run.agent},"
-    expected, actual = _describe(_learned(program.agent, program.template.agent)), _describe(learned)
+    template = _learned(program.agent, program.template.agent)
+    expected, actual = _describe(template), _describe(learned)
     for leaf in [*expected, *actual]:
         if expected.get(leaf) != actual.get(leaf):
             raise ConfigError(
                 f"init_from={str(source)!r} must have {leaf} = {expected.get(leaf, 'nothing')}, and it has "
                 f"{actual.get(leaf, 'nothing')}; use the {same} of that run, and {source_run.env}"
             )
-    return learned
+    return jax.tree.map(_place, learned, template)
+
+
+def _place(x: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
+    """An array on the devices of the new run; the other run may be spread over more of them, or fewer."""
+    if like.sharding is None and len(x.devices()) == 1:
+        return x
+    return jax.device_put(x, like.sharding or jax.devices()[0])
 
 
 def into(agent_state: PyTree, learned: Learned) -> PyTree:

@@ -14,8 +14,9 @@ import pytest
 
 import rlkit
 from rlkit import training
-from rlkit.runs import scores
+from rlkit.runs import datasets, loop, scores
 from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.collecting import collect
 from rlkit.runs.config.parse import parse
 from rlkit.runs.programs.make import make_program
 
@@ -122,6 +123,29 @@ def over_runs():
     print("agrees: over_runs")
 
 
+def policies():
+    """A policy of a run that is spread over devices acts on one, and so does another run that starts with it."""
+    small = config("ppo", 2, devices=2, total_steps=64, eval_episodes=0).flat()
+    del small["schedule_steps"]
+    with tempfile.TemporaryDirectory() as folder:
+        run, later = Path(folder) / "run", Path(folder) / "later"
+        trained = loop.train(small, out=run, show=False)
+        assert {len(x.devices()) for x in jax.tree.leaves(trained.state)} == {2}
+        policy = rlkit.load(run, seed=6)
+        expected = jax.tree.map(lambda x: x[1], trained.state.agent.params)
+        assert_equal(policy.actor.params, expected, 0)
+        first = jax.devices()[0]
+        action, _ = policy.act(jax.device_put(jnp.zeros(4), first), jax.random.key(0))
+        assert action.devices() == {first}
+        dataset = datasets.load(collect(run, 8, num_envs=2))
+        assert dataset.num_rows == 4
+        for number in (1, 2):
+            out = later.with_name(f"later-{number}")
+            state = loop.train(small | {"devices": number}, out=out, init_from=run, show=False).state
+            assert {len(x.devices()) for x in jax.tree.leaves(state)} == {number}
+    print("placed: policies")
+
+
 def too_late():
     """A number of devices that cannot be had any more is one clear line."""
     for call in (lambda: rlkit.use_cpu_cores(3), lambda: make_program(config("ppo", 4, devices=9))):
@@ -137,6 +161,8 @@ if __name__ == "__main__":
     if case == "over_runs":
         over_runs()
         too_late()
+    elif case == "policies":
+        policies()
     else:
         if case == "ppo":
             agree(case, 8, "auto")
