@@ -93,14 +93,12 @@ def final(seeds: Sequence[Mapping[str, Any]]) -> np.ndarray:
 
 
 def scores(results: Results) -> dict[str, np.ndarray]:
-    """Final returns over the mean of `REFERENCE` on the same game, [seeds, games], of the rows that have all games."""
-    units = {
-        game: float(final(results[game][REFERENCE]).mean()) for game in GAMES if REFERENCE in results.get(game, {})
-    }
+    """Final returns over the mean of `REFERENCE` on the same game, [seeds, games], of the rows with as many seeds."""
+    references = {game: final(results[game][REFERENCE]) for game in GAMES if REFERENCE in results.get(game, {})}
     table = {}
     for label in ROWS:
-        rows = [final(results[game][label]) / units[game] for game in units if label in results[game]]
-        if len(rows) == len(GAMES):
+        rows = [final(results[game].get(label, ())) / references[game].mean() for game in references]
+        if len(rows) == len(GAMES) and min(map(len, rows)) >= min(map(len, references.values())):
             count = min(map(len, rows))
             table[label] = np.stack([row[:count] for row in rows], axis=1)
     return table
@@ -116,7 +114,11 @@ def leaderboard(results: Results) -> str:
     """The table of all games together."""
     table = scores(results)
     waiting = "; ".join(label for label in ROWS if label not in table)
-    unfinished = f"\nNot trained on all games yet, and so without a score over all: {waiting}.\n" if waiting else ""
+    unfinished = (
+        f"\nNot trained with all seeds on all games yet, and so without a score over all: {waiting}.\n"
+        if waiting
+        else ""
+    )
     if not table:
         return unfinished.lstrip()
     order = sorted(table, key=lambda label: -float(iqm(table[label])))
