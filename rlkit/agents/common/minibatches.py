@@ -115,7 +115,8 @@ def with_chunk_size(config: Config, network: Network, obs_space: Space, memory: 
         inputs = shape_of(obs_space), *((network.memory,) if jax.tree.leaves(network.memory) else ())
         weights = jax.eval_shape(network.init, jax.eval_shape(jax.random.key, 0), *inputs)
         needed = _intermediate_bytes(jax.make_jaxpr(network.apply)(*weights, *inputs).jaxpr)
-        rows = max(rows, 1 << max(memory // 16 // needed, 1).bit_length() - 1)  # a power of two
+        fitting = max(memory // 16 // max(needed, 1), 1)
+        rows = max(rows, 1 << fitting.bit_length() - 1)  # a power of two
     return config.model_copy(update={"chunk_size": rows})
 
 
