@@ -149,8 +149,8 @@ def render(results: Results) -> str:
         "# MinAtar\n\n"
         f"Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 on, none chosen; rejax acts "
         "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels. "
-        "Settings were chosen on Breakout; those of PPO on each game, and DQN's `n_step` on Asterix too, which the "
-        "other agents with replay take over. On SpaceInvaders, C51 and Rainbow have a wider support.\n\n"
+        "Settings were chosen on Breakout; those of PPO on each game, and DQN's `n_step` on Asterix and Freeway too, "
+        "which the other agents with replay take over. On SpaceInvaders, C51 and Rainbow have a wider support.\n\n"
         + leaderboard(results)
         + "\n![Returns over steps](minatar.png)\n"
     )
