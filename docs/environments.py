@@ -210,8 +210,7 @@ def _install(extra: str) -> list[str]:
     own = [r for r in needed if r.marker and f'extra == "{extra}"' in str(r.marker).replace("'", '"')]
     texts = ", ".join(f"`{r.name}{r.specifier}`" for r in own if r.specifier)
     tried = ", ".join(f"{package} {version}" for package, version in recorded(extra)[0].items())
-    lines = [f'    pip install ".[{extra}]"', "", f"The command is for a clone of rlkit. The extra needs {texts}."]
-    return [*lines, f"The tables of this page are those of {tried}."]
+    return [f"The extra needs {texts}.", f"The tables of this page are those of {tried}."]
 
 
 def _environments(name: str) -> list[str]:

@@ -15,14 +15,21 @@ from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
 _WRITTEN = ("algorithms", "api", "notebooks", "benchmarks", "project")  # folders of pages that are made or copied
+_PAGES = {  # whose source is a file or a folder elsewhere
+    "README.md": "index.md",
+    "rlkit/agents": "algorithms/index.rst",
+    "rlkit/runs/config/settings.py": "algorithms/run-keys.rst",
+}
 _PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def site_path(path: str) -> str | None:
     """Return the path on the site, below docs/, of a file's path in the repository; None for files that it lacks."""
-    if path == "README.md":
-        return "index.md"
+    if path in _PAGES:
+        return _PAGES[path]
+    if match := re.fullmatch(r"rlkit/agents/([a-z]\w*)\.py", path):
+        return f"algorithms/{match[1]}.rst"
     if path in _PROJECT:
         return "project/" + path
     if path.startswith("docs/"):

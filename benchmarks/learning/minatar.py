@@ -248,8 +248,8 @@ def main() -> None:
                     report.write(options.results, "minatar", results, render)
                     draw(results, options.results)
                 jax.clear_caches()
-    report.write(options.results, "minatar", results, render)
-    draw(results, options.results)
+        report.write(options.results, "minatar", results, render)
+        draw(results, options.results)
 
 
 if __name__ == "__main__":

@@ -182,7 +182,8 @@ def render(results: Mapping[str, Mapping[str, Any]]) -> str:
         f"Greedy evaluation of the final parameters, {EPISODES} episodes of each seed, seeds 0 and up, no seed and no "
         "checkpoint chosen. The interquartile mean is over the seeds' means, its interval a stratified bootstrap. "
         "Seconds are the median over seeds of a whole run: compilation (from a cache after the first seed), "
-        "training, checkpoints and evaluation.\n\n"
+        "training, checkpoints and evaluation. Returns of PureJaxRL in the notes are of its own settings and were not "
+        "made by this program.\n\n"
         + report.table(header, [line(label, results[label]) for label in order])
         + "\n"
         + "\n".join(made)

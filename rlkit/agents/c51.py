@@ -1,7 +1,8 @@
 """Categorical deep Q-learning, C51 (Bellemare et al. 2017): DQN with a distribution of returns on fixed atoms.
 
 A gradient step minimizes the cross-entropy of the distribution Z(o, a) to the target's, r + γ^n Z_target(o', a*),
-projected onto the atoms (algorithm 1); a* maximizes the mean. The fields are those of `dqn`; with all of them on it is
+projected onto the atoms (algorithm 1); a* maximizes the mean of the online network's Z, with `double: false` that of
+the target's, as in the paper. The fields are those of `dqn`; with all of them on it is
 Rainbow (Hessel et al. 2018), whose priorities are the KL divergences of the distributions from the targets: the
 cross-entropies without the targets' own entropies. Rainbow's noisy layers are those of the heads alone here, as in
 `dqn`.

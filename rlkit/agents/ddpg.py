@@ -1,7 +1,8 @@
 """Deep deterministic policy gradient, DDPG (Lillicrap et al. 2016).
 
 It is `td3` with one critic, no delay of the policy and no noise in the targets. Its acting noise is correlated from
-step to step, as the paper's Ornstein-Uhlenbeck process is.
+step to step, as the paper's Ornstein-Uhlenbeck process is, but has a deviation of 0.2 where that one has 0.38 (0.2 is
+that of its increments).
 """
 
 from functools import partial

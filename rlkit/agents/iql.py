@@ -3,9 +3,9 @@
 A gradient step minimizes the sum of three losses over transitions drawn from a replay buffer, each by its own
 parameters:
 
-    value    E[ |τ - 1(u < 0)| u^2 ],  u = min_k Q_target_k(o, a) - V(o)     (expectile regression, eq. 5)
+    value    E[ w |τ - 1(u < 0)| u^2 ],  u = min_k Q_target_k(o, a) - V(o)   (expectile regression, eq. 5)
     critics  E[ w (Q_k(o, a) - r - γ^n V(o'))^2 / 2 ]                        (eq. 6)
-    policy   E[ -min(exp(β u), 100) log π(a|o) ]                             (advantage-weighted regression, eq. 7)
+    policy   E[ -w min(exp(β u), 100) log π(a|o) ]                           (advantage-weighted regression, eq. 7)
 
 so that no action outside of the data is ever evaluated. The policy of a bounded box is a normal whose mean is squashed
 into it and whose deviation, of at least e^-5, does not depend on the observation; that of a discrete space is

@@ -5,8 +5,8 @@ An update minimizes, over several epochs of minibatches of a rollout,
     E[ (Q(o_t, a_t) - G_t)^2 / 2 ],  G_t = r_t + γ [(1 - λ) max_a Q(o_{t+1}, a) + λ G_{t+1}]
 
 with the λ-returns (algorithm 1) computed once, under the parameters before the update. Layer normalization stands in
-for the target network. Departures from the paper: Adam in place of RAdam, no normalization after convolutions, and time
-limits are bootstrapped from the true final observation.
+for the target network. Departures from the paper: Adam in place of RAdam, no normalization after convolutions unless
+`norm` is set, and time limits are bootstrapped from the true final observation.
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, Transition
 
 
 class Config(MinibatchConfig, EncoderConfig):
-    layer_norm: bool = Field(default=True, description="after each dense layer; convolutions have none")
+    layer_norm: bool = Field(default=True, description="after each dense layer; `norm` is that of convolutions")
     dueling: bool = False
     num_epochs: Count = 2
 

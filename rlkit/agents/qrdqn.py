@@ -1,7 +1,8 @@
 """Quantile-regression deep Q-learning, QR-DQN (Dabney et al. 2018): DQN with quantiles of the returns.
 
 A gradient step minimizes the quantile Huber loss between the quantiles of Z(o, a), at the midpoints of M equal shares,
-and those of r + γ^n Z_target(o', a*) (equation 10); a* maximizes the mean. The fields are those of `dqn`.
+and those of r + γ^n Z_target(o', a*) (equation 10); a* maximizes the mean of the online network's Z, with
+`double: false` that of the target's, as in the paper. The fields are those of `dqn`.
 """
 
 from functools import partial

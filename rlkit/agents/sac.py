@@ -9,7 +9,8 @@ parameters:
 
 In a discrete space the expectations over actions are sums, and H_target is a share of the log of the number of legal
 actions; in a box it is a number for each dimension, of actions in [-1, 1]; `target_entropy_total` replaces either.
-Departures from the papers: n-step targets, prioritized replay by the critics' mean |TD error|, state-dependent
+Departures from the papers: in discrete spaces a target of 0.7 of the greatest entropy, where Christodoulou has 0.98; a
+loss of the temperature in log α; n-step targets, prioritized replay by the critics' mean |TD error| and state-dependent
 exploration (Raffin et al. 2021), each by a field. Time limits are bootstrapped from the true final observation.
 """
 

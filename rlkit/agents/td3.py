@@ -25,7 +25,7 @@ from rlkit import _mesh
 from rlkit.agents.common import batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import Count, QCriticConfig
-from rlkit.agents.common.hyper import ActorCriticHyper, FiniteNonNegative, FinitePositive, as_arrays
+from rlkit.agents.common.hyper import ActorCriticHyper, FiniteNonNegative, FinitePositive, Positive, as_arrays
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
@@ -42,6 +42,7 @@ class Config(QCriticConfig):
 class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off. Noise is of actions in [-1, 1]."""
 
+    max_grad_norm: Annotated[Positive, "norm of the policy's and of the critics' gradient, each"] = jnp.inf
     exploration_noise: Annotated[FiniteNonNegative, "deviation of the acting noise"] = 0.1
     noise_correlation: Annotated[Scalar, Interval(ge=0.0, lt=1.0), "of the acting noise with the last step's"] = 0.0
     target_noise: Annotated[FiniteNonNegative, "deviation of the target's noise"] = 0.2

@@ -211,7 +211,8 @@ def retrace(
 
     Args:
       reward: [T, ...] float, r_t.
-      q: [T, ...] float, Q(o_t, a_t) of the target network for the action in the data; its first row is not used.
+      q: [T, ...] float, Q(o_t, a_t) of the target network for the action in the data; the first row of an
+        episode is not used.
       next_value: [T, ...] float, E_π Q(o_{t+1}, .) of the target network, of the observation before any reset.
       terminated, truncated: [T, ...] bool.
       log_prob: [T, ...] float, log π(a_t | o_t) of the target policy, which is evaluated.
@@ -238,9 +239,10 @@ def retrace(
     gamma, lambda_ = scalars(reward, gamma=gamma, lambda_=lambda_)
     trace = lambda_ * _clipped_ratio(log_prob - behavior_log_prob, jnp.ones((), reward.dtype))
     one_step = reward + gamma * _bootstrap(next_value, terminated)
+    decay = gamma * _shift(trace)
     # The correction D_t = G_t - Q_t is a discounted sum of one-step errors that decays with the next row's trace.
-    correction = _discounted_sum(one_step - q, gamma * _shift(trace), done)
-    return q + correction
+    correction = _discounted_sum(one_step - q, decay, done)
+    return one_step + jnp.where(done, 0.0, decay * _shift(correction))
 
 
 def _check(reward: ArrayLike, terminated: ArrayLike, truncated: ArrayLike, **others: ArrayLike) -> Array:

@@ -113,8 +113,9 @@ def test_retrace_by_hand():
     no = np.zeros(2, bool)
     log_ratio = np.log(np.float32([9.0, 0.5]))
     zero = np.zeros(2, np.float32)
-    args = (np.float32([1, 1]), np.float32([5, 2]), np.float32([2, 3]), no, no, log_ratio, zero)
-    np.testing.assert_allclose(returns.retrace(*args, gamma=1.0, lambda_=1.0), [4.0, 4.0], rtol=1e-6)
+    for first in (5, 1e9, np.nan):  # Q of a first row is not used
+        args = (np.float32([1, 1]), np.float32([first, 2]), np.float32([2, 3]), no, no, log_ratio, zero)
+        np.testing.assert_allclose(returns.retrace(*args, gamma=1.0, lambda_=1.0), [4.0, 4.0], rtol=1e-6)
 
 
 def test_lambda_one_is_monte_carlo_and_lambda_zero_is_one_step():
