@@ -146,6 +146,19 @@ def test_what_does_not_fit_is_named(dataset, changes, message):
         make_program(runs.parse(values))
 
 
+@pytest.mark.parametrize(("lowest", "held"), [(-1, "-1 to 0"), (0, None), (1, "1 to 2")])
+def test_integers_of_a_dataset_must_be_in_their_space(tmp_path, lowest, held):
+    """An index of -1 would be the last action: learning would go on with other actions than those of the data."""
+    arrays = {"observations": np.zeros((8, 1), np.float32), "rewards": np.zeros(8), "terminals": np.ones(8)}
+    np.savez(tmp_path / "data.npz", **arrays, timeouts=np.zeros(8), actions=lowest + np.arange(8) % 2)
+    config = runs.parse(offline(tmp_path / "data.npz", env="Probe-ActionReward"))
+    if held is None:
+        make_program(config)
+        return
+    with pytest.raises(ConfigError, match=f"must hold action from 0 to 1, and it holds {held}"):
+        make_program(config)
+
+
 def test_only_agents_with_a_buffer_learn_offline():
     with pytest.raises(ConfigError, match="not from a dataset"):
         training.offline(iql.make(iql.Config(), *spaces())._replace(learn=None), None, (), num_envs=1, num_steps=1)

@@ -55,19 +55,22 @@ def read_npz(path: str | Path) -> Transition:
 def minari(name: str) -> Transition:
     """Load the transitions of a Minari dataset, e.g. "D4RL/pen/human-v2", from the local or the public store.
 
+    The last step of an episode that neither terminates nor is truncated is marked truncated.
+
     Returns:
       Transition of NumPy arrays [T, 1, ...].
 
     Raises:
-      ConfigError: the package is not installed, there is no such dataset, or its observations are not one array.
+      ConfigError: the package is not installed, there is no such dataset, or its observations or actions are not one
+        array.
     """
     library = require("minari", f"dataset='minari:{name}'", "minari")
     try:
         episodes = list(library.load_dataset(name, download=True).iterate_episodes())
     except Exception as error:  # of the network, the store, the file format
         raise ConfigError(f"dataset='minari:{name}' cannot be loaded: {' '.join(str(error).split())}") from None
-    if not episodes or not all(isinstance(episode.observations, np.ndarray) for episode in episodes):
-        raise ConfigError(f"dataset='minari:{name}' must hold observations of one array; convert it by from_arrays")
+    if not episodes or not all(isinstance(x, np.ndarray) for e in episodes for x in (e.observations, e.actions)):
+        raise ConfigError(f"dataset='minari:{name}' must hold observations and actions of one array; use from_arrays")
 
     def concatenate(part: Callable[[Any], Any]) -> np.ndarray:
         return np.concatenate([part(episode) for episode in episodes])
@@ -78,7 +81,7 @@ def minari(name: str) -> Transition:
         actions=concatenate(lambda e: e.actions),
         rewards=concatenate(lambda e: e.rewards),
         terminals=concatenate(lambda e: e.terminations),
-        timeouts=concatenate(lambda e: e.truncations & ~e.terminations),
+        timeouts=concatenate(lambda e: np.arange(len(e.rewards)) == len(e.rewards) - 1),
     )
 
 

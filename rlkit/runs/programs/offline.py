@@ -4,17 +4,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from rlkit.networks import features
 from rlkit.replay.validation import check_capacity
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.datasets import Dataset
+from rlkit.spaces import Discrete, MultiDiscrete
 from rlkit.types import Agent, ConfigError, Env, PyTree
 
 _STEPS_AT_ONCE = 1 << 16  # steps that are added to a buffer at a time
 
 
 def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: Any) -> None:
-    """Raise a ConfigError where a dataset does not fit the agent, its buffer, or the environment's spaces."""
+    """Raise a ConfigError where a dataset does not fit the agent, its buffer, or the environment's spaces.
+
+    Integers outside of their space would go unnoticed: -1 is the last action, and their one-hot vector is all zero.
+    """
     name, source = config.run.agent, config.run.dataset
     if agent.learn is None:
         raise ConfigError(
@@ -36,6 +42,16 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
                 f"dataset={source!r} must hold {field} of {expected}, as {config.run.env} has, and it holds "
                 f"{stored}; collect it from this environment"
             )
+        for leaf in features.leaves(space, getattr(dataset.steps, field)):
+            if not isinstance(leaf.space, Discrete | MultiDiscrete):
+                continue
+            most = np.subtract(leaf.space.n if isinstance(leaf.space, Discrete) else leaf.space.nvec, 1)
+            low, high = leaf.value.min((0, 1)), leaf.value.max((0, 1))
+            if np.any(low < 0) or np.any(high > most):
+                raise ConfigError(
+                    f"dataset={source!r} must hold {'/'.join(filter(None, (field, leaf.name)))} from 0 to "
+                    f"{most.tolist()}, and it holds {low.tolist()} to {high.tolist()}; count its integers from 0"
+                )
 
 
 def _shapes_text(tree: PyTree) -> str:

@@ -3,7 +3,9 @@
 import gc
 import io
 import os
+import sys
 import zipfile
+from types import ModuleType, SimpleNamespace
 
 import jax
 import numpy as np
@@ -238,3 +240,31 @@ def test_a_dataset_that_minari_wrote(tmp_path, monkeypatch):
         np.testing.assert_array_equal(read.terminated[rows, 0], episode.terminations)
         np.testing.assert_array_equal(read.truncated[rows, 0], episode.truncations & ~episode.terminations)
     assert start == read.reward.size
+
+
+def minari_episodes(monkeypatch, **changes):
+    """Two episodes of a stand-in for Minari; the first ends without a flag."""
+    library, episodes = ModuleType("minari"), []
+    for first, terminations in ((10.0, [False, False]), (20.0, [False, True])):
+        arrays = {"observations": first + np.arange(3.0)[:, None], "actions": np.zeros(2), "rewards": np.ones(2)}
+        flags = {"terminations": np.array(terminations), "truncations": np.zeros(2, bool)}
+        episodes.append(SimpleNamespace(**arrays | flags | changes))
+    dataset = SimpleNamespace(iterate_episodes=lambda: iter(episodes))
+    monkeypatch.setattr(library, "load_dataset", lambda name, download: dataset, raising=False)
+    monkeypatch.setitem(sys.modules, "minari", library)
+
+
+def test_an_episode_of_minari_ends_without_a_flag(monkeypatch):
+    """A stopped recording has no flag at its end; returns and slices must not run on into the next episode."""
+    minari_episodes(monkeypatch)
+    read = datasets.minari("some/name-v0")
+    assert column(read.terminated) == [False, False, False, True]
+    assert column(read.truncated) == [False, True, False, False]
+    assert column(read.next_obs) == [11, 12, 21, 22]
+
+
+@pytest.mark.parametrize("name", ["observations", "actions"])
+def test_dicts_of_minari_are_refused_in_a_line(monkeypatch, name):
+    minari_episodes(monkeypatch, **{name: {"a": np.zeros(2)}})
+    with pytest.raises(ConfigError, match="must hold observations and actions of one array"):
+        datasets.minari("some/name-v0")
