@@ -23,7 +23,7 @@ def advance(values, count):
 @pytest.mark.parametrize("values", [EACH_STEP, SAC, EACH_STEP | {"agent": "r2d2", "burn_in": 1, "unroll_len": 2}])
 def test_an_update_that_acts_is_an_update_and_then_acting(values, monkeypatch):
     _, together = advance(values, 40)
-    monkeypatch.setattr(host_iterations, "_in_one_call", lambda *args: False)
+    monkeypatch.setattr(host_program.HostProgram, "in_one_call", False)
     _, in_turn = advance(values, 40)
     assert int(together.count) == int(in_turn.count) == 40
     for name in ("returns", "lengths", "reward_mean", "buffer_size"):

@@ -119,7 +119,7 @@ def test_workers_of_other_seeds_start_when_they_are_needed():
     assert len(program.start()) == 3
     assert program._others == []
     assert [one.config.run.seed for one in program.programs] == [5, 6, 7]
-    assert len({id(one.iterations._update) for one in program.programs}) == 1  # compiled once
+    assert len({id(one.updates._update) for one in program.programs}) == 1  # compiled once
     assert len({id(one.collector.act) for one in program.programs}) == 1
     program.close()
     assert all(one.pool.closed for one in program.programs)

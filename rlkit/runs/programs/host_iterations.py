@@ -5,9 +5,7 @@ update k runs. A replaying agent that learns after every step makes an update an
 a replaying agent starts to learn, the rollouts of many updates are collected and stored together.
 """
 
-import copy
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -20,8 +18,9 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs.finite import name_non_finite
+from rlkit.runs.programs.host_chunks import HostChunks
 from rlkit.runs.programs.host_state import HeldSteps
-from rlkit.runs.programs.host_update import HostUpdate, UpdateAndAct, Updated, Wait
+from rlkit.runs.programs.host_update import HostUpdates, Updated
 from rlkit.runs.programs.replay_state import join, split
 from rlkit.spaces import Space, shape_of
 from rlkit.training import TrainState
@@ -41,91 +40,46 @@ def updates_before_learning(config: RunConfig, agent: Agent, obs_space: Space) -
     return count if count > 1 and count * config.steps_per_update < config.agent.learning_starts else 0
 
 
-def _in_one_call(agent: Agent, config: RunConfig, overlap: bool) -> bool:
-    """True where an update and the acting after it are one call."""
-    return agent.add is not None and config.run.num_steps == 1 and not overlap
+class HostIterations(HostChunks):
+    """The part of a `HostProgram` that collects rollouts and learns from them."""
 
+    agent: Agent
+    config: RunConfig
+    collector: Collector  # compiled
+    updates: HostUpdates
+    background: Executor  # runs updates beside the collection of a rollout
+    overlap: bool  # True to do that
+    wait_count: int  # `updates_before_learning`
 
-class HostIterations:
-    """The compiled iterations of a run.
-
-    Args:
-      agent, config, collector: of the run; the collector is compiled.
-      template: shapes and dtypes of the TrainState.
-      pool: of the environments.
-      background: runs updates beside the collection of a rollout.
-      overlap: True to do that.
-      wait: `updates_before_learning`.
-    """
-
-    def __init__(
-        self,
-        agent: Agent,
-        config: RunConfig,
-        collector: Collector,
-        template: TrainState,
-        pool: Any,
-        background: Executor,
-        *,
-        overlap: bool,
-        wait: int,
-    ):
-        self.agent, self.config, self.collector, self.pool = agent, config, collector, pool
-        self.background, self.overlap = background, overlap
-        in_one_call = _in_one_call(agent, config, overlap)
-        self._update = None if in_one_call else HostUpdate(agent, template, collector.shapes())
-        self._update_and_act = UpdateAndAct(agent, template, collector) if in_one_call else None
-        self._actor = jax.jit(agent.actor).lower(template.agent).compile()
-        self._keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(template.key).compile()
-        self.wait_count = wait
-        if wait:
-            self._wait = Wait(agent, template, collector.shapes(wait * config.run.num_steps))
-            self._uniform = self._compile_uniform(template.key)
+    def __init__(self) -> None:
+        super().__init__()
         self.next_rollout: Collected | Exception | None = None  # collected during an update, or its failure
         self.acted: tuple[PyTree, PyTree, PyTree] | None = None  # memory, actions, extras for the newest observations
         self.restarts = 0  # of workers, until the last update
-        self.non_finite, self.before = "a quantity", None  # of the last update that was not finite
 
-    def of(self, collector: Collector, pool: Any, background: Executor) -> "HostIterations":
-        """Return the same compiled iterations, of which none has been made, for another seed."""
-        other = copy.copy(self)
-        other.collector, other.pool, other.background = collector, pool, background
-        other.next_rollout, other.acted, other.restarts = None, None, 0
-        return other
+    @property
+    def in_one_call(self) -> bool:
+        """True where an update and the acting after it are one call."""
+        return self.agent.add is not None and self.config.run.num_steps == 1 and not self.overlap
 
-    def _compile_uniform(self, key: Any) -> Callable[..., Any] | None:
-        """A compiled function key -> uniform actions [K, N, ...] for the steps of a wait; None where acting depends."""
-        uniform, shape = self.agent.uniform, (self.wait_count * self.config.run.num_steps + 1, self.config.run.num_envs)
-        if uniform is None:
-            return None
-        return jax.jit(lambda key: jax.vmap(jax.vmap(uniform))(jax.random.split(key, shape))).lower(key).compile()
-
-    def next(self, state: TrainState, most: int) -> tuple[TrainState, list[dict[str, Any]], bool]:
-        """Make one update, or several before learning starts.
-
-        Args:
-          state: the TrainState, whose replay buffer is donated.
-          most: updates that may be made.
-
-        Returns:
-          The state; the metrics of each update; and True where the last one was finite.
-        """
+    def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
+        """Make one update, or several before learning starts, as `HostChunks.iterate` describes."""
         self.before = state
         if 0 < self.wait_count <= most and self.next_rollout is None:
             steps = (int(state.step) + self.wait_count) * self.config.steps_per_update
             if steps < self.config.agent.learning_starts:
                 return self._collect_only(state)
-        state, row, finite = self._together(state) if self._update_and_act is not None else self._in_turn(state)
+        state, row, finite = self._together(state) if self.in_one_call else self._in_turn(state)
         return state, [row], finite
 
     def _collect_only(self, state: TrainState) -> tuple[TrainState, list[dict[str, Any]], bool]:
         """The updates of a wait, in which rollouts are only stored."""
         begin = time.perf_counter()
-        rollout_key, _, next_key = self._keys(state.key)
+        rollout_key, _, next_key = self.updates.keys(state.key)
         num_steps, count = self.config.run.num_steps, self.wait_count
-        uniform = self._uniform
+        uniform = self.updates.uniform
         if uniform is None:
-            actor, key = self.collector.place((self._actor(state.agent), rollout_key))
+            actor, key = self.collector.place((self.updates.actor(state.agent), rollout_key))
             rollout = self.collector.run(lambda number: self.collector.explore(actor, key, number), count * num_steps)
         else:
             actions: Any = None
@@ -139,7 +93,7 @@ class HostIterations:
 
             rollout = self.collector.run(choose, count * num_steps)
         self.acted = None  # it was for an earlier observation
-        agent, metrics = self._wait(state.agent, rollout.transitions)
+        agent, metrics = self.updates.wait(state.agent, rollout.transitions)
         seconds = time.perf_counter() - begin
         means = rollout.transitions.reward.reshape(count, -1).mean(1)
         rows = []
@@ -159,21 +113,18 @@ class HostIterations:
             if number == 0 and acted is not None:
                 collector.memory, action, extras = acted
                 return action, extras
-            actor, key = collector.place((self._actor(state.agent), self._keys(state.key)[0]))
+            actor, key = collector.place((self.updates.actor(state.agent), self.updates.keys(state.key)[0]))
             return collector.explore(actor, key, number)
 
         rollout = collector.run(choose, 1)
-        assert self._update_and_act is not None
-        updated, next_key, self.acted = self._update_and_act(
-            state, rollout.transitions, collector.memory, collector.ended, collector.obs
-        )
+        updated, next_key, self.acted = self.updates.update_and_act(state, rollout.transitions, collector)
         return self._finish(state, rollout, updated, next_key, rollout.seconds, begin)
 
     def _in_turn(self, state: TrainState) -> tuple[TrainState, dict[str, Any], bool]:
         """One rollout and one update, and with overlap the next rollout at the same time."""
         begin = time.perf_counter()
-        rollout_key, update_key, next_key = self._keys(state.key)
-        actor = self.collector.place(self._actor(state.agent))  # a copy: the update may take the state's arrays over
+        rollout_key, update_key, next_key = self.updates.keys(state.key)
+        actor = self.collector.place(self.updates.actor(state.agent))  # a copy: the update may take the arrays over
         collect_seconds = 0.0
         if self.next_rollout is None:
             self.next_rollout = self.collector.collect(actor, rollout_key)
@@ -182,12 +133,11 @@ class HostIterations:
         if isinstance(rollout, Exception):
             raise rollout
         rest, replay = split(state.agent)
-        assert self._update is not None
-        learning = self.background.submit(self._update, replay, rest, rollout.transitions, update_key)
+        learning = self.background.submit(self.updates.update, replay, rest, rollout.transitions, update_key)
         self.next_rollout = None
         if self.overlap and int(state.step) + 1 < self.config.num_updates:
             try:
-                self.next_rollout = self.collector.collect(actor, self._keys(next_key)[0])
+                self.next_rollout = self.collector.collect(actor, self.updates.keys(next_key)[0])
                 collect_seconds += self.next_rollout.seconds
             except (NotFinite, Interrupted, hosts.HostError, ConfigError) as error:
                 self.next_rollout = error
@@ -198,12 +148,15 @@ class HostIterations:
     ) -> tuple[TrainState, dict[str, Any], bool]:
         """The state, the metrics and whether all is finite, after an update of an iteration that began at `begin`."""
         if not updated.finite:
-            self.non_finite = name_non_finite(self.agent, updated.metrics)
-            rest, _ = split(state.agent)
-            self.before = state.replace(agent=join(rest, split(updated.agent)[1]))
+            self._note_not_finite(state, updated.agent, updated.metrics)
         seconds = time.perf_counter() - begin
         row = self._row(updated.metrics, rollout, seconds, collect_seconds, updated.seconds)
         return self._state(state, updated.agent, rollout, key, 1), row, updated.finite
+
+    def _note_not_finite(self, before: TrainState, agent: PyTree, metrics: dict[str, Any]) -> None:
+        """Keep the state before an update, with the replay buffer that it has taken over, and the quantity's name."""
+        self.non_finite = name_non_finite(self.agent, metrics)
+        self.before = before.replace(agent=join(split(before.agent)[0], split(agent)[1]))
 
     def _row(
         self,

@@ -28,8 +28,8 @@ from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs import eval_env, host_state
-from rlkit.runs.programs.host_chunks import HostChunks
 from rlkit.runs.programs.host_iterations import HostIterations, updates_before_learning
+from rlkit.runs.programs.host_update import HostUpdates
 from rlkit.runs.programs.protocol import Rollouts
 from rlkit.runs.programs.replay_state import split
 from rlkit.spaces import shape_of
@@ -39,7 +39,7 @@ from rlkit.types import Agent, Array, ConfigError, PyTree, Transition
 _EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # folded into the seeds of evaluations and of resumed runs
 
 
-class HostProgram(HostChunks):
+class HostProgram(HostIterations):
     """A `Program` for an environment outside of JAX. Making one starts the worker processes.
 
     Args:
@@ -166,31 +166,17 @@ class HostProgram(HostChunks):
 
     def compile(self) -> None:
         """Compile acting and learning; without this call, the first `advance` does."""
-        _ = self.iterations
+        _ = self.collector, self.updates
 
     @cached_property
-    def iterations(self) -> HostIterations:
-        """The iterations of the run, compiled."""
+    def updates(self) -> HostUpdates:
+        """The compiled functions of the iterations."""
         if self.like is not None:
-            return self.like.iterations.of(self.collector, self.pool, self.background)
-        return HostIterations(
-            self.agent,
-            self.config,
-            self.collector,
-            self.template,
-            self.pool,
-            self.background,
-            overlap=self.overlap,
-            wait=self.wait_count,
+            return self.like.updates
+        wait_steps = self.wait_count * self.config.run.num_steps
+        return HostUpdates(
+            self.agent, self.template, self.collector, in_one_call=self.in_one_call, wait_steps=wait_steps
         )
-
-    def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
-        """Make at least one update and at most `most`: the state, metrics of each, and whether the last is finite."""
-        self.before = state
-        state, rows, finite = self.iterations.next(state, most)
-        if not finite:
-            self.before, self.non_finite = self.iterations.before, self.iterations.non_finite
-        return state, rows, finite
 
     def begin(self, state: PyTree) -> None:
         """Reset the environments, after the steps that a checkpoint held back."""

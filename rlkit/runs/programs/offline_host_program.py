@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from rlkit import _cpu
 from rlkit.runs import datasets
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs import offline
-from rlkit.runs.programs.finite import name_non_finite, update_is_finite
+from rlkit.runs.programs.finite import update_is_finite
 from rlkit.runs.programs.host_program import HostProgram
+from rlkit.runs.programs.host_update import compiled
 from rlkit.runs.programs.replay_state import join, split
 from rlkit.training import TrainState
 from rlkit.types import Array, ConfigError, Key, PyTree
@@ -62,21 +62,20 @@ class OfflineHostProgram(HostProgram):
 
     def compile(self) -> None:
         """Compile learning; without this call, the first `advance` does."""
-        _ = self._compiled_update
+        _ = self._learn
 
     @cached_property
-    def _compiled_update(self) -> Callable[..., Any]:
-        rest, replay = split(self.template.agent)
-        function = jax.jit(self._learn_from_buffer, donate_argnums=0)
-        return function.lower(replay, rest, self.template.key).compile()
+    def _learn(self) -> Callable[..., Any]:
+        """A compiled update: the agent's state, metrics, [] bool for whether they are finite, and the next key."""
 
-    @_cpu.straight_line_keys
-    def _learn_from_buffer(self, replay: PyTree, rest: PyTree, key: Key) -> tuple[PyTree, dict[str, Array], Array, Key]:
-        """One update: the agent's state, metrics, [] bool for whether they are finite, and the next key."""
-        assert self.agent.learn is not None
-        update_key, next_key = jax.random.split(key)
-        state, metrics = self.agent.learn(join(rest, replay), update_key, self.config.steps_per_update)
-        return state, metrics, update_is_finite(self.agent, state, metrics), next_key
+        def learn(replay: PyTree, rest: PyTree, key: Key) -> tuple[PyTree, dict[str, Array], Array, Key]:
+            assert self.agent.learn is not None
+            update_key, next_key = jax.random.split(key)
+            state, metrics = self.agent.learn(join(rest, replay), update_key, self.config.steps_per_update)
+            return state, metrics, update_is_finite(self.agent, state, metrics), next_key
+
+        rest, replay = split(self.template.agent)
+        return compiled(learn, replay, rest, self.template.key)
 
     def begin(self, state: PyTree) -> None:
         """Reset nothing: no environment is stepped between updates."""
@@ -88,11 +87,10 @@ class OfflineHostProgram(HostProgram):
         assert self.num_streams is not None
         begin = time.perf_counter()
         rest, replay = split(state.agent)
-        agent, metrics, finite, key = self._compiled_update(replay, rest, state.key)
+        agent, metrics, finite, key = self._learn(replay, rest, state.key)
         metrics, finite = jax.device_get((metrics, finite))
         if not finite:
-            self.non_finite = name_non_finite(self.agent, metrics)
-            self.before = state.replace(agent=join(rest, split(agent)[1]))
+            self._note_not_finite(state, agent, metrics)
         row = {
             **metrics,
             "returns": np.full((1, self.num_streams), np.nan, np.float32),
