@@ -28,22 +28,14 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     Raises:
       ConfigError: there is no such file, it cannot be read, or it holds a mistake.
     """
-    path = find(source)
+    path, overrides = find(source), overrides or {}
     values = read(path)
-    for key in ("env", "eval_env", "network"):
-        word = values.get(key)
-        if isinstance(word, str) and is_own(word) and key not in (overrides or {}):
-            raise ConfigError(
-                f"{key}={show_value(word)} is code, and no file may name code to run; add --{key} {word[:80]}, or "
-                f"{key}= in Python"
-            )
-    if "wrappers" not in (overrides or {}):
-        _refuse_own_wrappers(values.get("wrappers"))
-    merged = with_overrides(values, overrides or {})
+    refuse_own_code(values, overrides)
+    merged = with_overrides(values, overrides)
     try:
         return parse(merged, name="-".join([path.parent.name, path.stem]) if path.parent.name else path.stem)
     except ConfigError as error:
-        raise ConfigError(f"{_file_and_line(error, path, values, overrides or {})}{error}") from None
+        raise ConfigError(f"{_file_and_line(error, path, values, overrides)}{error}") from None
 
 
 def with_overrides(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> dict[Any, Any]:
@@ -58,10 +50,17 @@ def with_overrides(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> d
     return merged
 
 
-def _refuse_own_wrappers(wrappers: Any) -> None:
-    """Raise a ConfigError where a file names a wrapper that is the user's own code, in a list or as the only one."""
-    words = wrappers if isinstance(wrappers, list) else [wrappers]
-    for word in words:
+def refuse_own_code(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where the values of a file name code to run, for a key that no override replaces."""
+    for key in ("env", "eval_env", "network"):
+        word = values.get(key)
+        if isinstance(word, str) and is_own(word) and key not in overrides:
+            raise ConfigError(
+                f"{key}={show_value(word)} is code, and no file may name code to run; add --{key} {word[:80]}, or "
+                f"{key}= in Python"
+            )
+    wrappers = values.get("wrappers") if "wrappers" not in overrides else None
+    for word in wrappers if isinstance(wrappers, list) else [wrappers]:
         if isinstance(word, str) and is_own_wrapper(word):
             remedy = f'add --wrappers "{wrappers!s:.200}", or wrappers= in Python'
             raise ConfigError(f"wrapper={show_value(word)} is code, and no file may name code to run; {remedy}")

@@ -19,7 +19,6 @@ from pydantic import BaseModel, FiniteFloat, NonNegativeInt
 from rlkit import agents
 from rlkit.runs import files, metrics, run_directory
 from rlkit.runs.checkpoints import checkpoint
-from rlkit.runs.config.load import load_config
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs.finite import all_finite, floats
 from rlkit.runs.programs.jax_program import JaxProgram
@@ -52,6 +51,7 @@ class Outcome(NamedTuple):
     seed: int
     path: Path  # of the block
     row: int  # of the run in the block's states and metric lines
+    size: int  # number of runs in these states
     rung: int  # number of earlier blocks of this run, 0 without halving
     step: int
     final: float | None  # mean greedy return at the end; None where the run diverged
@@ -116,15 +116,8 @@ def make(config: RunConfig, runs: Runs) -> Program:
     return program
 
 
-def make_stored(path: Path, own_code: Mapping[str, Any]) -> Program:
-    """Make a program like that of a block's folder, to read its checkpoints with."""
-    config = load_config(path / run_directory.CONFIG, own_code)
-    runs = [Run(Trial(0, {}, config), config.run.seed)]
-    return make(config, stack(runs, config.run.num_seeds))
-
-
-def read(path: Path, runs: Sequence[Run], earlier: Sequence[Outcome | None]) -> list[Outcome] | None:
-    """Return the outcomes of a block that has ended; None where it has not.
+def read(path: Path, runs: Sequence[Run], size: int, earlier: Sequence[Outcome | None]) -> list[Outcome] | None:
+    """Return the outcomes of a block of `size` runs, copies included, that has ended; None where it has not.
 
     Raises:
       ConfigError: the folder holds a block of other runs, or a damaged file.
@@ -142,6 +135,7 @@ def read(path: Path, runs: Sequence[Run], earlier: Sequence[Outcome | None]) -> 
             run.seed,
             path,
             row,
+            size,
             before.rung + 1 if before else 0,
             result.step,
             final,
@@ -210,12 +204,12 @@ def execute(
     files.replace(path / RESULT, json.dumps(result, allow_nan=False).encode())
 
 
-def gather(outcomes: Sequence[Outcome], programs: dict[Path, Program], size: int) -> PyTree:
+def gather(outcomes: Sequence[Outcome], program: Program, size: int) -> PyTree:
     """Return the states of runs, from the last checkpoints of their blocks, filled up to `size` by copies of the last.
 
     Args:
       outcomes: of the runs, in their new order.
-      programs: of each block.
+      program: of the new block.
       size: number of runs in the new block.
     """
     places: dict[Path, list[int]] = {}
@@ -223,13 +217,18 @@ def gather(outcomes: Sequence[Outcome], programs: dict[Path, Program], size: int
         places.setdefault(outcome.path, []).append(place)
     parts = []
     for path, of_block in places.items():
-        state, _, _ = checkpoint.restore(path, programs[path].template)
-        state = jax.device_put(state, jax.devices()[0])
+        of_runs = (runs,) if (runs := outcomes[of_block[0]].size) > 1 else ()  # the axis of the earlier block's states
+        state, _, _ = checkpoint.restore(path, _template(program, of_runs))
         rows = np.array([outcomes[place].row for place in of_block])
-        parts.append(_rows(state, rows) if programs[path].batched else jax.tree.map(lambda x: x[None], state))
+        parts.append(_rows(state, rows) if of_runs else jax.tree.map(lambda x: x[None], state))
     order = np.argsort(np.concatenate(list(places.values())))
     whole = _rows(jax.tree.map(lambda *x: jnp.concatenate(x), *parts), order)
     return mesh.pad(whole, size) if size > 1 else jax.tree.map(lambda x: x[0], whole)
+
+
+def _template(program: Program, axis: tuple[int, ...]) -> PyTree:
+    """The template of a program like this one whose states have other leading axes."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*axis, *x.shape[program.batched :]), x.dtype), program.template)
 
 
 def _rows(state: PyTree, rows: np.ndarray) -> PyTree:

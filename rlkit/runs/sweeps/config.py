@@ -12,7 +12,8 @@ from rlkit.hosts.worker.wrapper_names import is_own as is_own_wrapper
 from rlkit.names import did_you_mean
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import explain, show_value
-from rlkit.runs.config.load import find, load_config, read, with_overrides
+from rlkit.runs.config.load import find, read, refuse_own_code, with_overrides
+from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 from rlkit.runs.sweeps.space import Dimension, is_dimension, parse_dimension
@@ -79,18 +80,15 @@ class Sweep(NamedTuple):
             values[key] = {dimension.kind: [*dimension.values, *ends, *points]}
         return strict_yaml.dump(values)
 
-    def trial_config(self, values: Mapping[str, Any], base: Path, **more: Any) -> RunConfig:
-        """Return the config of a trial.
-
-        Args:
-          values: of the swept keys.
-          base: the file that `base` was written to.
-          more: keys of the run.
+    def trial_config(self, values: Mapping[str, Any]) -> RunConfig:
+        """Return the config of a trial with these values of the swept keys.
 
         Raises:
           ConfigError: the values do not fit together.
         """
-        return load_config(base, {**values, **self.own_code, **more})
+        overrides = {**values, **self.own_code}
+        refuse_own_code(self.base, overrides)
+        return parse(with_overrides(self.base, overrides))
 
 
 def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Sweep:

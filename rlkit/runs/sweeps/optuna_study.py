@@ -189,7 +189,7 @@ def batches(run: Any) -> Iterator[None]:
     while len(run.trials) < sweep.settings.trials:
         asked = study.batch(number, min(size, sweep.settings.trials - len(run.trials)))
         batch = [
-            Trial(len(run.trials) + place, values, sweep.trial_config(values, run.folder / "base.yaml"))
+            Trial(len(run.trials) + place, values, sweep.trial_config(values))
             for place, (_, values) in enumerate(asked)
         ]
         run.trials += batch

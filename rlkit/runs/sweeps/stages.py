@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +17,12 @@ from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
 from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
-from rlkit.runs.programs.protocol import Program
 from rlkit.runs.programs.runs import Runs
 from rlkit.runs.sweeps import blocks, stored
 from rlkit.runs.sweeps.blocks import Outcome, Run
 from rlkit.runs.sweeps.config import Sweep
 from rlkit.runs.sweeps.trials import Trial, group_key, rung_end
-from rlkit.types import ConfigError, PyTree
+from rlkit.types import ConfigError
 
 _SHARE_OF_MEMORY = 0.5  # the rest is for the temporaries of an update
 
@@ -50,7 +50,6 @@ class Stages:
     def __init__(self, sweep: Sweep, folder: Path, on_step: OnStep, on_block: Callable[[list[Outcome]], None]):
         self.sweep, self.folder, self.on_step, self.on_block = sweep, folder, on_step, on_block
         self._programs: dict[tuple[Any, ...], JaxProgram] = {}
-        self._of_block: dict[Path, Program] = {}
         self._background = ThreadPoolExecutor(1, "rlkit-compile")
         self._prepared: Future | None = None  # the compilation of the next rung's program
 
@@ -107,7 +106,7 @@ class Stages:
         before = [earlier.get((run.trial.number, run.seed)) for run in runs]
         known = [outcome for outcome in before if outcome is not None]
         start, end = (known[0].step if known else 0), rung_end(runs[0].trial, share)
-        if (done := blocks.read(path, runs, before)) is not None:
+        if (done := blocks.read(path, runs, size, before)) is not None:
             self.on_step((end * runs[0].trial.config.steps_per_update - start) * len(runs), {}, runs)
             return done
         at = start
@@ -117,18 +116,15 @@ class Stages:
             self.on_step((line["step"] - at) * len(runs), line, runs)
             at = line["step"]
 
-        def first() -> PyTree:
-            return blocks.gather(known, {outcome.path: self._program_of(outcome.path) for outcome in known}, size)
-
         config, stacked = blocks.block_config(runs[0], size, end), blocks.stack(runs, size)
         if self._prepared is not None:
             self._prepared.result()
         shared = not hosts.is_host(config.run.env)  # by later blocks
         program = self._program(config, stacked) if shared else blocks.make(config, stacked)
         with nullcontext() if shared else closing(program):
-            self._of_block[path] = program
-            blocks.execute(program, path, runs, first if known else None, start, on_line)
-        result = blocks.read(path, runs, before)
+            first = partial(blocks.gather, known, program, size) if known else None
+            blocks.execute(program, path, runs, first, start, on_line)
+        result = blocks.read(path, runs, size, before)
         assert result is not None
         return result
 
@@ -142,12 +138,6 @@ class Stages:
         program = self._programs[key]
         program.runs = runs
         return program
-
-    def _program_of(self, path: Path) -> Program:
-        """The program that a block was run with, or one like it."""
-        if path not in self._of_block:
-            self._of_block[path] = blocks.make_stored(path, self.sweep.own_code)
-        return self._of_block[path]
 
     def _groups(self, trials: Sequence[Trial], path: Path | None = None) -> list[Group]:
         """The runs of trials, by their programs, with the size of the blocks.

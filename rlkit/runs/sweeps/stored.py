@@ -37,16 +37,16 @@ def read_json(path: Path, kind: type[T], remedy: str) -> T:
         raise ConfigError(f"{path} must be as the sweep wrote it: {reason}; {remedy}") from None
 
 
-def write_base(folder: Path, sweep: Sweep, base: Path) -> None:
+def write_base(folder: Path, sweep: Sweep) -> None:
     """Write the base config of a sweep that begins, resolved: every key that is not swept, with its value."""
-    files.replace(folder / RESOLVED, strict_yaml.dump(_resolved_base(sweep, base)).encode())
+    files.replace(folder / RESOLVED, strict_yaml.dump(_resolved_base(sweep)).encode())
 
 
-def check_base(folder: Path, sweep: Sweep, base: Path) -> None:
+def check_base(folder: Path, sweep: Sweep) -> None:
     """Raise ConfigError where a sweep that goes on would train with another base config than the one it began with."""
     if not (folder / RESOLVED).is_file():  # of an earlier version
         return
-    began, now = load.read(folder / RESOLVED), strict_yaml.parse(strict_yaml.dump(_resolved_base(sweep, base)))
+    began, now = load.read(folder / RESOLVED), strict_yaml.parse(strict_yaml.dump(_resolved_base(sweep)))
     for key, value in now.items():
         if key in began and began[key] != value:
             raise ConfigError(
@@ -55,9 +55,9 @@ def check_base(folder: Path, sweep: Sweep, base: Path) -> None:
             )
 
 
-def _resolved_base(sweep: Sweep, base: Path) -> dict[str, Any]:
+def _resolved_base(sweep: Sweep) -> dict[str, Any]:
     """Keys and values of the base config with defaults; without those that are swept or may differ when going on."""
-    values = load.load_config(base, {**sweep.base, **trials.ends(sweep)[0], **sweep.own_code}).flat()
+    values = sweep.trial_config(trials.ends(sweep)[0]).flat()
     for key in {*sweep.dimensions, *sweep.own_code, "num_seeds", "devices"}:
         outer, _, inner = key.partition(".")
         if inner:

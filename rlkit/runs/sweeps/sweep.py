@@ -74,7 +74,7 @@ def sweep(
     if going_on:
         folder = Path(source)
         files.require_writable(folder, f"sweep={str(folder)!r}")
-        stored.check_base(folder, sweep, folder / BASE)
+        stored.check_base(folder, sweep)
     else:
         folder = _create(sweep, out)
     with run_directory.locked(folder):
@@ -83,23 +83,16 @@ def sweep(
 
 def _create(sweep: Sweep, out: str | Path | None) -> Path:
     """A new folder with the sweep's config and its base."""
-    import tempfile
-
-    if sweep.settings.sampler == "optuna":
+    if sweep.settings.sampler == "optuna":  # all mistakes are found before anything is written
         require()
-    base = strict_yaml.dump(sweep.base)
-    with tempfile.TemporaryDirectory() as scratch:  # all mistakes are found before anything is written
-        path = Path(scratch) / BASE
-        path.write_text(base)
-        if sweep.settings.sampler == "optuna":
-            trials.within_budget(sweep, path)
-            check([Trial(0, values, sweep.trial_config(values, path)) for values in trials.ends(sweep)])
-        else:
-            check(trials.draw(sweep, path))
+        trials.within_budget(sweep)
+        check([Trial(0, values, sweep.trial_config(values)) for values in trials.ends(sweep)])
+    else:
+        check(trials.draw(sweep))
     folder = run_directory.create(out if out is not None else run_directory.next_free(sweep.name))
     (folder / run_directory.CHECKPOINTS).rmdir()
-    files.replace(folder / BASE, base.encode())
-    stored.write_base(folder, sweep, folder / BASE)
+    files.replace(folder / BASE, strict_yaml.dump(sweep.base).encode())
+    stored.write_base(folder, sweep)
     files.replace(folder / CONFIG, sweep.resolved().encode())
     return folder
 
@@ -138,12 +131,12 @@ class _Run:
         """The stages of the sweep, each run when the next one is taken; sets the environment steps of all."""
         settings = self.sweep.settings
         if settings.sampler == "optuna":
-            self.sweep = trials.within_budget(self.sweep, self.folder / BASE)
+            self.sweep = trials.within_budget(self.sweep)
             settings = self.sweep.settings
-            config = self.sweep.trial_config(trials.ends(self.sweep)[0], self.folder / BASE)
+            config = self.sweep.trial_config(trials.ends(self.sweep)[0])
             self.total = trials.num_steps(self.sweep, [Trial(0, {}, config)] * settings.trials)
             return batches(self)
-        self.trials = trials.draw(self.sweep, self.folder / BASE)
+        self.trials = trials.draw(self.sweep)
         shares, counts = [1.0], [len(self.trials)]
         if settings.halving is not None:
             shares, counts = trials.rungs(settings.halving, settings.rungs, len(self.trials))

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ class Trial(NamedTuple):
     config: RunConfig  # of one seed
 
 
-def draw(sweep: Sweep, base: Path) -> list[Trial]:
+def draw(sweep: Sweep) -> list[Trial]:
     """Return all trials of a sweep that chooses them before it begins.
 
     Trial k does not depend on the number of trials. Values are checked before anything runs.
@@ -30,9 +29,9 @@ def draw(sweep: Sweep, base: Path) -> list[Trial]:
       ConfigError: a value does not fit the base config, or a grid is too large.
     """
     for values in ends(sweep):
-        sweep.trial_config(values, base)
+        sweep.trial_config(values)
     trials = [
-        Trial(number, values, sweep.trial_config(values, base))
+        Trial(number, values, sweep.trial_config(values))
         for number, values in enumerate(_grid(sweep) if sweep.settings.sampler == "grid" else _random(sweep))
     ]
     return trials[: affordable(sweep, trials)]
@@ -80,13 +79,13 @@ def affordable(sweep: Sweep, trials: list[Trial]) -> int:
     raise ConfigError(f"budget={budget} must allow one trial, which takes {least} steps; try {least * len(trials)}")
 
 
-def within_budget(sweep: Sweep, base: Path) -> Sweep:
+def within_budget(sweep: Sweep) -> Sweep:
     """Return a sweep by Optuna with as many trials as fit the budget, each with the value that makes it longest.
 
     Raises:
       ConfigError: not even one does.
     """
-    each = [Trial(0, values, sweep.trial_config(values, base)) for values in ends(sweep)]
+    each = [Trial(0, values, sweep.trial_config(values)) for values in ends(sweep)]
     longest = max(each, key=lambda trial: trial.config.num_updates * trial.config.steps_per_update)
     count = affordable(sweep, [longest] * sweep.settings.trials)
     return sweep._replace(settings=sweep.settings.model_copy(update={"trials": count}))

@@ -23,7 +23,8 @@ def small(tmp_path):
 def a_result(small, number, rung, step, of_seed):
     """The result of a trial that ran in a rung."""
     trial = Trial(number, {"learning_rate": 10.0 ** -(number + 1)}, None)
-    outcomes = [Outcome(number, seed, Path(), seed, rung, step, score, []) for seed, score in enumerate(of_seed)]
+    size = len(of_seed)
+    outcomes = [Outcome(number, seed, Path(), seed, size, rung, step, score, []) for seed, score in enumerate(of_seed)]
     return results.score(trial, outcomes, small, ended=True)
 
 

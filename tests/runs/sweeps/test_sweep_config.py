@@ -25,10 +25,7 @@ def a_sweep(tmp_path, **keys):
 
 def drawn(tmp_path, overrides=None, **keys):
     """The trials of a sweep."""
-    found = load_sweep(a_sweep(tmp_path, **keys), overrides)
-    base = tmp_path / "base.yaml"
-    base.write_text(strict_yaml.dump(found.base))
-    return trials.draw(found, base)
+    return trials.draw(load_sweep(a_sweep(tmp_path, **keys), overrides))
 
 
 @pytest.mark.parametrize(
@@ -131,12 +128,10 @@ def test_a_budget_bounds_the_trials(tmp_path):
 )
 def test_the_suggested_budget_fits_a_trial(tmp_path, keys):
     def number_within(budget):
-        path = a_sweep(tmp_path, **keys, budget=budget)
-        found, base = load_sweep(path), tmp_path / "base.yaml"
-        base.write_text(strict_yaml.dump(found.base))
+        found = load_sweep(a_sweep(tmp_path, **keys, budget=budget))
         if keys.get("sampler") == "optuna":
-            return trials.within_budget(found, base).settings.trials
-        return len(trials.draw(found, base))
+            return trials.within_budget(found).settings.trials
+        return len(trials.draw(found))
 
     with pytest.raises(ConfigError, match=r"^budget=9 must allow one trial, which takes \d+ steps; try \d+$") as error:
         number_within(9)
