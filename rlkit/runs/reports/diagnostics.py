@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlkit.runs.pictures.curves import time_unit
-from rlkit.runs.reports.figures import Figure, horizontal, style, text
+from rlkit.runs.reports.figures import Figure, horizontal, line, text
 from rlkit.runs.reports.reading import Run
 from rlkit.runs.reports.statistics import bins, json_numbers
 
@@ -44,7 +44,7 @@ _UNITS = {
 
 def groups(runs: Sequence[Run]) -> dict[str, list[Figure]]:
     """Return the figures of each group that has one, by its heading."""
-    names = dict.fromkeys(name for run in runs for line in run.lines for name in line if isinstance(name, str))
+    names = dict.fromkeys(name for run in runs for entries in run.lines for name in entries if isinstance(name, str))
     found: dict[str, list[Figure]] = {}
     for group, pattern in _GROUPS:
         for name in [name for name in names if name not in _NO_METRIC and re.fullmatch(pattern, name)]:
@@ -68,36 +68,23 @@ def _figure(runs: Sequence[Run], name: str) -> Figure | None:
 
 def _trace(run: Run, index: int, name: str, divisor: float) -> dict[str, Any] | None:
     """The line of one run: means over seeds, with the range over seeds and over the metric lines of a point."""
-    rows = [(line["step"], line.get("seconds"), _numbers(line[name])) for line in run.lines if name in line]
+    rows = [(row["step"], row.get("seconds"), _numbers(row[name])) for row in run.lines if name in row]
     rows = [row for row in rows if row[2].size]
     if not any(np.isfinite(values).any() for _, _, values in rows):
         return None
     parts = [rows[part] for part in bins(len(rows), _POINTS)]
-    times = [[seconds for _, seconds, _ in part if isinstance(seconds, int | float)] for part in parts]
-    numbers = np.concatenate([values for _, _, values in rows])
-    begins = np.cumsum([0, *(sum(values.size for _, _, values in part) for part in parts[:-1])])
-    finite = np.isfinite(numbers)
-    count = np.add.reduceat(finite, begins, dtype=float)
-    count[count == 0] = np.nan
-    mean = np.add.reduceat(np.where(finite, numbers, 0.0), begins) / count
-    low, high = (
-        np.where(count > 0, end.reduceat(np.where(finite, numbers, worst), begins), np.nan)
-        for end, worst in ((np.minimum, np.inf), (np.maximum, -np.inf))
+    known = [np.concatenate([values[np.isfinite(values)] for *_, values in part]) for part in parts]
+    mean, *ends = (
+        np.array([statistic(values) if values.size else np.nan for values in known])
+        for statistic in (np.mean, np.min, np.max)
     )
-    return {
-        "type": "scatter",
-        "mode": "lines" if len(parts) > 1 else "markers",
-        "name": text(run.name),
-        "meta": {"run": index},
-        "line": style(index) | {"width": 1.5},
-        "marker": {"color": f"@{index}"},
-        "x": {
-            "steps": [round(float(np.mean([step for step, _, _ in part]))) for part in parts],
-            "time": json_numbers([np.mean(values) / divisor if values else np.nan for values in times]),
-        },
-        "y": json_numbers(mean),
-        **({"band": [json_numbers(low), json_numbers(high)]} if numbers.size > len(parts) else {}),
+    times = [[seconds for _, seconds, _ in part if isinstance(seconds, int | float)] for part in parts]
+    x = {
+        "steps": [round(float(np.mean([step for step, _, _ in part]))) for part in parts],
+        "time": json_numbers([np.mean(values) / divisor if values else np.nan for values in times]),
     }
+    is_range = sum(values.size for _, _, values in rows) > len(parts)
+    return line(index, run.name, x, mean, ends if is_range else None, width=1.5)
 
 
 def _numbers(value: Any) -> np.ndarray:

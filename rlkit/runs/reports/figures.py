@@ -41,6 +41,31 @@ def style(index: int) -> dict[str, Any]:
     return {"color": f"@{index}", "width": 2, "dash": _DASHES[index // _NUM_COLORS % len(_DASHES)]}
 
 
+def line(
+    index: int, name: str, x: Any, y: np.ndarray, ends: Sequence[np.ndarray] | None, **changes: Any
+) -> dict[str, Any]:
+    """Return the line of the run with this index through points, which is a marker where there is one point.
+
+    Args:
+      index, name: of the run.
+      x: numbers, or a choice of them.
+      y: [K] float.
+      ends: the lower and the upper end of the interval around the line, [K] float each; None for no interval.
+      changes: attributes of the line.
+    """
+    return {
+        "type": "scatter",
+        "mode": "lines" if y.size > 1 else "markers",
+        "name": text(name),
+        "meta": {"run": index},
+        "line": style(index) | changes,
+        "marker": {"color": f"@{index}"},
+        "x": x,
+        "y": json_numbers(y),
+        **({"band": [json_numbers(end) for end in ends]} if ends is not None else {}),
+    }
+
+
 def horizontal(unit: str) -> dict[str, Any]:
     """Return the horizontal axis of curves, by environment steps or time in `unit`."""
     return {"title": {"text": {"steps": "environment steps", "time": f"{unit} of training"}}}
@@ -73,7 +98,7 @@ def _learning_curves(runs: Sequence[Run], env: str, kind: str, curves: dict[int,
     traces, captions, left_out = [], [], []
     for index, curve in curves.items():
         several = f" ({curve.seeds} {curve.unit})" if curve.seeds > 1 else ""
-        traces.append(_trace(curve, divisor, runs[index].name, several, index))
+        traces.append(_trace(curve, divisor, runs[index].name + several, index))
         if curve.missing:
             left_out.append(f"{runs[index].name}: {curve.missing} of {curve.missing + curve.step.size}")
     counts = sorted({curve.seeds for curve in curves.values()})
@@ -99,7 +124,7 @@ def _learning_curves(runs: Sequence[Run], env: str, kind: str, curves: dict[int,
     return Figure(title, " ".join(captions), {"data": traces, "layout": layout}, height)
 
 
-def _trace(curve: Curve, divisor: float, name: str, several: str, index: int) -> dict[str, Any]:
+def _trace(curve: Curve, divisor: float, name: str, index: int) -> dict[str, Any]:
     """The trace of a learning curve."""
     seconds = np.full(curve.step.size, np.nan) if curve.seconds is None else curve.seconds
     parts = bins(curve.step.size, _POINTS)
@@ -107,17 +132,8 @@ def _trace(curve: Curve, divisor: float, name: str, several: str, index: int) ->
         np.array([np.mean(values[part], dtype=np.float64) for part in parts])
         for values in (curve.center, curve.low, curve.high, curve.step, seconds / divisor)
     )
-    return {
-        "type": "scatter",
-        "mode": "lines" if len(parts) > 1 else "markers",
-        "name": text(name + several),
-        "meta": {"run": index},
-        "line": style(index),
-        "marker": {"color": f"@{index}"},
-        "x": {"steps": [round(x) for x in place.tolist()], "time": json_numbers(time)},
-        "y": json_numbers(center),
-        **({"band": [json_numbers(low), json_numbers(high)]} if curve.seeds > 1 else {}),
-    }
+    x = {"steps": [round(x) for x in place.tolist()], "time": json_numbers(time)}
+    return line(index, name, x, center, (low, high) if curve.seeds > 1 else None)
 
 
 def final_returns(runs: Sequence[Run]) -> list[Figure]:
@@ -211,19 +227,9 @@ def _profile(runs: Sequence[Run], env: str, kind: str, chosen: Sequence[int]) ->
     traces = []
     for index in chosen:
         returns = runs[index].returns
-        share, low, high = performance_profile(returns, thresholds)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": text(f"{runs[index].name} ({returns.size} seeds)"),
-                "meta": {"run": index},
-                "line": {**style(index), "shape": "hv"},
-                "x": json_numbers(thresholds),
-                "y": json_numbers(share),
-                **({"band": [json_numbers(low), json_numbers(high)]} if returns.size > 3 else {}),
-            }
-        )
+        share, *ends = performance_profile(returns, thresholds)
+        name, x = f"{runs[index].name} ({returns.size} seeds)", json_numbers(thresholds)
+        traces.append(line(index, name, x, share, ends if returns.size > 3 else None, shape="hv"))
     layout = {
         "xaxis": {"title": {"text": f"final {kind} return, τ"}},
         "yaxis": {"title": {"text": "share of seeds above τ"}, "range": [-0.03, 1.03]},
@@ -239,19 +245,10 @@ def _profile(runs: Sequence[Run], env: str, kind: str, chosen: Sequence[int]) ->
 
 def _improvement(runs: Sequence[Run], env: str, kind: str, chosen: Sequence[int]) -> Figure:
     names = [text(runs[index].name) for index in chosen]
-    values: list[list[float | None]] = []
-    labels: list[list[str]] = []
-    for row in chosen:
-        values.append([])
-        labels.append([])
-        for column in chosen:
-            if row == column:
-                values[-1].append(None)
-                labels[-1].append("")
-                continue
-            share, low, high = probability_of_improvement(runs[row].returns, runs[column].returns)
-            values[-1].append(round(share, 4))
-            labels[-1].append(f"{share:.2f}<br>[{low:.2f}, {high:.2f}]")
+    returns = [runs[index].returns for index in chosen]
+    pairs = [[None if x is y else probability_of_improvement(x, y) for y in returns] for x in returns]
+    values = [[round(pair[0], 4) if pair else None for pair in row] for row in pairs]
+    labels = [["{:.2f}<br>[{:.2f}, {:.2f}]".format(*pair) if pair else "" for pair in row] for row in pairs]
     trace = {
         "type": "heatmap",
         "x": names,

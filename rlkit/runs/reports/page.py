@@ -5,7 +5,7 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlkit.runs.reports.figures import Figure
 from rlkit.runs.versions import require
@@ -16,13 +16,6 @@ _SECURITY_POLICY = (
 )
 
 
-class Section(NamedTuple):
-    """A part of the page."""
-
-    title: str
-    body: str  # HTML
-
-
 class Page:
     """HTML in parts, and the figures that its places stand for."""
 
@@ -30,12 +23,12 @@ class Page:
         self.title, self.runs = title, list(runs)  # the heading, and the names behind the colors
         self.notes: list[str] = []  # what is left out
         self.figures: list[dict[str, Any]] = []
-        self.sections: list[Section] = []
+        self.sections: list[tuple[str, str]] = []  # title and HTML of each
 
     def add(self, title: str, body: str) -> None:
         """Add a section, unless it is empty."""
         if body:
-            self.sections.append(Section(title, body))
+            self.sections.append((title, body))
 
     def figure(self, figure: Figure, heading: str = "h3") -> str:
         """Return the HTML of a figure, which is drawn when it comes into view."""
@@ -51,8 +44,8 @@ class Page:
     def body(self) -> str:
         """The HTML of the sections."""
         return "".join(
-            f'<section id="s{index}"><h2>{html.escape(section.title)}</h2>{section.body}</section>'
-            for index, section in enumerate(self.sections)
+            f'<section id="s{index}"><h2>{html.escape(title)}</h2>{body}</section>'
+            for index, (title, body) in enumerate(self.sections)
         )
 
     def data(self, **more: Any) -> str:
@@ -71,7 +64,8 @@ class Page:
         Raises:
           ConfigError: plotly is not installed.
         """
-        contents = "".join(f'<li><a href="#s{i}">{html.escape(s.title)}</a></li>' for i, s in enumerate(self.sections))
+        titles = (html.escape(title) for title, _ in self.sections)
+        contents = "".join(f'<li><a href="#s{index}">{title}</a></li>' for index, title in enumerate(titles))
         noted = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return _TEMPLATE.format(
             policy=_SECURITY_POLICY + ("; connect-src 'self'" if refresh else ""),
