@@ -67,6 +67,7 @@ class HostProgram(HostIterations):
             config = replace(config, agent=config.agent.model_copy(update={"old_log_prob": "collected"}))
         self.config, self.params = config, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
+        self.background = ThreadPoolExecutor(1, "rlkit-update")
         self.pool = self._new_pool(run.num_envs)
         self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         try:
@@ -80,11 +81,10 @@ class HostProgram(HostIterations):
                 pool = self._make_eval_pool()
                 eval_env.check_spaces(run, spaces, (pool.observation_space, pool.action_space))
         except BaseException:
-            self._close_pools()
+            self.close()
             raise
         self.hyper = module.Hyper(**{name: jnp.array(value) for name, value in config.hyper_arrays.items()})
         self.hold = self.agent.add is not None
-        self.background = ThreadPoolExecutor(1, "rlkit-update")
 
     def _check_agent(self) -> None:
         """Raise ConfigError where the batch does not fit the agent."""
@@ -108,13 +108,10 @@ class HostProgram(HostIterations):
         return pool
 
     def close(self) -> None:
-        self._close_pools()
-        self.background.shutdown(cancel_futures=True)
-
-    def _close_pools(self) -> None:
         self.pool.close()
         if self.eval_pool is not None:
             self.eval_pool.close()
+        self.background.shutdown(cancel_futures=True)
 
     def check(self) -> None:
         """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
@@ -124,7 +121,8 @@ class HostProgram(HostIterations):
     def init(self, seed: Array, hyper: PyTree) -> TrainState:
         """Return the state of a seed before the first update."""
         num_envs = self.num_streams or self.config.run.num_envs
-        return host_state.init(self.agent, self.env, num_envs, self.hold, seed, hyper)
+        key = jax.random.split(jax.random.key(seed))[0]
+        return host_state.init(self.agent, self.env, num_envs, self.hold, key, hyper)
 
     @cached_property
     def template(self) -> PyTree:

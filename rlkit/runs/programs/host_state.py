@@ -22,21 +22,17 @@ class HeldSteps(struct.PyTreeNode):
     there: Array  # [] bool, False before the first rollout
 
 
-def init(agent: Agent, env: HostEnv, num_envs: int, hold: bool, seed: Array, hyper: PyTree) -> TrainState:
+@_cpu.straight_line_keys
+def init(agent: Agent, env: HostEnv, num_envs: int, hold: bool, key: Key, hyper: PyTree) -> TrainState:
     """Return the TrainState before the first update.
 
     Args:
       agent, env: the agent, and the spaces of its environment.
       num_envs: N, environments or streams of a dataset.
       hold: True where the collector holds steps back.
-      seed: [] int32.
+      key: of the agent's parameters and of the run.
       hyper: the agent's Hyper.
     """
-    return _init(agent, env, num_envs, hold, jax.random.split(jax.random.key(seed))[0], hyper)
-
-
-@_cpu.straight_line_keys
-def _init(agent: Agent, env: HostEnv, num_envs: int, hold: bool, key: Key, hyper: PyTree) -> TrainState:
     agent_key, run_key = jax.random.split(key)
     obs, action = zeros(env.obs), zeros(env.action)
     reward, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)

@@ -22,7 +22,7 @@ from rlkit.runs.programs.protocol import Chunk, Rollouts
 from rlkit.runs.programs.runs import Runs, of_config
 from rlkit.training import mesh
 from rlkit.training.train import step_keys
-from rlkit.types import Agent, Array, Key, PyTree, Transition
+from rlkit.types import Agent, Array, PyTree, Transition
 
 
 class JaxProgram:
@@ -43,6 +43,7 @@ class JaxProgram:
     def __init__(self, config: RunConfig, runs: Runs | None = None):
         run = config.run
         self.mesh = devices.mesh_of_runs(run.devices, run.num_seeds)
+        self.num_devices = 1 if self.mesh is None else self.mesh.size
         env, self.params = envs.make(run.env, **run.env_kwargs)
         self.env = envs.wrap(env, list(run.wrappers))
         self.eval_env, self.eval_params = self.env, self.params
@@ -81,10 +82,6 @@ class JaxProgram:
         return self.runs.seeds
 
     @property
-    def num_devices(self) -> int:
-        return 1 if self.mesh is None else self.mesh.size
-
-    @property
     def _device_runs(self) -> Runs:
         """The runs as the devices hold them, or the only one."""
         if not self.batched:
@@ -95,16 +92,11 @@ class JaxProgram:
         """A function of one run's values as one of the program's values."""
         return mesh.over_runs(function, self.mesh) if self.batched else function
 
-    def _keys(self, seed: Any) -> tuple[Key, Key]:
-        """The keys of one seed's training and of its evaluations."""
-        train_key, eval_key = jax.random.split(jax.random.key(seed))
-        return train_key, eval_key
-
     def _init(self, runs: Runs) -> PyTree:
         """The state before the first update."""
 
         def one(run: Runs) -> PyTree:
-            return self.training.init(run.hyper, self._keys(run.seeds)[0])
+            return self.training.init(run.hyper, jax.random.split(jax.random.key(run.seeds))[0])
 
         return self._over_runs(one)(runs)
 
@@ -217,12 +209,11 @@ class JaxProgram:
 
     @cached_property
     def _compiled_evaluate(self) -> Callable[[PyTree, np.ndarray], training.Evaluation]:
-        limit = 2 * int(
-            getattr(self.eval_params, "max_steps_in_episode", 500_000)
-        )  # for environments without a time limit
+        # It cuts the episodes of environments without a time limit.
+        limit = 2 * int(getattr(self.eval_params, "max_steps_in_episode", 500_000))
 
         def one(state: PyTree, seed: Array) -> training.Evaluation:
-            key = self._keys(seed)[1]
+            key = jax.random.split(jax.random.key(seed))[1]
             actor, episodes = self.agent.actor(state.agent), self.config.run.eval_episodes
             env, params = self.eval_env, self.eval_params
             return training.evaluate(self.agent, env, params, actor, key, num_envs=episodes, max_steps=limit)
