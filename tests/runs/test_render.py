@@ -85,7 +85,7 @@ def test_the_car_stands_on_the_hill(name):
 
 @pytest.mark.parametrize("name", MINATAR)
 def test_each_channel_of_a_game_is_drawn_where_it_is(name):
-    channels = pictures._CHANNELS[name]
+    channels = 1 + max(channel for channel, *_ in pictures._MINATAR[name])
     env, params = envs.make(name)
     assert env.observation_space(params).shape == (10, 10, channels)
     for channel, color, shape in pictures._MINATAR[name]:

@@ -54,9 +54,6 @@ _MINATAR: dict[str, list[tuple[int, Color, str]]] = {
         (0, _SKY, "block"),
     ],
 }
-_CHANNELS = {"Breakout-MinAtar": 4, "Asterix-MinAtar": 4, "Freeway-MinAtar": 7, "Seaquest-MinAtar": 10} | {
-    "SpaceInvaders-MinAtar": 6
-}
 
 
 def frame(name: str, env_state: Any, obs: Any) -> np.ndarray:
@@ -75,7 +72,7 @@ def frame(name: str, env_state: Any, obs: Any) -> np.ndarray:
     if name in _CLASSIC:
         return _CLASSIC[name](env_state)
     if name in _MINATAR:
-        channels = _CHANNELS[name]
+        channels = 1 + max(channel for channel, *_ in _MINATAR[name])
         grid = np.asarray(obs).reshape(10, 10, -1)[..., -channels:]  # the newest, where several are stacked
         return _grid(grid, _MINATAR[name])
     return _other(name, obs)

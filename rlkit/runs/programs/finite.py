@@ -57,17 +57,13 @@ def remedy(quantity: str, config: RunConfig, reward: float) -> str:
       config: of the run.
       reward: `largest_reward` of its last updates.
     """
-    if reward > _HUGE_REWARD and not _is_observation(quantity):
+    is_observation = re.match(r"(env='.*': )?obs", quantity)  # of environments in JAX or outside of it
+    if reward > _HUGE_REWARD and not is_observation:
         return f"rewards are the likely cause, with a mean of {reward:.3g} in size: {_smaller_rewards(config)}"
     if " of environment " in quantity or quantity.startswith(("observations", "rewards")):
         checked = "" if config.run.env_check else ", and train with env_check: true"
         return f"it came from the environment: look for a bug in its reset and step{checked}"
     return "a smaller learning_rate or max_grad_norm may help"
-
-
-def _is_observation(quantity: str) -> bool:
-    """True for the name of an observation, of environments in JAX or outside of it."""
-    return bool(re.match(r"(env='.*': )?obs", quantity))
 
 
 def _smaller_rewards(config: RunConfig) -> str:

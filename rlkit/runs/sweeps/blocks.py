@@ -191,8 +191,9 @@ def execute(
             raise Stopped(trained.signal)
         assert trained.evaluation is not None
         means = trained.evaluation["mean_of_seed"]
-        alive = _finite_runs(program, trained.state)
-        final = [mean if ok else None for mean, ok in zip(means[: len(runs)], alive, strict=False)]
+        is_finite = jax.vmap(all_finite) if program.batched else all_finite
+        finite = np.atleast_1d(is_finite(floats(program.agent.actor(trained.state.agent))))
+        final = [mean if ok else None for mean, ok in zip(means[: len(runs)], finite, strict=False)]
     except NonFiniteError:  # of a program of a single run outside of JAX
         pass
     lines = metrics.read(path)
@@ -245,9 +246,3 @@ def _points(lines: Sequence[Mapping[str, Any]], name: str, row: int) -> list[tup
     """Steps and values of a run's entry in the metric lines of a block, where it has a number."""
     values = [(line["step"], np.atleast_1d(np.asarray(line[name], object))[row]) for line in lines if name in line]
     return [(step, value) for step, value in values if value is not None]
-
-
-def _finite_runs(program: Program, state: PyTree) -> list[bool]:
-    """True for each run whose parameters are finite."""
-    finite = jax.vmap(all_finite) if program.batched else all_finite
-    return np.atleast_1d(finite(floats(program.agent.actor(state.agent)))).tolist()

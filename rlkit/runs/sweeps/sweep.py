@@ -151,7 +151,8 @@ class _Run:
             self.alive = {trial.number for trial in running}
             if rung + 1 < len(shares):
                 self.stages.prepare(running, counts[rung + 1], shares[rung + 1])
-            self.stages.run(f"rung-{rung}", sorted(running, key=lambda trial: trial.number), share, self._earlier())
+            earlier = {(one.trial, one.seed): one for of_trial in self.outcomes.values() for one in of_trial}
+            self.stages.run(f"rung-{rung}", sorted(running, key=lambda trial: trial.number), share, earlier)
             yield
 
     def _on_block(self, outcomes: Sequence[Outcome]) -> None:
@@ -159,10 +160,6 @@ class _Run:
         for outcome in outcomes:
             self.outcomes.setdefault(outcome.trial, []).append(outcome)
         results.write(self.folder, self.results(), self.sweep)
-
-    def _earlier(self) -> dict[tuple[int, int], Outcome]:
-        """The last outcome of each trial and seed."""
-        return {(o.trial, o.seed): o for of_trial in self.outcomes.values() for o in of_trial}
 
     def result(self, trial: Trial) -> Result:
         """The result of a trial so far."""
