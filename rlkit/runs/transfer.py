@@ -12,13 +12,15 @@ from rlkit.runs.programs.protocol import Program
 from rlkit.types import Agent, ConfigError, PyTree
 
 Learned = dict[str, PyTree]  # the fields of `Agent.trained` in an agent's state
+_FUNCTION = ("activation", "squash")  # settings that change what parameters compute, and not their shapes
 
 
 def load(program: Program, source: str | Path) -> Learned:
     """Load what the newest checkpoint of the run `source` has learned, for the agent of `program`.
 
     Raises:
-      ConfigError: there is no such run, or its arrays differ from the program's; the error names the first.
+      ConfigError: there is no such run, its arrays differ from the program's, or its networks compute another function
+        of the same arrays; the error names the first difference.
     """
     run = run_directory.existing(source)
     # Where both runs have the same environment of the user's own code, the user has named it for this run already. So
@@ -36,6 +38,13 @@ def load(program: Program, source: str | Path) -> Learned:
             raise ConfigError(
                 f"init_from={str(source)!r} must have {leaf} = {expected.get(leaf, 'nothing')}, and it has "
                 f"{actual.get(leaf, 'nothing')}; use the {same} of that run, and {source_run.env}"
+            )
+    for name in _FUNCTION if program.config.run.network is None else ():
+        now, then = (getattr(config.agent, name, None) for config in (program.config, source_program.config))
+        if now != then:
+            raise ConfigError(
+                f"{name}={now!r} must be that of init_from={str(source)!r}, {then!r}: its parameters would compute "
+                f"something else; set {name}={then!r}"
             )
     return jax.tree.map(_place, learned, template)
 

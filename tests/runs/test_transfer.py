@@ -47,3 +47,11 @@ def test_another_agent_is_named(tmp_path):
     other |= {"agent": "dqn", "capacity": 512, "batch_size": 8}
     with pytest.raises(ConfigError, match="; use the agent, ppo, of that run, and "):
         loop.train(other, out=tmp_path / "b", init_from=source.run, show=False)
+
+
+def test_another_activation_is_refused(tmp_path):
+    """The arrays have the same shapes, but the policy would be another one from the first step on."""
+    source = loop.train(SMALL | {"total_steps": 32}, out=tmp_path / "a", show=False)
+    with pytest.raises(ConfigError, match=r"activation='relu' must be that of init_from=.*'tanh'"):
+        loop.train(SMALL | {"activation": "relu"}, out=tmp_path / "b", init_from=source.run, show=False)
+    assert not (tmp_path / "b").exists()
