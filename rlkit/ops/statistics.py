@@ -130,12 +130,13 @@ def explained_variance(value: ArrayLike, target: ArrayLike, *, axis_name: str | 
 def iqm(scores: ArrayLike) -> Array:
     """Interquartile mean, [...] float -> [] float: the mean without the lowest and the highest quarter.
 
-    Of n scores, floor(n / 4) are dropped on each side (Agarwal et al. 2021, section 4.3). NaN if any score is NaN.
+    Of n scores, floor(n / 4) are dropped on each side (Agarwal et al. 2021, section 4.3). NaN if any score is NaN, or
+    if there is none.
     """
     (scores,) = as_floats(scores)
     ordered = jnp.sort(scores, axis=None)  # NaNs last, among the scores that are dropped
     dropped = ordered.size // 4
-    return jnp.where(jnp.isnan(ordered[-1]), jnp.nan, jnp.mean(ordered[dropped : ordered.size - dropped]))
+    return jnp.where(jnp.isnan(ordered).any(), jnp.nan, jnp.mean(ordered[dropped : ordered.size - dropped]))
 
 
 def stratified_bootstrap(

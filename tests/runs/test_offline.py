@@ -159,6 +159,25 @@ def test_integers_of_a_dataset_must_be_in_their_space(tmp_path, lowest, held):
         make_program(config)
 
 
+@pytest.mark.parametrize(("name", "terminal", "is_read"), [
+    ("observations", 1, True), ("actions", 1, True), ("rewards", 1, True),
+    ("next_observations", 0, True), ("next_observations", 1, False),
+])  # fmt: skip
+def test_a_number_that_is_not_finite_is_named(tmp_path, name, terminal, is_read):
+    """Otherwise a loss is not finite some time later, and a smaller learning rate would be the remedy."""
+    arrays = {field: np.zeros((8, 1), np.float32) for field in ("observations", "actions", "next_observations")}
+    arrays |= {"rewards": np.zeros(8), "terminals": np.full(8, terminal)}
+    arrays[name][5] = np.nan
+    np.savez(tmp_path / "data.npz", **arrays)
+    program = make_program(runs.parse(offline(tmp_path / "data.npz")))
+    fields = {"observations": "obs", "actions": "action", "rewards": "reward", "next_observations": "next_obs"}
+    if not is_read:
+        program.start()
+        return
+    with pytest.raises(ConfigError, match=f"finite numbers, and 1 of {fields[name]} are not, such as nan"):
+        program.start()
+
+
 def test_only_agents_with_a_buffer_learn_offline():
     with pytest.raises(ConfigError, match="not from a dataset"):
         training.offline(iql.make(iql.Config(), *spaces())._replace(learn=None), None, (), num_envs=1, num_steps=1)

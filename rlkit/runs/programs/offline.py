@@ -11,7 +11,7 @@ from rlkit.replay.validation import check_capacity
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.datasets import Dataset
 from rlkit.spaces import Discrete, MultiDiscrete
-from rlkit.types import Agent, ConfigError, Env, PyTree
+from rlkit.types import Agent, ConfigError, Env, PyTree, Transition
 
 _STEPS_AT_ONCE = 1 << 16  # steps that are added to a buffer at a time
 
@@ -70,11 +70,12 @@ def fill(agent: Agent, state: PyTree, dataset: Dataset, *, batched: bool) -> PyT
       batched: True for states of several seeds.
 
     Raises:
-      ConfigError: the agent's transitions have extras, which a dataset does not hold.
+      ConfigError: the agent's transitions have extras, which a dataset does not hold, or a number is not finite.
     """
     assert agent.add is not None
     add = jax.jit(jax.vmap(agent.add, (0, None)) if batched else agent.add, donate_argnums=0)
     for rows in dataset.chunks(max(_STEPS_AT_ONCE // dataset.num_envs, 1)):
+        _check_finite(rows)
         try:
             state = add(state, jax.tree.map(jnp.asarray, rows._replace(extras=())))
         except ValueError as error:
@@ -82,3 +83,20 @@ def fill(agent: Agent, state: PyTree, dataset: Dataset, *, batched: bool) -> PyT
                 f"a dataset does not fit this agent, which needs extras beside transitions: {error}"
             ) from None
     return state
+
+
+def _check_finite(rows: Transition) -> None:
+    """Raise a ConfigError where a number that learning reads is not finite; next_obs of terminated steps is not."""
+    read = {"obs": rows.obs, "action": rows.action, "reward": rows.reward, "next_obs": rows.next_obs}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(read):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        wrong = ~np.isfinite(leaf)
+        if name.startswith("next_obs"):
+            wrong &= ~rows.terminated.reshape(*rows.terminated.shape, *(1,) * (leaf.ndim - 2))
+        if wrong.any():
+            raise ConfigError(
+                f"a dataset must hold finite numbers, and {int(wrong.sum())} of {name} are not, such as "
+                f"{leaf[wrong][0]}; leave their episodes out"
+            )
