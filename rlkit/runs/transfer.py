@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 
+from rlkit.hosts.registry import is_own
 from rlkit.runs import run_directory
 from rlkit.runs.config.load import read
 from rlkit.runs.policy import NO_EVAL_ENV, load_state
@@ -27,10 +28,17 @@ def load(program: Program, source: str | Path) -> Learned:
     # with wrappers and the network.
     stored, present = read(run / run_directory.CONFIG), program.config.flat()
     own_code = {key: present[key] for key in ("env", "wrappers", "network") if stored.get(key) == present[key]}
+    for key in sorted({"env", "network"} - own_code.keys()):
+        if isinstance(word := stored.get(key), str) and is_own(word):
+            raise ConfigError(
+                f"init_from={str(source)!r} has {key}={word!r}, which is code, and no file may name code to run: only "
+                f"a run with the same {key} can start from it, and this one has {present[key]!r}"
+            )
     source_program, state, _ = load_state(run, overrides=NO_EVAL_ENV, own_code=own_code)
     source_program.close()
     source_run, learned = source_program.config.run, _learned(source_program.agent, state.agent)
-    same = "network and num_seeds" if source_run.agent == program.config.run.agent else f"agent, {source_run.agent},"
+    is_same_agent = source_run.agent == program.config.run.agent
+    same = "network, normalize_obs and num_seeds" if is_same_agent else f"agent, {source_run.agent},"
     template = _learned(program.agent, program.template.agent)
     expected, actual = _describe(template), _describe(learned)
     for leaf in [*expected, *actual]:

@@ -55,3 +55,11 @@ def test_another_activation_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"activation='relu' must be that of init_from=.*'tanh'"):
         loop.train(SMALL | {"activation": "relu"}, out=tmp_path / "b", init_from=source.run, show=False)
     assert not (tmp_path / "b").exists()
+
+
+def test_code_of_another_environment_is_named_as_that_of_the_other_run(tmp_path):
+    """The remedy of other commands, to name the environment, would change that of this run."""
+    config = SMALL | {"total_steps": 32, "num_envs": 4, "hidden_sizes": [8], "env_kwargs": {}}
+    source = loop.train(config | {"env": "jax_envs:Reach"}, out=tmp_path / "a", show=False)
+    with pytest.raises(ConfigError, match=r"init_from=.* has env='jax_envs:Reach', .* this one has 'Pendulum-v1'"):
+        loop.train(config | {"env": "Pendulum-v1"}, out=tmp_path / "b", init_from=source.run, show=False)

@@ -80,8 +80,9 @@ def fill(agent: Agent, state: PyTree, dataset: Dataset, *, batched: bool) -> PyT
             state = add(state, jax.tree.map(jnp.asarray, rows._replace(extras=())))
         except ValueError as error:
             raise ConfigError(
-                f"a dataset does not fit this agent, which needs extras beside transitions: {error}"
-            ) from None
+                "a dataset does not fit this agent, which needs extras beside transitions, such as the memory before "
+                "each step; use iql or td3_bc"
+            ) from error
     return state
 
 
