@@ -1,8 +1,9 @@
 """One library's convolutional networks in a process of its own, for run.py: `python worker.py rlkit|torch`.
 
 {"prepare": [name, way, network, batch, kind, passes]} makes a program, {"run": [name]} returns the seconds of one of
-its passes. A pass is a forward pass of one batch ("forward"), or the gradient of a loss and a step of gradient descent
-("gradient"). Passes follow each other as in learning: in a `lax.scan`, or in a loop of Python in PyTorch.
+its passes. A pass is a forward pass of one batch, whose features are kept ("forward"), or the gradient of a loss and a
+step of gradient descent ("gradient"). Passes follow each other as in learning: in a `lax.scan`, or in a loop of Python
+in PyTorch.
 """
 
 import itertools
@@ -94,8 +95,11 @@ class Rlkit(Programs):
         params = encoder.init(jax.random.key(0), jnp.zeros(shape))
         data = jnp.asarray(images(network, batch, passes))
 
+        def features(params: Any, frames: Any) -> Any:
+            return encoder.apply(params, frames.astype(jnp.float32) / 255)
+
         def loss(params: Any, frames: Any) -> Any:
-            return jnp.mean(jnp.square(encoder.apply(params, frames.astype(jnp.float32) / 255) - 1))
+            return jnp.mean(jnp.square(features(params, frames) - 1))
 
         def learn(params: Any, frames: Any) -> Any:
             value, grad = jax.value_and_grad(loss)(params, frames)
@@ -103,19 +107,19 @@ class Rlkit(Programs):
                 value, grad = jax.lax.pmean((value, grad), "data")
             return jax.tree.map(lambda w, g: w - LEARNING_RATE * g, params, grad), value
 
-        def forward(total: Any, frames: Any) -> Any:
-            total = total + loss(params, frames)
-            return total, total
+        def forward(params: Any, frames: Any) -> Any:
+            return params, features(params, frames)
 
-        step, start = (learn, params) if kind == "gradient" else (forward, jnp.float32(0))
+        step = learn if kind == "gradient" else forward
         program = partial(jax.lax.scan, step)
         if divided:  # as by `training.data_parallel`
             mesh = jax.make_mesh((2,), ("data",))
             specs = (PartitionSpec(), PartitionSpec(None, "data"))
-            program = jax.shard_map(program, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
+            out_specs = (PartitionSpec(), PartitionSpec() if kind == "gradient" else specs[1])
+            program = jax.shard_map(program, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False)
             data = jax.device_put(data, NamedSharding(mesh, specs[1]))
-        compiled = jax.jit(program).lower(start, data).compile()
-        self.programs[name] = (lambda: jax.block_until_ready(compiled(start, data))), passes
+        compiled = jax.jit(program).lower(params, data).compile()
+        self.programs[name] = (lambda: jax.block_until_ready(compiled(params, data))), passes
 
 
 class Torch(Programs):
@@ -141,18 +145,18 @@ class Torch(Programs):
         stored = torch.as_tensor(images(network, batch, passes)).permute(0, 1, 4, 2, 3)
         data = [frames.contiguous(memory_format=memory_format) for frames in stored]
 
-        def loss(frames: Any) -> Any:
-            return torch.mean(torch.square(torso(frames.float() / 255) - 1))
+        def features(frames: Any) -> Any:
+            return torso(frames.float() / 255)
 
         def learn() -> None:
             for frames in data:
                 optimizer.zero_grad()
-                loss(frames).backward()
+                torch.mean(torch.square(features(frames) - 1)).backward()
                 optimizer.step()
 
         def forward() -> None:
             with torch.no_grad():
-                sum(loss(frames) for frames in data).item()
+                [features(frames) for frames in data]
 
         self.programs[name] = (learn if kind == "gradient" else forward), passes
 

@@ -1,6 +1,6 @@
-"""Convolutions of images, whose gradients are fast inside of loops on a CPU.
+"""Convolutions of images that are fast inside of loops on a CPU, and so are their gradients.
 
-XLA's CPU backend has a fast kernel for convolutions whose operands are in the order NHWC, HWIO. It reorders others only
+XLA's CPU backend has fast kernels for convolutions whose operands are in the order NHWC, HWIO. It reorders others only
 outside of loops, and gradients of JAX are in another order: inside of a `lax.scan` they take 14 times as long
 (benchmarks/networks/NOTES.md). Other platforms compute JAX's gradients.
 """
@@ -11,18 +11,24 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import jaxlib
+import numpy as np
 from jax import lax
 
 from rlkit._cpu.affine import affine
 from rlkit._cpu.switch import enabled
 from rlkit.types import Array
 
-_CHUNK = 16  # images that are convolved at a time, so that they stay in the caches
+_CHUNK = 16  # images whose gradients are computed at a time, so that they stay in the caches
+_FEW = 16  # channels
+# Before 0.11 it writes all patches to memory, where a result is not summed at once, and takes up to 5 times as long.
+_YNNPACK_IS_SLOW = tuple(map(int, jaxlib.__version__.split(".")[:2])) < (0, 11)
 _SMALL = 16 * 16 * 16  # numbers of an image
 _ORDER = ("NHWC", "HWIO", "NHWC")
 
 Padding = int | str
 Pads = tuple[tuple[int, int], tuple[int, int]]  # before and after, of rows and of columns
+_NO_PADS: Pads = ((0, 0), (0, 0))
 
 
 def convolution(x: Array, kernel: Array, stride: int, padding: Padding) -> Array:
@@ -49,22 +55,12 @@ def _plain(x: Array, kernel: Array, stride: int, pads: Pads) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _convolution(x: Array, kernel: Array, stride: int, pads: Pads) -> Array:
-    def on_cpu(x: Array, kernel: Array) -> Array:
-        return _product(x, kernel, stride, pads) if _is_small(x) else _plain(x, kernel, stride, pads)
-
-    return lax.platform_dependent(x, kernel, cpu=on_cpu, default=lambda x, kernel: _plain(x, kernel, stride, pads))
+    settings = {"stride": stride, "pads": pads}
+    return lax.platform_dependent(x, kernel, cpu=partial(_on_cpu, **settings), default=partial(_plain, **settings))
 
 
 def _forward(x: Array, kernel: Array, stride: int, pads: Pads) -> tuple[Array, tuple[Array, Array]]:
-    """The convolution, in the chunks that its gradients are computed in: 256 images at once take 1.6 times as long."""
-
-    def on_cpu(x: Array, kernel: Array) -> Array:
-        if _is_small(x):
-            return _product(x, kernel, stride, pads)
-        return _map(lambda part: _plain(part, kernel, stride, pads), x)
-
-    default = partial(_plain, stride=stride, pads=pads)
-    return lax.platform_dependent(x, kernel, cpu=on_cpu, default=default), (x, kernel)
+    return _convolution(x, kernel, stride, pads), (x, kernel)
 
 
 def _backward(stride: int, pads: Pads, operands: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
@@ -86,16 +82,37 @@ def _backward(stride: int, pads: Pads, operands: tuple[Array, Array], grad: Arra
 _convolution.defvjp(_forward, _backward)
 
 
+def _on_cpu(x: Array, kernel: Array, stride: int, pads: Pads) -> Array:
+    if _is_small(x):
+        return _product(x, kernel, stride, pads)
+    if not _YNNPACK_IS_SLOW:
+        return _plain(x, kernel, stride, pads)
+    if stride > 1 and x.shape[-1] < _FEW and not any(size % stride for size in kernel.shape[:2]):
+        # Blocks of stride x stride pixels as channels: Eigen reads channels in packets, and single ones slowly.
+        x, kernel = _blocks(_pad(x, _covered(x, kernel, stride, pads)), stride, 1), _blocks(kernel, stride, 0)
+        stride, pads = 1, _NO_PADS
+    return _dilated(x, kernel, pads, stride).astype(x.dtype)
+
+
 def _input_gradient(x: Array, kernel: Array, grad: Array, stride: int, pads: Pads) -> Array:
     """The convolution of `grad`, with stride - 1 zeros between its entries, with the reversed kernel."""
     if _is_small(x):
         return jax.vjp(lambda x: _product(x, kernel, stride, pads), x)[1](grad)[0]
     reversed_kernel = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
-    sides = [
-        (size - 1 - before, x.shape[axis] + before - (grad.shape[axis] - 1) * stride - 1, stride - 1)
+    rows, columns = (
+        (size - 1 - before, x.shape[axis] + before - (grad.shape[axis] - 1) * stride - 1)
         for axis, size, (before, _) in zip((1, 2), kernel.shape, pads, strict=False)
-    ]
-    return _map(lambda part: _plain(_pad(part, sides), reversed_kernel, 1, ((0, 0), (0, 0))), grad)
+    )
+
+    def of_part(grad: Array) -> Array:
+        return _dilated(grad, reversed_kernel, (rows, columns), dilation=stride).astype(x.dtype)
+
+    if len(grad) <= 2 * _CHUNK:
+        return of_part(grad)
+    rest = len(grad) % _CHUNK
+    parts = lax.map(of_part, grad[rest:].reshape(-1, _CHUNK, *grad.shape[1:]))
+    parts = parts.reshape(-1, *parts.shape[2:])
+    return jnp.concatenate([of_part(grad[:rest]), parts]) if rest else parts
 
 
 def _kernel_gradient(x: Array, kernel: Array, grad: Array, stride: int, pads: Pads) -> Array:
@@ -106,22 +123,46 @@ def _kernel_gradient(x: Array, kernel: Array, grad: Array, stride: int, pads: Pa
 
     def of_part(x: Array, grad: Array) -> Array:
         images, weights = _pad(x, sides).transpose(3, 1, 2, 0), grad.transpose(1, 2, 0, 3)
-        summed = lax.conv_general_dilated(
-            images,
-            weights,
-            (1, 1),
-            "VALID",
-            rhs_dilation=(stride, stride),
-            dimension_numbers=_ORDER,
-            preferred_element_type=jnp.float32,
-        )
-        return summed.transpose(1, 2, 0, 3)
+        return _dilated(images, weights, _NO_PADS, kernel_dilation=stride).transpose(1, 2, 0, 3)
 
-    (first, rest), (first_grad, rest_grad) = _split(x), _split(grad)
-    total = of_part(first, first_grad)
-    if len(rest):
-        total = lax.scan(lambda total, part: (total + of_part(*part), None), total, (rest, rest_grad))[0]
+    def add(number: Array, total: Array) -> Array:
+        part = (lax.dynamic_slice_in_dim(a, first + number * _CHUNK, _CHUNK) for a in (x, grad))
+        return total + of_part(*part)
+
+    first = (len(x) - 1) % _CHUNK + 1
+    total = of_part(x[:first], grad[:first])
+    if len(x) > first:
+        total = lax.fori_loop(0, len(x) // _CHUNK - (first == _CHUNK), add, total)
     return total.astype(kernel.dtype)
+
+
+def _dilated(
+    x: Array, kernel: Array, pads: Pads, stride: int = 1, *, dilation: int = 1, kernel_dilation: int = 1
+) -> Array:
+    """The convolution of x, with dilation - 1 zeros between its pixels; at least float32.
+
+    Eigen computes it where YNNPACK, which XLA gives convolutions without such zeros to, is slow: rows of x and of the
+    kernel are dilated by 2 and the stride is doubled, which leaves the products as they are.
+    """
+    times, (rows, columns) = 2 if _YNNPACK_IS_SLOW and dilation == 1 else 1, pads
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (times * stride, stride),
+        ((times * rows[0], times * rows[1]), columns),
+        lhs_dilation=(times * dilation, dilation),
+        rhs_dilation=(times * kernel_dilation, kernel_dilation),
+        dimension_numbers=_ORDER,
+        preferred_element_type=np.promote_types(x.dtype, np.float32),
+    )
+
+
+def _blocks(x: Array, stride: int, axis: int) -> Array:
+    """x with blocks of stride x stride pixels, which begin at `axis`, joined along the axis of channels after them."""
+    before, (rows, columns, channels), after = x.shape[:axis], x.shape[axis : axis + 3], x.shape[axis + 3 :]
+    x = x.reshape(*before, rows // stride, stride, columns // stride, stride, channels, *after)
+    x = jnp.moveaxis(x, axis + 1, axis + 2)  # [..., rows, columns, stride, stride, channels, ...]
+    return x.reshape(*before, rows // stride, columns // stride, stride * stride * channels, *after)
 
 
 def _is_small(x: Array) -> bool:
@@ -153,21 +194,3 @@ def _covered(x: Array, kernel: Array, stride: int, pads: Pads) -> list[tuple[int
 def _pad(x: Array, sides: list[tuple[int, int, int]]) -> Array:
     """x [B, H, W, C] with zeros before, after and between its rows and columns; cut where their number is negative."""
     return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *sides, (0, 0, 0)])
-
-
-def _split(x: Array) -> tuple[Array, Array]:
-    """The first 1 to _CHUNK rows, and the others [n, _CHUNK, ...]."""
-    first = (len(x) - 1) % _CHUNK + 1
-    return x[:first], x[first:].reshape(-1, _CHUNK, *x.shape[1:])
-
-
-def _map(function: Callable[[Array], Array], x: Array) -> Array:
-    """function(x), of rows [B, ...] that do not depend on each other, in chunks."""
-    if len(x) <= _CHUNK:
-        return function(x)
-    if len(x) % _CHUNK == 0:
-        parts = lax.map(function, x.reshape(-1, _CHUNK, *x.shape[1:]))
-        return parts.reshape(-1, *parts.shape[2:])
-    first, rest = _split(x)
-    parts = lax.map(function, rest)
-    return jnp.concatenate([function(first), parts.reshape(-1, *parts.shape[2:])])

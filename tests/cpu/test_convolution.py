@@ -72,6 +72,7 @@ def assert_close(found, expected, tolerance=1e-5):
         (70, (17, 18), (2, 3), 2, "SAME"),  # two chunks and a part of one
         (64, (18, 20), (4, 4), 3, 1),  # two chunks; the stride divides neither side
         (33, (17, 17), (2, 3), 2, 2),
+        (5, (19, 18), (4, 2), 2, 1),  # the stride divides the kernel's sides
         (2, (20, 20), (3, 3), 4, "VALID"),
         (2, (18, 17), (2, 2), 5, 0),
         (2, (3, 90), (2, 2), 1, 3),
@@ -184,13 +185,15 @@ def test_the_gradient_of_the_first_layers_images_is_not_computed(batch, count):
 
 
 def test_convolutions_are_in_the_order_of_the_fast_kernel():
-    """In a loop, NHWC and HWIO."""
+    """In a loop, NHWC and HWIO; and with a dilation of the images, which XLA gives to Eigen, where that is faster."""
     x, kernel = arrays(4, (18, 18), (3, 3), filters=3)
     for function, fast in ((convolution, True), (stock, False)):
         program = jax.jit(partial(descend, function)).lower(x, kernel).compile().as_text()
         found = convolutions(program)
         assert len(found) == 5  # two layers forward, two kernels, one layer's images
         assert all("dim_labels=b01f_01io->b01f" in line for line in found) == fast
+        if fast and MODULE._YNNPACK_IS_SLOW:
+            assert all("lhs_dilate" in line for line in found)
 
 
 def test_other_platforms_compute_what_jax_computes():
