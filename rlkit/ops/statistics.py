@@ -42,7 +42,8 @@ def running_update(statistics: RunningStatistics, batch: PyTree, *, axis_name: s
 
     Args:
       statistics: of leaves [...].
-      batch: leaves [B, ...], with any number of batch axes before those of the example, the same in each leaf.
+      batch: leaves [B, ...], with any number of batch axes before those of the example, the same in each leaf; an
+        empty batch changes nothing.
       axis_name: of the mesh axis whose devices have equal parts of the batch; None for one device.
 
     Returns:
@@ -116,13 +117,15 @@ def explained_variance(value: ArrayLike, target: ArrayLike, *, axis_name: str | 
       axis_name: of the mesh axis whose devices have equal parts of both; None for one device.
 
     Returns:
-      [] float, over all axes; NaN where the target's variance is 0, as in Stable-Baselines3.
+      [] float, over all axes; NaN where the target's variance is 0, as in Stable-Baselines3, or it is empty.
 
     Raises:
       ValueError: the shapes differ.
     """
     check_shapes(value=value, target=target)
     value, target = as_floats(value, target)
+    if not target.size:
+        return jnp.full((), jnp.nan, target.dtype)
     variance, of_errors = _variance_over_all(target, axis_name), _variance_over_all(target - value, axis_name)
     return jnp.where(variance > 0, 1.0 - of_errors / variance, jnp.nan)
 
@@ -210,6 +213,8 @@ def _batch_statistics(like: RunningStatistics, batch: PyTree, axis_name: str | N
     if len(shapes) != 1:
         raise ValueError(f"the leaves have batch axes {sorted(shapes)}, expected one shape for all")
     (shape,) = shapes
+    if not math.prod(shape):
+        return running_init(like.mean)
 
     def moments(x: ArrayLike, mean: Array) -> tuple[Array, Array]:
         axes = _batch_axes(x, mean)

@@ -13,7 +13,7 @@ from rlkit.runs.programs.protocol import Program
 from rlkit.types import Agent, ConfigError, PyTree
 
 Learned = dict[str, PyTree]  # the fields of `Agent.trained` in an agent's state
-_FUNCTION = ("activation", "squash")  # settings that change what parameters compute, and not their shapes
+_FUNCTION = ("activation", "squash", "rescale", "v_min", "v_max")  # what parameters mean, and not their shapes
 
 
 def load(program: Program, source: str | Path) -> Learned:

@@ -70,6 +70,13 @@ def test_merging_is_the_same_in_any_order_and_as_all_at_once():
     close(merge(empty, empty), empty)
 
 
+def test_an_empty_batch_changes_nothing():
+    before = statistics.running_update(statistics.running_init(jnp.zeros(3)), jnp.arange(6.0).reshape(2, 3))
+    after = jax.jit(statistics.running_update)(before, jnp.zeros((0, 3)))
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    assert np.isnan(statistics.explained_variance(jnp.zeros(0), jnp.zeros(0)))
+
+
 def test_normalizing_with_empty_statistics_changes_nothing():
     x = batch_of(3)
     close(statistics.normalize(statistics.running_init(EXAMPLE), x, clip=jnp.inf), jax.tree.map(np.float32, x))

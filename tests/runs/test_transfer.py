@@ -57,6 +57,15 @@ def test_another_activation_is_refused(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+def test_other_atoms_are_refused(tmp_path):
+    """A distribution of returns means another one on other atoms."""
+    small = {"agent": "c51", "env": "CartPole-v1", "total_steps": 64, "num_envs": 4, "num_steps": 4, "capacity": 64}
+    small |= {"hidden_sizes": [8], "batch_size": 4, "learning_starts": 16, "eval_episodes": 1}
+    source = loop.train(small, out=tmp_path / "a", show=False)
+    with pytest.raises(ConfigError, match=r"v_max=20.0 must be that of init_from=.*10"):
+        loop.train(small | {"v_max": 20.0}, out=tmp_path / "b", init_from=source.run, show=False)
+
+
 def test_code_of_another_environment_is_named_as_that_of_the_other_run(tmp_path):
     """The remedy of other commands, to name the environment, would change that of this run."""
     config = SMALL | {"total_steps": 32, "num_envs": 4, "hidden_sizes": [8], "env_kwargs": {}}
