@@ -141,10 +141,11 @@ def _dilated(
 ) -> Array:
     """The convolution of x, with dilation - 1 zeros between its pixels; at least float32.
 
-    Eigen computes it where YNNPACK, which XLA gives convolutions without such zeros to, is slow: rows of x and of the
-    kernel are dilated by 2 and the stride is doubled, which leaves the products as they are.
+    Eigen computes it where YNNPACK is slow, which XLA gives convolutions without such zeros to, but for those of few
+    channels: rows of x and of the kernel are dilated by 2 and the stride is doubled, with the same products.
     """
-    times, (rows, columns) = 2 if _YNNPACK_IS_SLOW and dilation == 1 else 1, pads
+    by_ynnpack = dilation == 1 and max(kernel.shape[2:]) > _FEW
+    times, (rows, columns) = 2 if _YNNPACK_IS_SLOW and by_ynnpack else 1, pads
     return lax.conv_general_dilated(
         x,
         kernel,

@@ -30,7 +30,7 @@ def stock(x, kernel, stride, padding):
     return lax.conv_general_dilated(x, kernel, (stride, stride), sides, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def arrays(batch, shape, size, channels=3, filters=5, dtype=jnp.float32):
+def arrays(batch, shape, size, channels=3, filters=20, dtype=jnp.float32):
     keys = jax.random.split(jax.random.key(0))
     x = jax.random.normal(keys[0], (batch, *shape, channels), dtype)
     return x, jax.random.normal(keys[1], (*size, channels, filters), dtype)
@@ -186,7 +186,7 @@ def test_the_gradient_of_the_first_layers_images_is_not_computed(batch, count):
 
 def test_convolutions_are_in_the_order_of_the_fast_kernel():
     """In a loop, NHWC and HWIO; and with a dilation of the images, which XLA gives to Eigen, where that is faster."""
-    x, kernel = arrays(4, (18, 18), (3, 3), filters=3)
+    x, kernel = arrays(4, (18, 18), (3, 3), channels=20)
     for function, fast in ((convolution, True), (stock, False)):
         program = jax.jit(partial(descend, function)).lower(x, kernel).compile().as_text()
         found = convolutions(program)
