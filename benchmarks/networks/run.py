@@ -32,7 +32,7 @@ TITLES = {
     "impala": "The residual network of IMPALA: 84 x 84 x 4 bytes, a dense layer of 256",
     "minatar": "A network of MinAtar's size: 10 x 10 x 4 bytes, 16 filters of 3 x 3, a dense layer of 128",
 }
-TARGET = 1.1  # times the time of `BASE`, of gradients
+TARGET = 1.1  # times the time of `BASE`
 
 
 def start(library: str, python: Path, devices: int = 1) -> Worker:
@@ -71,7 +71,7 @@ def render(results: Mapping[str, Any]) -> str:
             for kind in ("forward", "gradient"):
                 seconds = {way: measured["seconds"].get(f"{batch}/{kind}/{way}") for way in ways}
                 ratio = report.ratio(seconds["rlkit"], seconds[base])
-                target = f"<= {TARGET} {report.verdict(ratio['median'] <= TARGET)}" if kind == "gradient" else ""
+                target = f"<= {TARGET} {report.verdict(ratio['median'] <= TARGET)}"
                 times = [f"{1e3 * statistics.median(x):.3g}" if x else "" for x in seconds.values()]
                 rows.append([batch, kind, *times, report.spread(ratio)])
                 if TWO in ways:
