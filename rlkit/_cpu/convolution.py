@@ -11,7 +11,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 from jax import lax
 
@@ -21,8 +20,8 @@ from rlkit.types import Array
 
 _CHUNK = 16  # images whose gradients are computed at a time, so that they stay in the caches
 _FEW = 16  # channels
-# Before 0.11 it writes all patches to memory, where a result is not summed at once, and takes up to 5 times as long.
-_YNNPACK_IS_SLOW = tuple(map(int, jaxlib.__version__.split(".")[:2])) < (0, 11)
+# Before jax 0.11 it writes all patches to memory, where a result is not summed at once: up to 5 times as long.
+_YNNPACK_IS_SLOW = jax.__version_info__ < (0, 11)
 _SMALL = 16 * 16 * 16  # numbers of an image
 _ORDER = ("NHWC", "HWIO", "NHWC")
 
