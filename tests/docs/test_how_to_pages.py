@@ -57,8 +57,7 @@ def test_an_algorithm_of_ones_own_learns(tmp_path):
     (printed,) = execute(ROOT / "docs/your-own-algorithm.md", tmp_path)
     scores = numbers(printed)
     assert len(scores) == 5
-    assert np.mean(scores) > 200
-    assert min(scores) > 60  # random actions reach about 20; a seed may lag behind
+    assert min(scores) > 150  # random actions reach about 20
 
 
 def test_a_buffer_of_ones_own_draws_the_newest_steps_and_is_used_by_an_agent(tmp_path):
