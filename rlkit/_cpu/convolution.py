@@ -1,4 +1,4 @@
-"""Convolutions of images that are fast inside of loops on a CPU, and so are their gradients.
+"""Convolutions of images whose forward passes and gradients are fast inside of loops on a CPU.
 
 XLA's CPU backend has fast kernels for convolutions whose operands are in the order NHWC, HWIO. It reorders others only
 outside of loops, and gradients of JAX are in another order: inside of a `lax.scan` they take 14 times as long
@@ -19,8 +19,8 @@ from rlkit._cpu.switch import enabled
 from rlkit.types import Array
 
 _CHUNK = 16  # images whose gradients are computed at a time, so that they stay in the caches
-_FEW = 16  # channels
-# Before jax 0.11 it writes all patches to memory, where a result is not summed at once: up to 5 times as long.
+_FEW = 16  # channels: XLA leaves a convolution of so few to Eigen, whose kernel reads fewer slowly
+# Before jax 0.11 YNNPACK writes the patches of all images to memory, unless the result is summed at once.
 _YNNPACK_IS_SLOW = jax.__version_info__ < (0, 11)
 _SMALL = 16 * 16 * 16  # numbers of an image
 _ORDER = ("NHWC", "HWIO", "NHWC")
@@ -82,6 +82,7 @@ _convolution.defvjp(_forward, _backward)
 
 
 def _on_cpu(x: Array, kernel: Array, stride: int, pads: Pads) -> Array:
+    """The convolution by patches times a matrix, by YNNPACK or by Eigen."""
     if _is_small(x):
         return _product(x, kernel, stride, pads)
     if not _YNNPACK_IS_SLOW:
@@ -131,7 +132,7 @@ def _kernel_gradient(x: Array, kernel: Array, grad: Array, stride: int, pads: Pa
     first = (len(x) - 1) % _CHUNK + 1
     total = of_part(x[:first], grad[:first])
     if len(x) > first:
-        total = lax.fori_loop(0, len(x) // _CHUNK - (first == _CHUNK), add, total)
+        total = lax.fori_loop(0, (len(x) - first) // _CHUNK, add, total)
     return total.astype(kernel.dtype)
 
 
@@ -140,8 +141,9 @@ def _dilated(
 ) -> Array:
     """The convolution of x, with dilation - 1 zeros between its pixels; at least float32.
 
-    Eigen computes it where YNNPACK is slow, which XLA gives convolutions without such zeros to, but for those of few
-    channels: rows of x and of the kernel are dilated by 2 and the stride is doubled, with the same products.
+    XLA has two libraries for it, and gives YNNPACK those of many channels whose images have no such zeros. Where
+    YNNPACK is slow, the rows of x and of the kernel are dilated by 2 and the stride is doubled: Eigen computes the same
+    products then.
     """
     by_ynnpack = dilation == 1 and max(kernel.shape[2:]) > _FEW
     times, (rows, columns) = 2 if _YNNPACK_IS_SLOW and by_ynnpack else 1, pads

@@ -13,7 +13,8 @@ from rlkit.runs.programs.protocol import Program
 from rlkit.types import Agent, ConfigError, PyTree
 
 Learned = dict[str, PyTree]  # the fields of `Agent.trained` in an agent's state
-_FUNCTION = ("activation", "squash", "rescale", "v_min", "v_max")  # what parameters mean, and not their shapes
+# Settings that change what parameters compute, and not their shapes; the first is of networks that a config describes.
+_MEANING = ("activation", "squash", "rescale", "v_min", "v_max")
 
 
 def load(program: Program, source: str | Path) -> Learned:
@@ -47,7 +48,7 @@ def load(program: Program, source: str | Path) -> Learned:
                 f"init_from={str(source)!r} must have {leaf} = {expected.get(leaf, 'nothing')}, and it has "
                 f"{actual.get(leaf, 'nothing')}; use the {same} of that run, and {source_run.env}"
             )
-    for name in _FUNCTION if program.config.run.network is None else ():
+    for name in _MEANING if program.config.run.network is None else _MEANING[1:]:
         now, then = (getattr(config.agent, name, None) for config in (program.config, source_program.config))
         if now != then:
             raise ConfigError(
