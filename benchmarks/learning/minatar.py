@@ -3,7 +3,8 @@
 The rows are rlkit's configs, and rejax 0.1.3's DQN and PQN with the same number of steps and, where rejax has them, the
 settings of rlkit's config; rejax has the same networks for every task. A row without a config of its own for a game
 takes that of Breakout. Each seed is written to minatar.json as it ends, and is not trained again when the program is
-started the next time.
+started the next time. Machines and processes that share the work have `--results` folders of their own, and
+`--merge FOLDER ...` brings their seeds together.
 """
 
 import argparse
@@ -160,8 +161,14 @@ def render(results: Results) -> str:
     for game in (game for game in GAMES if game in results):
         rows = [line(label, results[game][label]) for label in ROWS if label in results[game]]
         text += f"\n## {game}\n\n" + report.table(header, rows)
-    made = {report.provenance_line(seed["made"]) for rows in results.values() for row in rows.values() for seed in row}
+    made = {where(seed["made"]) for rows in results.values() for row in rows.values() for seed in row}
     return text + "\n" + "\n".join(sorted(made)) + "\n"
+
+
+def where(made: Mapping[str, Any]) -> str:
+    """A line of the machine and the versions of a seed."""
+    device = made.get("device", "cpu")  # of early results, which have none, all are of a CPU
+    return ("" if device == "cpu" else f"1 x {device}; ") + report.provenance_line(made)
 
 
 def draw(results: Results, folder: Path) -> None:
@@ -211,38 +218,58 @@ def draw(results: Results, folder: Path) -> None:
     plt.close(figure)
 
 
+def numbered(seeds: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """A row's seeds by their number, in order; where no number was written, it is the place."""
+    return dict(sorted((seed.get("seed", place), seed) for place, seed in enumerate(seeds)))
+
+
+def merge(results: dict[str, Any], folders: Sequence[Path]) -> None:
+    """Add the seeds of other folders that are not there."""
+    for folder in folders:
+        for game, rows in report.read(folder, "minatar").items():
+            for label, seeds in rows.items():
+                there = numbered(results.get(game, {}).get(label, []))
+                results.setdefault(game, {})[label] = [*numbered([*(numbered(seeds) | there).values()]).values()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", help=f"some of {', '.join(ROWS)} (all)")
     parser.add_argument("--games", nargs="+", default=list(GAMES), choices=GAMES, help="(all)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of each row and game (%(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them that is trained here (%(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="environment steps of a run (%(default)s)")
     parser.add_argument("--again", action="store_true", help="train the seeds again that are there")
     parser.add_argument("--together", action="store_true", help="rlkit's seeds in one program, as a GPU is fast with")
     parser.add_argument("--peer-env", type=Path, default=Path.home() / ".cache/rlkit/peers/rejax")
     parser.add_argument("--peer-python", type=Path, help="an interpreter that has rejax; else --peer-env is used")
     parser.add_argument("--results", type=Path, default=HERE, help="where minatar.json, .md and .png go")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FOLDER", help="add the seeds of these, train none")
     options = parser.parse_args()
     if unknown := set(options.rows) - set(ROWS):
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}; the rows are {'; '.join(ROWS)}")
-    labels = [label for label in ROWS if label in (options.rows or ROWS)]
+    labels = [label for label in ROWS if label in (options.rows or ROWS)] if options.merge is None else []
     if any(ROWS[label].library == "rejax" for label in labels) and options.peer_python is None:
         options.peer_python = peers.python(options.peer_env, peers.REJAX)
     results = report.read(options.results, "minatar")
+    merge(results, options.merge or [])
     with tempfile.TemporaryDirectory() as cache:
         jax.config.update("jax_compilation_cache_dir", cache)  # one compilation for all seeds
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         for label in labels:
             for game in options.games:
-                seeds = [] if options.again else list(results.get(game, {}).get(label, []))
-                while len(seeds) < options.seeds:
-                    number = options.seeds - len(seeds) if options.together else 1
-                    missing = range(len(seeds), len(seeds) + number)
+                there = numbered([] if options.again else results.get(game, {}).get(label, []))
+                while missing := [seed for seed in range(options.first, options.seeds) if seed not in there]:
+                    first, number, made = missing[0], 1, report.provenance()
                     if ROWS[label].library == "rejax":
-                        trained = [train_rejax(ROWS[label], game, options.steps, missing[0], options.peer_python)]
+                        trained = [train_rejax(ROWS[label], game, options.steps, first, options.peer_python)]
                     else:
-                        trained = train_rlkit(ROWS[label], game, options.steps, missing)
-                    seeds += [{**seed, "made": report.provenance()} for seed in trained]
+                        if options.together:
+                            number = sum(seed == first + i for i, seed in enumerate(missing))
+                        trained = train_rlkit(ROWS[label], game, options.steps, range(first, first + number))
+                        made["device"] = jax.devices()[0].device_kind
+                    there |= {first + i: {**one, "seed": first + i, "made": made} for i, one in enumerate(trained)}
+                    seeds = [*numbered([*there.values()]).values()]
                     print(label, game, [seed["points"][-1] for seed in seeds], file=sys.stderr)
                     results.setdefault(game, {})[label] = seeds
                     report.write(options.results, "minatar", results, render)
