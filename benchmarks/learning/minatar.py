@@ -219,8 +219,8 @@ def draw(results: Results, folder: Path) -> None:
 
 
 def numbered(seeds: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """A row's seeds by their number, in order; where no number was written, it is the place."""
-    return dict(sorted((seed.get("seed", place), seed) for place, seed in enumerate(seeds)))
+    """A row's seeds by their number; where none was written, it is the place."""
+    return {seed.get("seed", place): seed for place, seed in enumerate(seeds)}
 
 
 def merge(results: dict[str, Any], folders: Sequence[Path]) -> None:
@@ -228,8 +228,8 @@ def merge(results: dict[str, Any], folders: Sequence[Path]) -> None:
     for folder in folders:
         for game, rows in report.read(folder, "minatar").items():
             for label, seeds in rows.items():
-                there = numbered(results.get(game, {}).get(label, []))
-                results.setdefault(game, {})[label] = [*numbered([*(numbered(seeds) | there).values()]).values()]
+                there = numbered(seeds) | numbered(results.get(game, {}).get(label, []))
+                results.setdefault(game, {})[label] = [there[seed] for seed in sorted(there)]
 
 
 def main() -> None:
@@ -269,7 +269,7 @@ def main() -> None:
                         trained = train_rlkit(ROWS[label], game, options.steps, range(first, first + number))
                         made["device"] = jax.devices()[0].device_kind
                     there |= {first + i: {**one, "seed": first + i, "made": made} for i, one in enumerate(trained)}
-                    seeds = [*numbered([*there.values()]).values()]
+                    seeds = [there[seed] for seed in sorted(there)]
                     print(label, game, [seed["points"][-1] for seed in seeds], file=sys.stderr)
                     results.setdefault(game, {})[label] = seeds
                     report.write(options.results, "minatar", results, render)
