@@ -34,8 +34,8 @@ def test_small_arrays_are_joined_and_large_ones_are_not_copied():
 
 def test_a_restored_array_does_not_keep_the_memory_of_the_others():
     state = {"large": jnp.zeros(1 << 20), "small": jnp.arange(8.0)}
-    buffers = leaves.buffers(state)
-    assert [buffer.size for buffer in buffers] == [0, 1 << 22, 0, 32]
+    buffers = leaves.buffers(state, [0, 1 << 22], (1 << 22) + 40)
+    assert [buffer.size for buffer in buffers] == [0, 1 << 22, 0, 32, 8]
     assert all(buffer.ctypes.data % 64 == 0 for buffer in buffers if buffer.size)
     watched = weakref.ref(buffers[1].base)
     for buffer in buffers:

@@ -152,7 +152,7 @@ def test_a_run_starts_from_anothers_parameters(trained, tmp_path):
     started = loop.train(config, out=tmp_path / "a", init_from=trained[0].run, show=False)
     assert digest(started.state.agent.params) == digest(trained[0].state.agent.params)
     assert float(started.state.agent.normalizer.obs.count) > float(trained[0].state.agent.normalizer.obs.count)
-    with pytest.raises(ConfigError, match=r"init_from=.* must have params/.* = float32\[16.*\], and it has float32\[8"):
+    with pytest.raises(ConfigError, match=r"init_from=.* params/.* must be float32\[16.*\], and it is float32\[8"):
         loop.train(config | {"hidden_sizes": [16]}, out=tmp_path / "b", init_from=trained[0].run, show=False)
     assert not (tmp_path / "b").exists()
 

@@ -1,5 +1,9 @@
 """Transfer between runs: every field that an agent declares, under any name."""
 
+import hashlib
+import json
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +11,7 @@ from tiny_runs import SMALL
 
 from rlkit.agents import ppo
 from rlkit.runs import loop
+from rlkit.runs.checkpoints import checkpoint, states
 from rlkit.types import Array, ConfigError
 
 
@@ -66,9 +71,46 @@ def test_other_atoms_are_refused(tmp_path):
         loop.train(small | {"v_max": 20.0}, out=tmp_path / "b", init_from=source.run, show=False)
 
 
-def test_code_of_another_environment_is_named_as_that_of_the_other_run(tmp_path):
-    """The remedy of other commands, to name the environment, would change that of this run."""
-    config = SMALL | {"total_steps": 32, "num_envs": 4, "hidden_sizes": [8], "env_kwargs": {}}
-    source = loop.train(config | {"env": "jax_envs:Reach"}, out=tmp_path / "a", show=False)
-    with pytest.raises(ConfigError, match=r"init_from=.* has env='jax_envs:Reach', .* this one has 'Pendulum-v1'"):
-        loop.train(config | {"env": "Pendulum-v1"}, out=tmp_path / "b", init_from=source.run, show=False)
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_a_run_in_code_of_ones_own_starts_another_without_running_it(normalize_obs, tmp_path):
+    """Only arrays are read of the other run, so no code is run because a file names it."""
+    config = SMALL | {"total_steps": 32, "num_envs": 4, "hidden_sizes": [8], "normalize_obs": normalize_obs}
+    source = loop.train(config | {"env": "jax_envs:Reach", "env_kwargs": {}}, out=tmp_path / "a", show=False)
+    text = (source.run / "config.yaml").read_text()
+    (source.run / "config.yaml").write_text(text.replace("jax_envs:Reach", "no_such_module:Easy"))
+    again = config | {"env": "jax_envs:Reach", "env_kwargs": {}, "learning_rate": 0.0, "seed": 5}
+    started = loop.train(again, out=tmp_path / "b", init_from=source.run, show=False).state.agent
+    jax.tree.map(np.testing.assert_array_equal, started.params, source.state.agent.params)
+    if normalize_obs:
+        assert float(started.normalizer.obs.count) == 2 * float(source.state.agent.normalizer.obs.count)
+    with pytest.raises(ConfigError, match=r"the leaf .* must be .*; use the network, .* and no_such_module:Easy"):
+        loop.train(again | {"env": "Pendulum-v1"}, out=tmp_path / "c", init_from=source.run, show=False)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
+    source = loop.train(SMALL | {"checkpoint_every": 32, "total_steps": 64}, out=tmp_path / "a", show=False)
+    path = max((source.run / "checkpoints").iterdir()) / "leaves.bin"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    still = SMALL | {"total_steps": 32, "learning_rate": 0.0}
+    with pytest.warns(UserWarning, match="is damaged"):
+        started = loop.train(still, out=tmp_path / "b", init_from=source.run, show=False).state.agent.params
+    differs = jax.tree.map(lambda a, b: not np.array_equal(a, b), started, source.state.agent.params)
+    assert any(jax.tree.leaves(differs))
+
+
+@pytest.mark.parametrize("offset", [1 << 62, -64, "no"])
+def test_forged_places_are_refused_before_memory_is_taken(offset, tmp_path):
+    state = {"agent": {"params": jnp.arange(3.0), "rest": jnp.zeros(100)}}
+    folder = states.save(tmp_path, state) / "checkpoints" / "000000000000"
+    tree = json.loads((folder / "tree.json").read_text())
+    part = {"agent/params": state["agent"]["params"]}
+    read, _, _ = checkpoint.Reader(tmp_path).restore(part, fields=part)
+    np.testing.assert_array_equal(read["agent/params"], np.arange(3.0))
+    tree["leaves"][0]["offset"] = offset
+    manifest = json.loads((folder / "manifest.json").read_text())
+    text = json.dumps(tree, indent=1).encode()
+    manifest["tree.json"] = [len(text), hashlib.sha256(text).hexdigest()]
+    (folder / "tree.json").write_bytes(text)
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    with pytest.raises(checkpoint.CheckpointError, match="must place the leaves"):
+        checkpoint.Reader(tmp_path).restore(part, fields=part)

@@ -15,9 +15,12 @@ C++ store in which no test can fail one operation at a time.
 """
 
 import warnings
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from rlkit.runs import files, run_directory
 from rlkit.runs.checkpoints import leaves
@@ -130,7 +133,9 @@ class Reader:
                 continue
         return {}
 
-    def restore(self, template: PyTree, step: int | None = None) -> tuple[PyTree, int, dict[str, Any]]:
+    def restore(
+        self, template: PyTree, step: int | None = None, *, fields: Collection[str] | None = None
+    ) -> tuple[PyTree, int, dict[str, Any]]:
         """Read the newest whole checkpoint, or that of `step`.
 
         Where the newest is damaged, a warning names the file and the one before is read.
@@ -138,6 +143,7 @@ class Reader:
         Args:
           template: pytree of arrays or jax.ShapeDtypeStruct of the same structure, shapes and dtypes.
           step: int, or None for the newest.
+          fields: paths such as agent/params, to which alone `template`, a dict, maps; None where it is a whole state.
 
         Returns:
           state, step, extra.
@@ -157,7 +163,7 @@ class Reader:
         for candidate in [step] if step is not None else available[::-1]:
             try:
                 stored = self._open(candidate)
-                return _load(stored, template), candidate, _checked_tree(stored)["extra"]
+                return _load(stored, template, fields), candidate, _checked_tree(stored)["extra"]
             except Damaged as problem:
                 problems.append(str(problem))
             if step is None:
@@ -192,7 +198,7 @@ def _checked_tree(stored: Stored) -> dict[str, Any]:
     )
 
 
-def _load(stored: Stored, template: PyTree) -> PyTree:
+def _load(stored: Stored, template: PyTree, fields: Collection[str] | None) -> PyTree:
     """Read and verify the leaves, after comparing their description with the template's.
 
     Raises:
@@ -201,23 +207,36 @@ def _load(stored: Stored, template: PyTree) -> PyTree:
     """
     entries, total = leaves.layout(template)
     stored_entries = _checked_tree(stored)["leaves"]
+    if fields is not None:
+        within = tuple(f"{field}/" for field in fields)
+        stored_entries = [x for x in stored_entries if isinstance(x, dict) and f"{x.get('path')}/".startswith(within)]
     if difference := leaves.first_difference(stored_entries, entries):
-        if fields := leaves.missing_fields(stored_entries, entries):
+        if fields is None and (missing := leaves.missing_fields(stored_entries, entries)):
             raise ConfigError(
-                f"{stored.directory} must have the fields {', '.join(fields)}, and another config or version of rlkit "
+                f"{stored.directory} must have the fields {', '.join(missing)}, and another config or version of rlkit "
                 "wrote it without them; use the config and the version (versions.json) of the run, or train it anew"
             )
         raise ConfigError(f"{stored.directory}: {difference}; use the config that the run was made with")
-    if stored_entries != entries:
-        tree = stored.directory / "tree.json"
-        raise CheckpointError(f"{tree} must place the leaves as this version does; train it anew")
     path = stored.directory / "leaves.bin"
-    buffers = leaves.buffers(template)
+    try:
+        if (length := path.stat().st_size) != stored.num_bytes:  # before memory is taken
+            raise Damaged(f"{path} has {length} bytes and should have {stored.num_bytes}")
+        if fields is None and (stored_entries != entries or total != stored.num_bytes):
+            raise ValueError
+        offsets = {entry["path"]: entry["offset"] for entry in stored_entries}
+        flat, treedef = jax.tree.flatten(template)
+        order = sorted(range(len(flat)), key=lambda i: offsets[entries[i]["path"]])  # of the file
+        ordered = [flat[i] for i in order]
+        buffers = leaves.buffers(ordered, [offsets[entries[i]["path"]] for i in order], length)
+    except (ValueError, TypeError):
+        tree = stored.directory / "tree.json"
+        raise CheckpointError(f"{tree} must place the leaves as this version does; train it anew") from None
+    except OSError as error:
+        raise Damaged(f"{path}: {error.strerror}") from None
     try:
         length, sha256 = files.read_into(path, [buffer.data for buffer in buffers])
     except OSError as error:
         raise Damaged(f"{path}: {error.strerror}") from None
-    if length == stored.num_bytes != total:
-        raise CheckpointError(f"{path} must have {total} bytes, and it has {length}; train it anew")
     verify(path, length, sha256, (stored.num_bytes, stored.sha256))
-    return leaves.from_buffers(buffers, template)
+    read = dict(zip(order, leaves.from_buffers(buffers, ordered), strict=True))
+    return jax.tree.unflatten(treedef, [read[i] for i in range(len(flat))])

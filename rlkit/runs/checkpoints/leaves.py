@@ -1,6 +1,7 @@
 """The leaves of a pytree as one stretch of bytes, and back."""
 
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -50,15 +51,25 @@ def to_bytes(tree: PyTree) -> list[bytes | memoryview]:
     return [*chunks, bytes(joined)]
 
 
-def buffers(template: PyTree) -> list[np.ndarray]:
-    """Return empty buffers [n] uint8 for the layout of a template: for each leaf, the gap before it and its bytes."""
+def buffers(template: PyTree, offsets: Sequence[int], total: int) -> list[np.ndarray]:
+    """Return empty buffers [n] uint8 for `total` bytes: for each leaf, the gap before it and its bytes; then the rest.
+
+    Args:
+      template: as for `layout`.
+      offsets: of its leaves, ascending.
+
+    Raises:
+      ValueError: the leaves overlap, or end after `total`.
+    """
     made, position = [], 0
-    for leaf, entry in zip(jax.tree.leaves(template), layout(template)[0], strict=True):
+    for leaf, offset in zip(jax.tree.leaves(template), offsets, strict=True):
         data, _ = _numbers(leaf)
         size = data.size * data.dtype.itemsize
-        made += [_aligned(entry["offset"] - position), _aligned(size)]
-        position = entry["offset"] + size
-    return made
+        if not position <= offset <= total - size:
+            raise ValueError(f"a leaf at {offset} overlaps another, or ends after {total}")
+        made += [_aligned(offset - position), _aligned(size)]
+        position = offset + size
+    return [*made, _aligned(total - position)]
 
 
 def from_buffers(filled: list[np.ndarray], template: PyTree) -> PyTree:
