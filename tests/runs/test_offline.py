@@ -137,6 +137,7 @@ def test_an_archive_is_a_dataset_too(dataset, tmp_path):
     ({"capacity": 502}, "must be a multiple of the 4 streams"),
     ({"env": "Pendulum-v1"}, r"must hold obs of float32\[3\], as Pendulum-v1 has, and it holds float32\[1\]"),
     ({"agent": "ppo", "capacity": None, "batch_size": None, "replay_ratio": None}, "agent='ppo' has none"),
+    ({"agent": "r2d2", "env": "Probe-ActionReward"}, "holds no memory before each step"),
     ({"dataset": "nowhere"}, "nowhere"),
     ({"dataset": "minari:a/b-v0"}, "minari"),
 ])  # fmt: skip

@@ -26,6 +26,10 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
         raise ConfigError(
             f"dataset={source!r} needs an agent with a replay buffer, and agent={name!r} has none; use iql or td3_bc"
         )
+    if jax.tree.leaves(agent.memory):
+        raise ConfigError(
+            f"dataset={source!r} holds no memory before each step, which agent={name!r} replays; use iql or td3_bc"
+        )
     check_capacity(
         config.agent.replay_capacity,
         dataset.num_envs,
@@ -70,19 +74,13 @@ def fill(agent: Agent, state: PyTree, dataset: Dataset, *, batched: bool) -> PyT
       batched: True for states of several seeds.
 
     Raises:
-      ConfigError: the agent's transitions have extras, which a dataset does not hold, or a number is not finite.
+      ConfigError: a number is not finite.
     """
     assert agent.add is not None
     add = jax.jit(jax.vmap(agent.add, (0, None)) if batched else agent.add, donate_argnums=0)
     for rows in dataset.chunks(max(_STEPS_AT_ONCE // dataset.num_envs, 1)):
         _check_finite(rows)
-        try:
-            state = add(state, jax.tree.map(jnp.asarray, rows._replace(extras=())))
-        except ValueError as error:
-            raise ConfigError(
-                "a dataset does not fit this agent, which needs extras beside transitions, such as the memory before "
-                "each step; use iql or td3_bc"
-            ) from error
+        state = add(state, jax.tree.map(jnp.asarray, rows._replace(extras=())))
     return state
 
 
