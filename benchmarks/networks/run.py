@@ -6,6 +6,7 @@ alternate.
 """
 
 import argparse
+import random
 import statistics
 import sys
 from collections.abc import Mapping
@@ -56,8 +57,9 @@ def measure(workers: Mapping[str, Worker], network: str, rounds: int, passes: in
                 worker.call("run", name)  # warms up
                 cases[name] = worker
     seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(rounds):
-        for name, worker in cases.items():
+    for number in range(rounds):
+        for name in random.Random(number).sample([*cases], len(cases)):  # what comes before a case slows it down
+            worker = cases[name]
             seconds[name].append(worker.call("run", name))
     return {"passes": passes, "seconds": seconds}
 
