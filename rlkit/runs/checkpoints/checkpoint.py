@@ -225,7 +225,8 @@ def _load(stored: Stored, template: PyTree, fields: Collection[str] | None) -> P
             raise ValueError
         offsets = {entry["path"]: entry["offset"] for entry in stored_entries}
         flat, treedef = jax.tree.flatten(template)
-        order = sorted(range(len(flat)), key=lambda i: offsets[entries[i]["path"]])  # of the file
+        # As in the file, where a leaf without numbers begins where the next one does.
+        order = sorted(range(len(flat)), key=lambda i: (offsets[entries[i]["path"]], flat[i].size))
         ordered = [flat[i] for i in order]
         buffers = leaves.buffers(ordered, [offsets[entries[i]["path"]] for i in order], length)
     except (ValueError, TypeError):
