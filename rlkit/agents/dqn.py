@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from pydantic import Field
 
-from rlkit.agents.common import exploration, off_policy, q_learning
+from rlkit.agents.common import batches, exploration, off_policy, q_learning
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive, as_arrays
@@ -32,7 +32,7 @@ from rlkit.networks.features import action_mask
 from rlkit.ops import losses
 from rlkit.ops._arrays import pick
 from rlkit.spaces import Discrete, Space
-from rlkit.types import Agent, Array, Key, PyTree, Transition
+from rlkit.types import Agent, Array, Key, PyTree, Sample, Transition
 
 
 class Config(OffPolicyConfig, EncoderConfig):
@@ -74,9 +74,10 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
 
 
 def gradient_step(
-    static: Static, state: State, batch: Batch, schedules: Schedules, key: Key, *, loss: Callable = loss
+    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key, *, loss: Callable = loss
 ) -> tuple[State, Array, dict[str, Array]]:
-    """One step of descent on a batch. Returns the state, the priorities [B] and the metrics."""
+    """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
+    batch = batches.n_step_batch(sample, state.hyper.gamma)
     gradient, (stats, priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
     optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)

@@ -33,7 +33,7 @@ from rlkit.agents.common.q_critics import Static, Variables
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import DiagNormal
 from rlkit.spaces import Discrete, Space
-from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
+from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 
 MAX_WEIGHT = 100.0  # of a transition in the policy's loss
 LOG_STD_MIN = -5.0  # as in the authors' code: below it, the likelihood of data that repeat themselves is unbounded
@@ -115,9 +115,10 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
 
 
 def gradient_step(
-    static: Static, state: State, batch: Batch, schedules: Schedules, key: Key
+    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
 ) -> tuple[State, Array, dict[str, Array]]:
-    """One step of descent on a batch. Returns the state, the priorities [B] and the metrics."""
+    """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
+    batch = batches.n_step_batch(sample, state.hyper.gamma)
     gradient, (stats, priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
     optimizer = Optimizer.of(static.config, state.hyper, schedules.learning_rate)
     params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)

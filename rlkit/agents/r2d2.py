@@ -159,11 +159,6 @@ def gradient_step(
     return state, priority, metrics | {"grad_norm": grad_norm}
 
 
-def sequences(sample: Sample, gamma: Scalar) -> Sample:
-    """The sample as it is: the loss reads whole sequences."""
-    return sample
-
-
 def rows_of(rows: slice, tree: PyTree) -> PyTree:
     """The rows of leaves [L, ...]."""
     return jax.tree.map(lambda x: x[rows], tree)
@@ -244,7 +239,7 @@ def memories(network: Network, num_envs: int) -> Memory:
 
 
 supports = dqn.supports
-update = partial(off_policy.update, gradient_step, batch_of=sequences)
+update = partial(off_policy.update, gradient_step)
 
 
 def make(
@@ -270,7 +265,6 @@ def make(
         act=act,
         policy=policy,
         gradient_step=gradient_step,
-        batch_of=sequences,
         memory=Memory(static.network.memory, np.array(1.0, np.float32)),
         memories=partial(memories, static.network),
     )

@@ -34,7 +34,7 @@ from rlkit.agents.common.q_critics import Static, Variables
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import Categorical, TanhNormal
 from rlkit.spaces import Box, Discrete, Space
-from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
+from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 
 
 class Config(GaussianPolicyConfig, QCriticConfig):
@@ -152,9 +152,10 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
 
 
 def gradient_step(
-    static: Static, state: State, batch: Batch, schedules: Schedules, key: Key
+    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
 ) -> tuple[State, Array, dict[str, Array]]:
-    """One step of descent on a batch. Returns the state, the priorities [B] and the metrics."""
+    """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
+    batch = batches.n_step_batch(sample, state.hyper.gamma)
     gradient, (stats, priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
     hyper, rates = state.hyper, schedules.group_rates
     gradient |= {

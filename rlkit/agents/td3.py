@@ -31,7 +31,7 @@ from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.q_critics import Static, Variables
 from rlkit.spaces import Space
-from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
+from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
 
 
 class Config(QCriticConfig):
@@ -114,12 +114,13 @@ def policy_loss(
 
 
 def gradient_step(
-    static: Static, state: State, batch: Batch, schedules: Schedules, key: Key
+    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
 ) -> tuple[State, Array, dict[str, Array]]:
-    """One step of descent on a batch; every `policy_delay`-th updates the policy, and the targets if that is due.
+    """One step of descent on a sample; every `policy_delay`-th updates the policy, and the targets if that is due.
 
     Returns the state, the priorities [B] and the metrics.
     """
+    batch = batches.n_step_batch(sample, state.hyper.gamma)
     policy_optimizer, critic_optimizer = q_critics.optimizers(static.config, state.hyper, schedules)
 
     arguments = state.params["critics"], state, batch, key

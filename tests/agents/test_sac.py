@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sac_batches import BOX, MASKED, OBS, SMALL, example, hand_made, losses, make
+from sac_batches import BOX, MASKED, OBS, SMALL, B, example, hand_made, losses, make
 
 from rlkit import envs, training
 from rlkit.agents import sac
 from rlkit.agents.common import q_critics
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.spaces import Box, Discrete, MultiDiscrete
-from rlkit.types import ConfigError
+from rlkit.types import ConfigError, Sample, Transition
 
 
 @pytest.mark.parametrize(("obs_space", "space", "obs", "expected"), [
@@ -40,9 +40,11 @@ def test_an_absolute_target_entropy_replaces_the_others():
 def stepped(static, state, rates=None, **hyper):
     """The distances that the parts of the parameters move in one gradient step, by name."""
     batch = hand_made()
+    item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
+    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(B, bool))
     state = state.replace(hyper=state.hyper.replace(**{name: jnp.float32(value) for name, value in hyper.items()}))
     schedules = Schedules(jnp.float32(1e-3), jnp.array(True), rates or {})
-    after, *_ = jax.jit(partial(sac.gradient_step, static))(state, batch, schedules, jax.random.key(0))
+    after, *_ = jax.jit(partial(sac.gradient_step, static))(state, sample, schedules, jax.random.key(0))
     moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), after.params, state.params)
     return {name: max(jax.tree.leaves(part)) for name, part in moved.items()}
 
@@ -81,15 +83,15 @@ def test_the_temperature_rises_while_the_entropy_is_below_its_target(box, learn)
     hyper = {"learning_rate": 0.01, "temperature": 0.5}
     _, static, state = make(OBS, BOX if box else Discrete(4), hyper, learn_temperature=learn)
     batch = hand_made(box=box)
+    item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
+    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(len(batch.weight), bool))
     step = jax.jit(partial(sac.gradient_step, static))
     _, _, metrics = losses(static, state, batch, jax.random.key(0))
     for below in (True, False):
         aim = metrics["entropy"] + (0.1 if below else -0.1)
         name, unit = ("target_entropy", 2) if box else ("target_entropy_share", jnp.log(4.0))
         led = state.replace(hyper=state.hyper.replace(**{name: aim / unit}))
-        after, *_ = step(
-            led, jax.tree.map(jnp.asarray, batch), Schedules(jnp.float32(0.01), jnp.array(True)), jax.random.key(0)
-        )
+        after, *_ = step(led, sample, Schedules(jnp.float32(0.01), jnp.array(True)), jax.random.key(0))
         moved = float(after.params["log_temperature"] - state.params["log_temperature"])
         np.testing.assert_allclose(moved, (0.01 if below else -0.01) * learn, rtol=1e-3)
 

@@ -14,7 +14,7 @@ from rlkit.agents.common import q_critics
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.spaces import Box, Discrete
-from rlkit.types import ConfigError, Transition
+from rlkit.types import ConfigError, Sample, Transition
 
 OBS = Box(-10, 10, (3,))
 BOX = Box(np.float32([-2, 0]), np.float32([2, 10]))
@@ -105,11 +105,12 @@ def test_the_loss_of_the_policy_by_hand(hand_made, cloning):
 
 def gradient_steps(static, state, batch, dues):
     """The states before and after each gradient step on one batch, stacked."""
-    batch = jax.tree.map(jnp.asarray, batch)
+    item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
+    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(B, bool))
 
     def body(state, inputs):
         due, key = inputs
-        after, *_ = td3.gradient_step(static, state, batch, Schedules(jnp.float32(1e-3), due), key)
+        after, *_ = td3.gradient_step(static, state, sample, Schedules(jnp.float32(1e-3), due), key)
         return after, after
 
     keys = jax.random.split(jax.random.key(0), len(dues))

@@ -257,21 +257,3 @@ def test_the_loop_over_time_carries_one_row(monkeypatch):
     ((body, carry, row),) = loops
     assert carry.shape == (3,)
     assert len(jax.make_jaxpr(body)(carry, row).eqns) <= 3  # multiply, add, select
-
-
-@pytest.mark.parametrize("length", [1, 16, 37])
-def test_a_gpus_program_has_several_rows_a_turn_and_the_same_results(length, monkeypatch):
-    rows = stream(8, (length, 3), end_rate=0.1)
-    names = FUNCTIONS["gae"][1]
-
-    def value_and_grad(rows):
-        def run(rows):
-            return FUNCTIONS["gae"][0](*(rows[name] for name in names))
-
-        return run(rows), jax.grad(lambda reward: run(rows | {"reward": reward})[0].sum())(rows["reward"])
-
-    rows = {k: jnp.asarray(x) for k, x in rows.items()}
-    expected = jax.jit(value_and_grad)(rows)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    result = jax.jit(lambda rows: value_and_grad(rows))(rows)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6), result, expected)

@@ -10,7 +10,6 @@ import pytest
 from rlkit import envs, replay, training
 from rlkit.agents import dqn
 from rlkit.agents.common import off_policy
-from rlkit.agents.common.batches import n_step_batch
 from rlkit.replay import hindsight
 from rlkit.types import ConfigError, Sample, Transition
 
@@ -82,14 +81,12 @@ def gradient_step(ratio, static, state, sample, schedules, key):
     keys = jax.random.split(key, sample.weight.size)
     item = jax.vmap(partial(relabel, ratio=ratio))(sample.item, sample.mask, keys)
     first = Sample(jax.tree.map(lambda x: x[:, 0], item), sample.index, sample.weight, sample.mask[:, 0])
-    return dqn.gradient_step(static, state, n_step_batch(first, state.hyper.gamma), schedules, step_key)
+    return dqn.gradient_step(static, state, first, schedules, step_key)
 
 
 def update(ratio, static, state, rollout, key):
     state = off_policy.store(static, state, rollout)
-    return off_policy.learn(
-        static, partial(gradient_step, ratio), state, key, rollout.reward.size, batch_of=lambda sample, gamma: sample
-    )
+    return off_policy.learn(static, partial(gradient_step, ratio), state, key, rollout.reward.size)
 
 
 def success(ratio):

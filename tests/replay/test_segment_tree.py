@@ -142,30 +142,6 @@ def test_the_fan_out_changes_no_bit():
         np.testing.assert_array_equal(find(tree, masses), find(expected, masses))
 
 
-def test_a_gpus_program_has_no_loop_over_levels_and_gives_the_same_bits(monkeypatch):
-    capacity, batch = 20_000, 64
-    masses = np.linspace(0, 100, batch, dtype=np.float32)
-    leaf = np.random.default_rng(4).integers(capacity, size=batch)
-
-    def cycle(tree, key):
-        tree = segment_tree.write(tree, leaf, jax.random.uniform(key, (batch,)) + 0.1)
-        drawn = segment_tree.sample(tree, key, batch)
-        return tree, drawn, segment_tree.find(tree, masses)
-
-    def run(tree, keys):
-        traced = jax.jit(jax.vmap(lambda tree, key: cycle(tree, key), (None, 0))).trace(tree, keys)
-        return traced.lower().compile()(tree, keys), str(traced.jaxpr)
-
-    tree = build(np.random.default_rng(3).random(capacity), fanout=4)
-    keys = jax.random.split(jax.random.key(0), 2)
-    expected, program = run(tree, keys)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    result, unrolled = run(tree, keys)
-    jax.tree.map(np.testing.assert_array_equal, result, expected)
-    loops = [text.count(" scan[") + text.count(" while[") for text in (program, unrolled)]
-    assert loops == [3, 0]  # of a write, a draw and a search
-
-
 @pytest.mark.parametrize("size", [2**20, 2**20 - 1, 10**6 + 7])
 def test_equal_values_sum_without_a_bias(size):
     for value in np.float32([0.1, 1 / 3, 0.7]):

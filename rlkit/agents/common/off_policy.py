@@ -17,7 +17,7 @@ from flax import struct
 
 from rlkit import _mesh, replay
 from rlkit._mesh import vary_like
-from rlkit.agents.common import batches, clocks, normalization
+from rlkit.agents.common import clocks, normalization
 from rlkit.agents.common.clocks import ReplayState
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.normalization import Normalizer
@@ -50,9 +50,8 @@ class Schedules(NamedTuple):
 # Fields of State that another run can start with.
 TRAINED = ("params", "stats", "target_params", "target_stats", "normalizer.obs")
 
-# (static, state, batch, schedules, key) -> state, priority [B], metrics. The state comes without its `replay`.
-GradientStep = Callable[[Any, Any, Any, Schedules, Key], tuple[Any, Array, dict[str, Array]]]
-BatchOf = Callable[[Sample, Array], Any]  # what a gradient step reads of a sample, and gamma
+# (static, state, sample, schedules, key) -> state, priority [B], metrics. The state comes without its `replay`.
+GradientStep = Callable[[Any, Any, Sample, Schedules, Key], tuple[Any, Array, dict[str, Array]]]
 
 
 def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
@@ -127,26 +126,15 @@ def add(static: Any, state: Any, rollout: Transition) -> Any:
 
 
 def update(
-    gradient_step: GradientStep,
-    static: Any,
-    state: Any,
-    rollout: Transition,
-    key: Key,
-    batch_of: BatchOf = batches.n_step_batch,
+    gradient_step: GradientStep, static: Any, state: Any, rollout: Transition, key: Key
 ) -> tuple[Any, dict[str, Array]]:
     """Store a rollout [T, N, ...], then learn from the buffer. Observation statistics change at the end."""
-    count, state = num_steps(static, rollout), store(static, state, rollout)
-    state, metrics = learn(static, gradient_step, state, key, count, batch_of)
+    state, metrics = learn(static, gradient_step, store(static, state, rollout), key, num_steps(static, rollout))
     return update_statistics(static, state, rollout), metrics
 
 
 def learn(
-    static: Any,
-    gradient_step: GradientStep,
-    state: Any,
-    key: Key,
-    num_steps: int,
-    batch_of: BatchOf = batches.n_step_batch,
+    static: Any, gradient_step: GradientStep, state: Any, key: Key, num_steps: int
 ) -> tuple[Any, dict[str, Array]]:
     """Make the gradient steps that follow `num_steps` environment steps, from samples of the buffer.
 
@@ -155,13 +143,10 @@ def learn(
 
     Args:
       static: the agent's static arguments.
-      gradient_step: of the agent: (static, state, batch, schedules, key) -> state, priority [B], metrics.
+      gradient_step: of the agent: (static, state, sample, schedules, key) -> state, priority [B], metrics.
       state: the agent's state, with the rollout stored.
       key: a key.
       num_steps: environment steps of all environments together since the last call.
-      batch_of: (sample, gamma) -> batch. It is computed before it is known whether learning has started, so that
-        observations that it leaves out are not read from the buffer: with n-step returns, those between the first
-        and the last.
 
     Returns:
       The state, and the means of the metrics over the gradient steps; zeros before learning starts.
@@ -179,8 +164,7 @@ def learn(
         sample = buffer.sample(state.replay.buffer, sample_key)
         state, update_target = clocks.target_clock(config, state, elapsed)
         schedules = Schedules(rates["learning_rate"], update_target, rates)
-        batch = batch_of(sample, state.hyper.gamma)
-        state, priority, metrics = step_if_started(state, batch, schedules, step_key)
+        state, priority, metrics = step_if_started(state, sample, schedules, step_key)
         return _reprioritize(static, state, sample, priority), metrics
 
     key = _mesh.own_key(key, axis_name)
@@ -258,20 +242,13 @@ def update_target(state: Any, params: PyTree, stats: PyTree, *, when: Array) -> 
     )
 
 
-def agent(
-    static: Any,
-    *,
-    actor: Callable[..., Any],
-    gradient_step: GradientStep,
-    batch_of: BatchOf = batches.n_step_batch,
-    **functions: Any,
-) -> Agent:
+def agent(static: Any, *, actor: Callable[..., Any], gradient_step: GradientStep, **functions: Any) -> Agent:
     """The `Agent` of an off-policy algorithm's functions, with `static` bound to all of them.
 
     Args:
       static: the agent's static arguments.
       actor: (static, state) -> actor.
-      gradient_step, batch_of: see `learn`.
+      gradient_step: see `learn`.
       functions: `init`, `act` and `policy`, which take `static` first, and other fields of `Agent`.
     """
     declared = {"finite": ("loss", "grad_norm"), "trained": TRAINED}
@@ -279,10 +256,10 @@ def agent(
     return Agent(
         **bound,
         actor=partial(actor, static),
-        update=partial(update, gradient_step, static, batch_of=batch_of),
+        update=partial(update, gradient_step, static),
         check=partial(check, static.config),
         add=partial(add, static),
-        learn=partial(learn, static, gradient_step, batch_of=batch_of),
+        learn=partial(learn, static, gradient_step),
         wait=partial(wait, static),
         static=static,
         axis_name=static.axis_name,

@@ -1,7 +1,7 @@
-"""Traversal of a segment tree: from written leaves up to the roots, and from a mass down to a leaf."""
+"""Traversal of a segment tree: from written leaves up to the roots, and from a mass down to a leaf.
 
-from collections.abc import Callable
-from typing import TypeVar
+Levels that share an array are traversed in a loop, which keeps the compiled program small.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,6 @@ from rlkit._mesh import vary_like
 from rlkit.replay.segment_tree import layout
 from rlkit.replay.segment_tree.layout import SegmentTree
 from rlkit.types import Array
-
-Carry = TypeVar("Carry")
 
 MAX_NODES_BY_MASS = 4096  # in levels of more nodes a float32 mass has too few bits left to tell them apart
 
@@ -51,7 +49,7 @@ def _recompute_shared(tree: SegmentTree, leaf: Array) -> SegmentTree:
     levels, statistics, level = layout.levels_of(tree), tree.statistics, tree.nodes[-1]
     if levels.num_sparse:
         level = _recompute_level(tree, levels.num_own, _below(tree, levels.num_own), level, leaf)
-        level = _in_turn(
+        level = jax.lax.fori_loop(
             levels.num_own + 1,
             levels.num_sparse,
             lambda height, level: _recompute_level(tree, height, level, level, leaf),
@@ -96,20 +94,6 @@ def _replace_array(tree: SegmentTree, i: int, array: Array) -> SegmentTree:
     return tree.replace(nodes=(*tree.nodes[:i], array, *tree.nodes[i + 1 :]))
 
 
-def _in_turn(first: int, end: int, level: Callable[[Array | int, Carry], Carry], carry: Carry) -> Carry:
-    """Return the carry after `level(i, carry)` for each of the levels that share an array.
-
-    On a CPU a loop makes the smaller and faster program. On a GPU a turn of a loop that is within another costs some
-    40 µs: a write of 256 leaves to 2^20, whose loop has two turns, took 92 µs, and 16 µs in a tree without a loop
-    (benchmarks/gpu/gpu.md).
-    """
-    if jax.default_backend() == "cpu":
-        return jax.lax.fori_loop(first, end, level, carry)
-    for i in range(first, end):
-        carry = level(i, carry)
-    return carry
-
-
 def descend(tree: SegmentTree, mass: Array, draws: Array | None) -> tuple[Array, Array]:
     """Descend from the root to the leaves at which the running sum passes each mass.
 
@@ -134,14 +118,12 @@ def descend(tree: SegmentTree, mass: Array, draws: Array | None) -> tuple[Array,
         child, mass, value = layout.pick(row, mass)
         return (node << bits) + child, mass, value
 
-    def down_by_mass(i: Array | int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        if isinstance(i, int):
-            carry = jax.lax.optimization_barrier(carry)  # or each level might compute all those above it again
+    def down_by_mass(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         return down(tree.nodes[-1], starts[len(levels.sizes) - 1 - i], *carry, None)[:2]
 
     carry = (jnp.zeros(mass.shape, jnp.int32), jnp.where(mass > 0, mass, 0.0))
     num_by_mass = num_shared - sum(drawn_anew[1 + levels.num_own :])
-    node, mass = _in_turn(0, num_by_mass, down_by_mass, vary_like(carry, tree.nodes[-1]))
+    node, mass = jax.lax.fori_loop(0, num_by_mass, down_by_mass, vary_like(carry, tree.nodes[-1]))
     arrays = [(tree.leaves, 0), *((level, 0) for level in tree.nodes[:-1])]
     arrays += [(tree.nodes[-1], start) for start in levels.starts[levels.num_own :]]
     for (level, start), is_drawn in reversed(list(zip(arrays, drawn_anew, strict=True))):

@@ -44,7 +44,7 @@ def stand_in(look, settings=None, hyper=None, num_envs=8):
     shapes = jax.eval_shape(look, state, sample, jax.ShapeDtypeStruct((), bool))
     state = state.replace(params=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
-    return state, partial(off_policy.update, step, static, batch_of=lambda sample, gamma: sample)
+    return state, partial(off_policy.update, step, static)
 
 
 def repeated(state, update, count, **size):

@@ -16,7 +16,6 @@ from jax.sharding import PartitionSpec as P
 from rlkit import replay
 from rlkit.agents import dqn, r2d2, sac, td3_bc
 from rlkit.agents.common import minibatches, off_policy
-from rlkit.agents.common.batches import n_step_batch
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.networks import BatchRenorm
 from rlkit.ops.losses import normalize_advantage
@@ -93,21 +92,20 @@ def compare_gradient_steps(module, name, settings, hyper, numbers=(2, 8), on_one
     agent, pair = make(module, name, OFF_POLICY | settings, networks=networks(None))
     before, _ = run(pair, hyper, 2)
     sample = jax.jit(agent.static.buffer.sample)(before.agent.replay.buffer, jax.random.key(1))
-    batch = sample if module is r2d2 else n_step_batch(sample, before.agent.hyper.gamma)
     state = before.agent.replace(replay=())
     schedules = Schedules(jnp.float32(0.1), jnp.array(True), {"temperature_learning_rate": jnp.float32(0.1)})
     for devices in numbers:
         keys = jax.random.split(jax.random.key(2), devices)
         step_of = jax.jit(partial(on_one or module.gradient_step, agent.static))
-        expected = step_of(state, batch, schedules, keys if on_one else keys[0])
+        expected = step_of(state, sample, schedules, keys if on_one else keys[0])
         static = make(module, name, OFF_POLICY | settings, "data", networks("data"))[0].static
 
-        def step(state, batch, keys, static=static):
-            return module.gradient_step(static, state, batch, schedules, keys[0])
+        def step(state, sample, keys, static=static):
+            return module.gradient_step(static, state, sample, schedules, keys[0])
 
         specs = {"in_specs": (P(), P("data"), P("data")), "out_specs": (P(), P("data"), P())}
         on_devices = jax.shard_map(step, mesh=mesh(devices), check_vma=devices == 2, **specs)
-        result = jax.jit(on_devices)(state, batch, keys)
+        result = jax.jit(on_devices)(state, sample, keys)
         label = f"{module.__name__} on {devices}"
         close(result[0].params, expected[0].params, label, rtol=0, atol=1e-6)
         close(result, expected, label, rtol=1e-4, atol=1e-5)
@@ -121,8 +119,8 @@ def keys():
     """Devices draw minibatches, samples and noise by different keys."""
     agent, pair = make(dqn, "CartPole-v1", OFF_POLICY, "data")
 
-    def draw(static, state, batch, schedules, key):
-        return state, batch.reward, {"noise": jax.random.uniform(key)}
+    def draw(static, state, sample, schedules, key):
+        return state, sample.item.reward, {"noise": jax.random.uniform(key)}
 
     def own(key):
         state, _ = pair.step(pair.init(dqn.Hyper(), key))
