@@ -161,11 +161,11 @@ def render(results: Results) -> str:
     for game in (game for game in GAMES if game in results):
         rows = [line(label, results[game][label]) for label in ROWS if label in results[game]]
         text += f"\n## {game}\n\n" + report.table(header, rows)
-    made = {where(seed["made"]) for rows in results.values() for row in rows.values() for seed in row}
+    made = {machine_line(seed["made"]) for rows in results.values() for row in rows.values() for seed in row}
     return text + "\n" + "\n".join(sorted(made)) + "\n"
 
 
-def where(made: Mapping[str, Any]) -> str:
+def machine_line(made: Mapping[str, Any]) -> str:
     """A line of the machine and the versions of a seed."""
     device = made.get("device", "cpu")  # of early results, which have none, all are of a CPU
     return ("" if device == "cpu" else f"1 x {device}; ") + report.provenance_line(made)
@@ -218,7 +218,7 @@ def draw(results: Results, folder: Path) -> None:
     plt.close(figure)
 
 
-def numbered(seeds: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+def by_number(seeds: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
     """A row's seeds by their number; where none was written, it is the place."""
     return {seed.get("seed", place): seed for place, seed in enumerate(seeds)}
 
@@ -228,7 +228,7 @@ def merge(results: dict[str, Any], folders: Sequence[Path]) -> None:
     for folder in folders:
         for game, rows in report.read(folder, "minatar").items():
             for label, seeds in rows.items():
-                there = numbered(seeds) | numbered(results.get(game, {}).get(label, []))
+                there = by_number(seeds) | by_number(results.get(game, {}).get(label, []))
                 results.setdefault(game, {})[label] = [there[seed] for seed in sorted(there)]
 
 
@@ -237,14 +237,16 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", help=f"some of {', '.join(ROWS)} (all)")
     parser.add_argument("--games", nargs="+", default=list(GAMES), choices=GAMES, help="(all)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of each row and game (%(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them that is trained here (%(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first seed to train (%(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="environment steps of a run (%(default)s)")
     parser.add_argument("--again", action="store_true", help="train the seeds again that are there")
     parser.add_argument("--together", action="store_true", help="rlkit's seeds in one program, as a GPU is fast with")
     parser.add_argument("--peer-env", type=Path, default=Path.home() / ".cache/rlkit/peers/rejax")
     parser.add_argument("--peer-python", type=Path, help="an interpreter that has rejax; else --peer-env is used")
     parser.add_argument("--results", type=Path, default=HERE, help="where minatar.json, .md and .png go")
-    parser.add_argument("--merge", nargs="+", type=Path, metavar="FOLDER", help="add the seeds of these, train none")
+    parser.add_argument(
+        "--merge", nargs="+", type=Path, metavar="FOLDER", help="add the seeds of other results folders; trains none"
+    )
     options = parser.parse_args()
     if unknown := set(options.rows) - set(ROWS):
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}; the rows are {'; '.join(ROWS)}")
@@ -258,7 +260,7 @@ def main() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         for label in labels:
             for game in options.games:
-                there = numbered([] if options.again else results.get(game, {}).get(label, []))
+                there = by_number([] if options.again else results.get(game, {}).get(label, []))
                 while missing := [seed for seed in range(options.first, options.seeds) if seed not in there]:
                     first, number, made = missing[0], 1, report.provenance()
                     if ROWS[label].library == "rejax":

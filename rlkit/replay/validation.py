@@ -83,4 +83,6 @@ def shard(
 def check_not_empty(size: Array) -> None:
     """Raise ValueError outside of jit where no item can be drawn; inside, the size is not known."""
     if not isinstance(size, Tracer) and size == 0:
-        raise ValueError("the buffer has nothing to draw: its size is 0; add more rows, or a priority above 0")
+        raise ValueError(
+            "the buffer has nothing to draw: its size is 0; add more rows, or give an item a priority above 0"
+        )

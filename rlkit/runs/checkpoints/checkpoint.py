@@ -143,7 +143,8 @@ class Reader:
         Args:
           template: pytree of arrays or jax.ShapeDtypeStruct of the same structure, shapes and dtypes.
           step: int, or None for the newest.
-          fields: paths such as agent/params, to which alone `template`, a dict, maps; None where it is a whole state.
+          fields: paths of parts of the state, such as agent/params. `template` is then a dict of a part by its path,
+            and only these are returned. None for the whole state.
 
         Returns:
           state, step, extra.
