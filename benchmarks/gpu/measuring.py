@@ -8,6 +8,11 @@ import jax
 
 Update = tuple[str, dict[str, Any]]  # the name of a case, and fields of it that are new
 
+# XLA's own defaults are the first six.
+GRAPHS_OF_LOOPS = {
+    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
+}
+
 
 class Budget:
     """Seconds that a part may take."""
@@ -33,9 +38,11 @@ class Timed(Protocol):
 class Program:
     """A function state -> state, compiled, with its state donated; a run is one call of it."""
 
-    def __init__(self, function: Callable[[Any], Any], state: Any, amount: int, unit: str):
+    def __init__(
+        self, function: Callable[[Any], Any], state: Any, amount: int, unit: str, options: dict[str, Any] | None = None
+    ):
         begin = time.perf_counter()
-        self.compiled = jax.jit(function, donate_argnums=0).lower(state).compile()
+        self.compiled = jax.jit(function, donate_argnums=0).lower(state).compile(compiler_options=options)
         self.about = {"compile": time.perf_counter() - begin, "amount": amount, "unit": unit}
         self.state = jax.block_until_ready(state)
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import tasks
 from jax import lax
-from measuring import Budget, Program, Update, measure, repeated
+from measuring import GRAPHS_OF_LOOPS, Budget, Program, Update, measure, repeated
 
 from rlkit import replay
 
@@ -31,13 +31,15 @@ ROLLOUT = 128  # steps of a rollout of benchmarks/ppo
 SHARE_OF_MEMORY = 0.5  # of the device's, for a buffer and its copies while it is filled
 
 
-def ppo(sizes: Mapping[str, Any], num_envs: int, num_seeds: int | None = None) -> Program:
+def ppo(
+    sizes: Mapping[str, Any], num_envs: int, num_seeds: int | None = None, options: dict[str, Any] | None = None
+) -> Program:
     """Updates of PPO on CartPole-v1, of one seed or of several under vmap."""
     task = tasks.make("ppo", "CartPole-v1", num_envs, sizes["steps"], PPO_HYPER, **PPO)
     init, step = partial(task.training.init, task.hyper), lambda state: task.training.step(state)[0]
     amount = num_envs * sizes["steps"] * sizes["updates"] * (num_seeds or 1)
     if num_seeds is None:
-        return Program(repeated(step, sizes["updates"]), jax.jit(init)(jax.random.key(0)), amount, "steps")
+        return Program(repeated(step, sizes["updates"]), jax.jit(init)(jax.random.key(0)), amount, "steps", options)
     state = jax.jit(jax.vmap(init))(jax.random.split(jax.random.key(0), num_seeds))
     return Program(repeated(jax.vmap(step), sizes["updates"]), state, amount, "steps")
 
@@ -193,31 +195,49 @@ def convolutions(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]:
     return measure(cases, sizes["rounds"], budget)
 
 
-def gradient_steps(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]:
-    """Gradient steps of DQN and SAC from a full buffer, without an environment."""
+def of_agent(
+    sizes: Mapping[str, Any], name: str, batch: int, options: dict[str, Any] | None = None, **settings: Any
+) -> Program:
+    """Gradient steps of DQN on CartPole-v1 or of SAC on Pendulum-v1 from a full buffer, without an environment."""
     count, envs = sizes["gradient_steps"], sizes["envs_of_buffer"]
     steps = sizes["capacity"] // envs
+    settings |= {"capacity": sizes["capacity"], "batch_size": batch, "learning_starts": 1, "replay_ratio": 1.0}
+    hyper, env = {"learning_rate": 1e-4, "schedule_steps": 1e9}, {"dqn": "CartPole-v1", "sac": "Pendulum-v1"}[name]
+    task = tasks.make(name, env, envs, steps, hyper, hidden_sizes=sizes["hidden_sizes"], **settings)
+    start = task.start()
+    state = jax.jit(task.agent.add, donate_argnums=0)(start.agent, task.rollout(start, steps))
+    learn = task.agent.learn
+    assert learn is not None
 
-    def make(name: str, env: str, batch: int, **settings: Any) -> Program:
-        settings |= {"capacity": sizes["capacity"], "batch_size": batch, "learning_starts": 1, "replay_ratio": 1.0}
-        hyper = {"learning_rate": 1e-4, "schedule_steps": 1e9}
-        task = tasks.make(name, env, envs, steps, hyper, hidden_sizes=sizes["hidden_sizes"], **settings)
-        start = task.start()
-        state = jax.jit(task.agent.add, donate_argnums=0)(start.agent, task.rollout(start, steps))
-        learn = task.agent.learn
-        assert learn is not None
+    def function(state: tuple[Any, Any]) -> tuple[Any, Any]:
+        key, next_key = jax.random.split(state[1])
+        return learn(state[0], key, count)[0], next_key
 
-        def function(state: tuple[Any, Any]) -> tuple[Any, Any]:
-            key, next_key = jax.random.split(state[1])
-            return learn(state[0], key, count)[0], next_key
+    return Program(function, (state, jax.random.key(5)), count, "gradient steps", options)
 
-        return Program(function, (state, jax.random.key(5)), count, "gradient steps")
 
+def gradient_steps(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]:
     cases = {}
     for batch in sizes["batches"]:
-        cases[f"DQN, batch {batch}"] = partial(make, "dqn", "CartPole-v1", batch)
-        cases[f"DQN with priorities, batch {batch}"] = partial(make, "dqn", "CartPole-v1", batch, replay="prioritized")
-        cases[f"SAC, batch {batch}"] = partial(make, "sac", "Pendulum-v1", batch)
+        cases[f"DQN, batch {batch}"] = partial(of_agent, sizes, "dqn", batch)
+        cases[f"DQN with priorities, batch {batch}"] = partial(of_agent, sizes, "dqn", batch, replay="prioritized")
+        cases[f"SAC, batch {batch}"] = partial(of_agent, sizes, "sac", batch)
+    return measure(cases, sizes["rounds"], budget)
+
+
+def of_loops(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]:
+    """Gradient steps and updates as XLA compiles them by default, and with whole loops as CUDA graphs."""
+    batch = sizes["batch"]
+    programs = {
+        "DQN": partial(of_agent, sizes, "dqn", batch),
+        "DQN with priorities": partial(of_agent, sizes, "dqn", batch, replay="prioritized"),
+        "SAC": partial(of_agent, sizes, "sac", batch),
+    } | {f"PPO, {count} environments": partial(ppo, sizes, count) for count in sizes["num_envs"]}
+    cases = {
+        name + suffix: partial(program, options=options)
+        for name, program in programs.items()
+        for suffix, options in (("", None), (", loops as graphs", GRAPHS_OF_LOOPS))
+    }
     return measure(cases, sizes["rounds"], budget)
 
 
@@ -230,4 +250,5 @@ PARTS = {
     "slices": of_slices,
     "convolutions": convolutions,
     "gradients": gradient_steps,
+    "loops": of_loops,
 }

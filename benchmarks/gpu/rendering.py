@@ -15,6 +15,7 @@ TITLES = {
     "slices": "Buffers of slices",
     "convolutions": "A convolution, value and gradients",
     "gradients": "Gradient steps from a full buffer",
+    "loops": "Loops as CUDA graphs",
 }
 OPERATIONS = {
     "trees": ("jit sample", "jit write", "jit total"),
@@ -24,6 +25,7 @@ NOTES = {
     "correctness": "The same arrays on both devices, matrix products in full precision. Integers and flags have to be "
     "equal, float arrays within a share of the expected array's norm.",
     "trees": "µs of a batch, inside of a scan: draws, writes, and both.",
+    "loops": "Gradient steps of DQN and SAC, environment steps of PPO on CartPole-v1.",
     "slices": "µs for 256 steps added and 256 slices of 4 drawn: inside of a scan, and as called from Python.",
 }
 
@@ -60,8 +62,8 @@ def agreement(part: str, cases: Mapping[str, Any]) -> str:
 
 def rates(part: str, cases: Mapping[str, Any]) -> str:
     """A row a case: compile time, and the amount of work a second."""
-    units = [case["unit"] for case in cases.values() if "unit" in case]
-    header = ["case", "compile s", f"{units[0] if units else 'work'} a second", "rounds", ""]
+    units = {case["unit"] for case in cases.values() if "unit" in case}
+    header = ["case", "compile s", f"{min(units) if len(units) == 1 else 'steps'} a second", "rounds", ""]
     rows = []
     for name, case in cases.items():
         compiled = f"{case['compile']:.1f}" if "compile" in case else ""

@@ -11,6 +11,7 @@ SHARES = {  # in order of worth
     "slices": 3,
     "convolutions": 1.5,
     "gradients": 3,
+    "loops": 5,
 }
 FULL: dict[str, dict[str, Any]] = {
     "correctness": {"envs": 64, "steps": 32, "leaves": 2**16, "fanouts": [2, 8, 64]} | {"policies": 3},
@@ -33,6 +34,7 @@ FULL: dict[str, dict[str, Any]] = {
         "rounds": 7,
     },
 }
+FULL["loops"] = FULL["gradients"] | FULL["environments"] | {"batch": 256, "num_envs": [64, 2048]}
 QUICK = {
     "correctness": FULL["correctness"] | {"envs": 8, "steps": 16, "leaves": 2**10, "fanouts": [8], "policies": 1},
     "environments": FULL["environments"] | {"num_envs": [4, 16], "steps": 16, "updates": 1, "rounds": 2},
@@ -45,3 +47,4 @@ QUICK = {
     | {"batches": [32], "capacity": 1024, "envs_of_buffer": 16, "hidden_sizes": (16,), "gradient_steps": 4}
     | {"rounds": 2},
 }
+QUICK["loops"] = QUICK["gradients"] | QUICK["environments"] | {"batch": 32, "num_envs": [4]}

@@ -48,8 +48,8 @@ def test_all_parts_run_and_agree(tmp_path):
             assert "left out" not in case, (part, name, case)
             assert case.get("met", True), (part, name, case)
             assert part == "correctness" or all(len(seconds) == 2 for seconds in case["seconds"].values())
-    assert len(results) == 8
-    assert (tmp_path / "gpu.md").read_text().count("\n## ") == 8
+    assert len(results) == 9
+    assert (tmp_path / "gpu.md").read_text().count("\n## ") == 9
 
 
 def test_a_difference_from_the_cpu_is_reported(gpu):
