@@ -48,11 +48,11 @@ def init(capacity: int, statistics: Sequence[str] = STATISTICS, fanout: int = la
     names = _ordered(statistics)
     levels = layout.levels(capacity, fanout, len(names))
     empty = np.array([layout.EMPTY[name] for name in names], np.float32)
+    # broadcast_to, as the indices of jnp.repeat are constants, over which XLA would spend a minute for 2^22 leaves.
+    nodes = [jnp.broadcast_to(empty[:, None], (len(names), size)).reshape(-1) for size in levels.sizes]
     return SegmentTree(
         leaves=jnp.zeros(levels.leaves, jnp.float32),
-        nodes=layout.in_arrays(
-            [jnp.repeat(empty, size, total_repeat_length=len(names) * size) for size in levels.sizes], levels
-        ),
+        nodes=layout.in_arrays(nodes, levels),
         roots=jnp.asarray(empty),
         capacity=capacity,
         fanout=fanout,
