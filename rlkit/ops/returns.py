@@ -9,6 +9,7 @@ from its `next_value` like a truncated one. `next_value` does not enter where te
 Inputs below float32 are promoted to float32; float64 stays float64. No function stops a gradient.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -122,12 +123,7 @@ def n_step_returns(
     reward, next_value = as_floats(reward, next_value)
     (gamma,) = scalars(reward, gamma=gamma)
     one_step = reward + gamma * _bootstrap(next_value, terminated)
-    stop = done.at[-1].set(True)
-
-    def extend(_: Array, returns: Array) -> Array:
-        return jnp.where(stop, one_step, reward + gamma * _shift(returns))
-
-    return jax.lax.fori_loop(1, min(n, reward.shape[0]), extend, vary_like(one_step, stop))
+    return _extended(one_step, reward, gamma, done.at[-1].set(True), min(n, reward.shape[0]))
 
 
 class VTrace(NamedTuple):
@@ -269,6 +265,18 @@ def _shift(x: Array) -> Array:
     return jnp.concatenate([x[1:], jnp.zeros_like(x[:1])])
 
 
+# Jitted, as a loop that is called outside of jit is compiled anew in every call.
+@partial(jax.jit, static_argnames="n")
+def _extended(one_step: Array, reward: Array, gamma: Array, stop: Array, n: int) -> Array:
+    """Returns of up to n steps from those of one step; `stop` where the next row does not follow."""
+
+    def extend(_: Array, returns: Array) -> Array:
+        return jnp.where(stop, one_step, reward + gamma * _shift(returns))
+
+    return jax.lax.fori_loop(1, n, extend, vary_like(one_step, stop))
+
+
+@jax.jit
 def _discounted_sum(x: Array, decay: Array, done: Array) -> Array:
     """Backward recursion y_t = x_t + decay_t y_{t+1}, restarted at every episode end; decay is [] or [T, ...].
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 from jax.test_util import check_grads
 from slow_returns import GAMMA, LAMBDA, SLOW
 
@@ -257,3 +258,14 @@ def test_the_loop_over_time_carries_one_row(monkeypatch):
     ((body, carry, row),) = loops
     assert carry.shape == (3,)
     assert len(jax.make_jaxpr(body)(carry, row).eqns) <= 3  # multiply, add, select
+
+
+@every_function
+def test_a_second_call_outside_of_jit_compiles_nothing(name):
+    fn, names = FUNCTIONS[name]
+    rows = stream(0, (5, 2))
+    arrays = [jnp.asarray(rows[key], bool if key in ("terminated", "truncated") else jnp.float32) for key in names]
+    fn(*arrays)
+    with compilations() as compiled:
+        fn(*arrays)
+    assert not compiled

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 from compiled_tree import ALL, build, find, init, read, sample, summary, values, write
 from jax.experimental import checkify
 
@@ -213,3 +214,15 @@ def test_an_empty_tree_is_filled_without_indices():
     """XLA evaluates indices that are known when it compiles, which takes it a minute for 2^22 leaves."""
     text = jax.jit(lambda: segment_tree.init(2**22)).lower().as_text()
     assert not [name for name in ("reduce_window", "scatter", "gather") if f"stablehlo.{name}" in text]
+
+
+def test_a_second_call_outside_of_jit_compiles_nothing():
+    def calls():
+        tree = segment_tree.write(segment_tree.init(5000), jnp.arange(3), jnp.ones(3))
+        tree = segment_tree.write_run(tree, 10, jnp.ones(4))
+        return segment_tree.sample(tree, jax.random.key(0), 8), segment_tree.find(tree, 2.5)
+
+    calls()
+    with compilations() as compiled:
+        calls()
+    assert not compiled

@@ -1,7 +1,10 @@
 """Traversal of a segment tree: from written leaves up to the roots, and from a mass down to a leaf.
 
-Levels that share an array are traversed in a loop, which keeps the compiled program small.
+Levels that share an array are traversed in a loop, which keeps the compiled program small. The functions are jitted, as
+a loop that is called outside of jit is compiled anew in every call.
 """
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +18,7 @@ from rlkit.types import Array
 MAX_NODES_BY_MASS = 4096  # in levels of more nodes a float32 mass has too few bits left to tell them apart
 
 
+@jax.jit
 def recompute_above(tree: SegmentTree, leaf: Array) -> SegmentTree:
     """Return the tree with all nodes above the leaves [B] recomputed."""
     for height in range(layout.levels_of(tree).num_own):
@@ -23,6 +27,7 @@ def recompute_above(tree: SegmentTree, leaf: Array) -> SegmentTree:
     return _recompute_shared(tree, leaf)
 
 
+@partial(jax.jit, static_argnames="count")
 def recompute_above_run(tree: SegmentTree, start: Array, count: int) -> SegmentTree:
     """Return the tree with all nodes above `count` consecutive leaves, from `start` on, recomputed.
 
@@ -94,6 +99,7 @@ def _replace_array(tree: SegmentTree, i: int, array: Array) -> SegmentTree:
     return tree.replace(nodes=(*tree.nodes[:i], array, *tree.nodes[i + 1 :]))
 
 
+@jax.jit
 def descend(tree: SegmentTree, mass: Array, draws: Array | None) -> tuple[Array, Array]:
     """Descend from the root to the leaves at which the running sum passes each mass.
 
