@@ -1,5 +1,6 @@
 """A keyed bijection on [0, n): shuffles without sorting, and draws without replacement without memory."""
 
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -95,7 +96,13 @@ def _walk(words: Array, index: Array, n: int | Array) -> Array:
     """
     # Rows times columns exceed n by less than sqrt(n), and often by nothing: then one application is enough.
     exact = isinstance(n, int) and n % (1 << (n - 1).bit_length() // 2) == 0
-    n, one = jnp.asarray(n, jnp.uint32), jnp.uint32(1)
+    return _applied(words, index, jnp.asarray(n, jnp.uint32), exact)
+
+
+@partial(jax.jit, static_argnames="exact")  # a loop that is called outside of jit is compiled anew in every call
+def _applied(words: Array, index: Array, n: Array, exact: bool) -> Array:
+    """Apply them once where that is enough, else until all images are below n [] uint32."""
+    one = jnp.uint32(1)
     low_bits = (jnp.uint32(32) - jax.lax.clz(n - one)) // jnp.uint32(2)
     columns = one << low_bits
     rows = (n + (columns - one)) >> low_bits

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 from scipy.stats import chi2
 
 from rlkit.ops.permutation import _walk, permutations, permute
@@ -137,3 +138,12 @@ def test_no_loop_where_n_fills_its_table():
         return text.count(" while(")
 
     assert [loops(n) for n in (512, 8192, 128 * 2048, 300, 8191)] == [0, 0, 0, 1, 1]
+
+
+def test_a_second_call_outside_of_jit_compiles_nothing():
+    key, index = jax.random.key(0), jnp.arange(3)
+    calls = [permutations(key, 2, 300), permute(key, index, 300)]
+    with compilations() as compiled:
+        again = [permutations(key, 2, 300), permute(key, index, 300)]
+    assert not compiled
+    jax.tree.map(np.testing.assert_array_equal, again, calls)
