@@ -101,7 +101,7 @@ def _walk(words: Array, index: Array, n: int | Array) -> Array:
 
 @partial(jax.jit, static_argnames="exact")  # a loop that is called outside of jit is compiled anew in every call
 def _applied(words: Array, index: Array, n: Array, exact: bool) -> Array:
-    """Apply them once where that is enough, else until all images are below n [] uint32."""
+    """Apply the permutations once where that is `exact`, else until all images are below n [] uint32."""
     one = jnp.uint32(1)
     low_bits = (jnp.uint32(32) - jax.lax.clz(n - one)) // jnp.uint32(2)
     columns = one << low_bits
