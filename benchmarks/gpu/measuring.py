@@ -9,7 +9,7 @@ import jax
 Update = tuple[str, dict[str, Any]]  # the name of a case, and fields of it that are new
 
 # XLA's own defaults are the first six.
-GRAPHS_OF_LOOPS = {
+LOOPS_AS_GRAPHS = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
 }
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import tasks
 from jax import lax
-from measuring import GRAPHS_OF_LOOPS, Budget, Program, Update, measure, repeated
+from measuring import LOOPS_AS_GRAPHS, Budget, Program, Update, measure, repeated
 
 from rlkit import replay
 
@@ -225,7 +225,7 @@ def gradient_steps(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]
     return measure(cases, sizes["rounds"], budget)
 
 
-def of_loops(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]:
+def loops_as_graphs(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]:
     """Gradient steps and updates as XLA compiles them by default, and with whole loops as CUDA graphs."""
     batch = sizes["batch"]
     programs = {
@@ -236,7 +236,7 @@ def of_loops(sizes: Mapping[str, Any], budget: Budget) -> Iterator[Update]:
     cases = {
         name + suffix: partial(program, options=options)
         for name, program in programs.items()
-        for suffix, options in (("", None), (", loops as graphs", GRAPHS_OF_LOOPS))
+        for suffix, options in (("", None), (", loops as graphs", LOOPS_AS_GRAPHS))
     }
     return measure(cases, sizes["rounds"], budget)
 
@@ -250,5 +250,5 @@ PARTS = {
     "slices": of_slices,
     "convolutions": convolutions,
     "gradients": gradient_steps,
-    "loops": of_loops,
+    "loops": loops_as_graphs,
 }

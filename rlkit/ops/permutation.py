@@ -96,11 +96,12 @@ def _walk(words: Array, index: Array, n: int | Array) -> Array:
     """
     # Rows times columns exceed n by less than sqrt(n), and often by nothing: then one application is enough.
     exact = isinstance(n, int) and n % (1 << (n - 1).bit_length() // 2) == 0
-    return _applied(words, index, jnp.asarray(n, jnp.uint32), exact)
+    return _cycle_walk(words, index, jnp.asarray(n, jnp.uint32), exact)
 
 
-@partial(jax.jit, static_argnames="exact")  # a loop that is called outside of jit is compiled anew in every call
-def _applied(words: Array, index: Array, n: Array, exact: bool) -> Array:
+# Jitted, because JAX compiles a loop anew whenever it is called outside of jit.
+@partial(jax.jit, static_argnames="exact")
+def _cycle_walk(words: Array, index: Array, n: Array, exact: bool) -> Array:
     """Apply the permutations once where that is `exact`, else until all images are below n [] uint32."""
     one = jnp.uint32(1)
     low_bits = (jnp.uint32(32) - jax.lax.clz(n - one)) // jnp.uint32(2)

@@ -123,7 +123,7 @@ def n_step_returns(
     reward, next_value = as_floats(reward, next_value)
     (gamma,) = scalars(reward, gamma=gamma)
     one_step = reward + gamma * _bootstrap(next_value, terminated)
-    return _extended(one_step, reward, gamma, done.at[-1].set(True), min(n, reward.shape[0]))
+    return _n_step_recursion(one_step, reward, gamma, done.at[-1].set(True), min(n, reward.shape[0]))
 
 
 class VTrace(NamedTuple):
@@ -265,9 +265,9 @@ def _shift(x: Array) -> Array:
     return jnp.concatenate([x[1:], jnp.zeros_like(x[:1])])
 
 
-# Jitted, as a loop that is called outside of jit is compiled anew in every call.
+# Both are jitted, because JAX compiles a loop anew whenever it is called outside of jit.
 @partial(jax.jit, static_argnames="n")
-def _extended(one_step: Array, reward: Array, gamma: Array, stop: Array, n: int) -> Array:
+def _n_step_recursion(one_step: Array, reward: Array, gamma: Array, stop: Array, n: int) -> Array:
     """Returns of up to n steps from those of one step; `stop` where the next row does not follow."""
 
     def extend(_: Array, returns: Array) -> Array:

@@ -1,7 +1,7 @@
 """Traversal of a segment tree: from written leaves up to the roots, and from a mass down to a leaf.
 
-Levels that share an array are traversed in a loop, which keeps the compiled program small. The functions are jitted, as
-a loop that is called outside of jit is compiled anew in every call.
+Levels that share an array are traversed in a loop, which keeps the compiled program small. The functions are jitted,
+because JAX compiles a loop anew whenever it is called outside of jit.
 """
 
 from functools import partial
