@@ -15,7 +15,7 @@ from rlkit.replay.flags import check_flags
 from rlkit.replay.priorities import Priorities
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
-from rlkit.replay.windows import Handle
+from rlkit.replay.windows import Handle, Place
 from rlkit.types import Array, Buffer, Key, PyTree, Sample
 
 
@@ -119,11 +119,17 @@ def sample(static: Static, state: PrioritizedState, key: Key) -> Sample:
     check_key(key)
     validation.check_not_empty(size(static, state))
     batch_size = _mesh.share("batch_size", static.batch_size, _mesh.size(static.axis_name))
-    draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=state.ring.num_envs)
-    place, valid = windows.draw_with_next_obs(state.ring, draw, key, 1, partial(draw, stratified=False))
+    place, valid = _draw(state, key, batch_size)
     valid &= segment_tree.total(state.priorities.mass) > 0
     weight = priorities.weights(state.priorities, place, state.beta, static.axis_name)
     return windows.take(state.ring, place, weight, valid, static.length if static.length > 1 else None)
+
+
+# Jitted, as its loop is compiled anew in every call outside of jit.
+@partial(jax.jit, static_argnames="batch_size")
+def _draw(state: PrioritizedState, key: Key, batch_size: int) -> tuple[Place, Array]:
+    draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=state.ring.num_envs)
+    return windows.draw_with_next_obs(state.ring, draw, key, 1, partial(draw, stratified=False))
 
 
 def batch_of_pass(static: Static, state: PrioritizedState, key: Key, k: Array | int) -> Sample:

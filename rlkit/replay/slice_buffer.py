@@ -8,6 +8,7 @@ can be drawn.
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
@@ -166,17 +167,8 @@ def sample(static: Static, state: Any, key: Key) -> Sample:
     """Draw B slices: leaves [B, L, ...], mask [B, L], and weights [B]."""
     check_key(key)
     validation.check_not_empty(size(static, state))
-    index, num_envs = state.index, state.ring.num_envs
-    num_slices = _mesh.share("num_slices", static.num_slices, _mesh.size(static.axis_name))
-
-    def draw(key: Key, stratified: bool = True) -> Place:
-        if static.settings is not None:
-            return priorities.draw(state.priorities, key, num_slices, num_envs, stratified=stratified)
-        starts = slice_index.sample(index, key, num_slices)
-        return Place(starts.slot, starts.env)
-
-    again = partial(draw, stratified=False)
-    place, valid = windows.draw_with_next_obs(state.ring, draw, key, static.rows_needed, again)
+    index, num_slices = state.index, _mesh.share("num_slices", static.num_slices, _mesh.size(static.axis_name))
+    place, valid = _draw(state, key, num_slices, static.rows_needed)
     if static.settings is not None:
         valid &= segment_tree.total(state.priorities.mass) > 0
         weight = priorities.weights(state.priorities, place, state.beta, static.axis_name)
@@ -184,6 +176,18 @@ def sample(static: Static, state: Any, key: Key) -> Sample:
         valid &= slice_index.size(index) > 0
         weight = jnp.ones((num_slices,), jnp.float32)
     return windows.take(state.ring, place, weight, valid, index.slice_len, across_ends=index.cross_episodes)
+
+
+# Jitted, as its loop is compiled anew in every call outside of jit.
+@partial(jax.jit, static_argnames=("num_slices", "rows_needed"))
+def _draw(state: Any, key: Key, num_slices: int, rows_needed: int) -> tuple[Place, Array]:
+    def draw(key: Key, stratified: bool = True) -> Place:
+        if isinstance(state, PrioritizedSlicesState):
+            return priorities.draw(state.priorities, key, num_slices, state.ring.num_envs, stratified=stratified)
+        starts = slice_index.sample(state.index, key, num_slices)
+        return Place(starts.slot, starts.env)
+
+    return windows.draw_with_next_obs(state.ring, draw, key, rows_needed, partial(draw, stratified=False))
 
 
 def batch_of_pass(static: Static, state: Any, key: Key, k: Array | int) -> Sample:

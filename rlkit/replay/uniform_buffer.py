@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
@@ -12,7 +13,7 @@ from rlkit.replay import storage, validation, windows
 from rlkit.replay.flags import check_flags
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
-from rlkit.replay.windows import Handle
+from rlkit.replay.windows import Handle, Place
 from rlkit.types import Array, Buffer, Key, PyTree, Sample
 
 
@@ -98,11 +99,15 @@ def sample(state: UniformState, key: Key, *, batch_size: int, length: int, axis_
     check_key(key)
     validation.check_not_empty(size(state, length=length))
     batch_size = _mesh.share("batch_size", batch_size, _mesh.size(axis_name))
-    place, valid = windows.draw_with_next_obs(
-        state.ring, lambda key: windows.draw_uniformly(state.ring, key, batch_size, length), key, 1
-    )
+    place, valid = _draw(state.ring, key, batch_size, length)
     valid &= windows.num_windows(state.ring, length) > 0
     return windows.take(state.ring, place, jnp.ones((batch_size,), jnp.float32), valid, length if length > 1 else None)
+
+
+# Jitted, as its loop is compiled anew in every call outside of jit.
+@partial(jax.jit, static_argnames=("batch_size", "length"))
+def _draw(ring: Ring, key: Key, batch_size: int, length: int) -> tuple[Place, Array]:
+    return windows.draw_with_next_obs(ring, lambda key: windows.draw_uniformly(ring, key, batch_size, length), key, 1)
 
 
 def batch_of_pass(

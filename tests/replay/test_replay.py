@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 from compiled_buffers import fill, prioritized, slices, uniform, with_counts
 from replay_model import FEW, KINDS, ONE, PRIORITIZED, B, Harness, N, R, Stream, example, steps
 
@@ -237,3 +238,21 @@ def test_the_end_of_a_slice_is_truncated_and_never_terminated():
     np.testing.assert_array_equal(sample.item.truncated[:, 2], rows != 3)
     assert not sample.item.truncated[:, :2].any()
     assert sample.mask.all()
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        replay.uniform(3 * N, B, store_obs_once=True),
+        replay.prioritized(3 * N, B, store_obs_once=True),
+        replay.slices(3 * N, B, 2, store_obs_once=True),
+        replay.slices(3 * N, B, 2, prioritized=True, store_obs_once=True),
+    ],
+    ids=["uniform", "prioritized", "slices", "prioritized slices"],
+)
+def test_a_second_sample_outside_of_jit_compiles_nothing(buffer):
+    state = buffer.add(buffer.init(ONE, N), steps(3, N))
+    buffer.sample(state, jax.random.key(0))
+    with compilations() as compiled:
+        buffer.sample(state, jax.random.key(1))
+    assert not compiled
