@@ -125,8 +125,8 @@ def sample(static: Static, state: PrioritizedState, key: Key) -> Sample:
     return windows.take(state.ring, place, weight, valid, static.length if static.length > 1 else None)
 
 
-# Jitted, as its loop is compiled anew in every call outside of jit.
-@partial(jax.jit, static_argnames="batch_size")
+# Jitted, as its loop is compiled anew in every call outside of jit; inlined, so that programs are as without.
+@partial(jax.jit, static_argnames="batch_size", inline=True)
 def _draw(state: PrioritizedState, key: Key, batch_size: int) -> tuple[Place, Array]:
     draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=state.ring.num_envs)
     return windows.draw_with_next_obs(state.ring, draw, key, 1, partial(draw, stratified=False))

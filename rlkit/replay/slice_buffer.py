@@ -178,8 +178,8 @@ def sample(static: Static, state: Any, key: Key) -> Sample:
     return windows.take(state.ring, place, weight, valid, index.slice_len, across_ends=index.cross_episodes)
 
 
-# Jitted, as its loop is compiled anew in every call outside of jit.
-@partial(jax.jit, static_argnames=("num_slices", "rows_needed"))
+# Jitted, as its loop is compiled anew in every call outside of jit; inlined, so that programs are as without.
+@partial(jax.jit, static_argnames=("num_slices", "rows_needed"), inline=True)
 def _draw(state: Any, key: Key, num_slices: int, rows_needed: int) -> tuple[Place, Array]:
     def draw(key: Key, stratified: bool = True) -> Place:
         if isinstance(state, PrioritizedSlicesState):

@@ -104,8 +104,8 @@ def sample(state: UniformState, key: Key, *, batch_size: int, length: int, axis_
     return windows.take(state.ring, place, jnp.ones((batch_size,), jnp.float32), valid, length if length > 1 else None)
 
 
-# Jitted, as its loop is compiled anew in every call outside of jit.
-@partial(jax.jit, static_argnames=("batch_size", "length"))
+# Jitted, as its loop is compiled anew in every call outside of jit; inlined, so that programs are as without.
+@partial(jax.jit, static_argnames=("batch_size", "length"), inline=True)
 def _draw(ring: Ring, key: Key, batch_size: int, length: int) -> tuple[Place, Array]:
     return windows.draw_with_next_obs(ring, lambda key: windows.draw_uniformly(ring, key, batch_size, length), key, 1)
 
