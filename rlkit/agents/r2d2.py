@@ -117,7 +117,7 @@ def loss(static: Static, params: PyTree, state: State, sample: Sample, key: Key)
             begin, first = jax.lax.stop_gradient(warmed), start[config.burn_in]
         return unroll(static, variables, state, learned(item.obs), learned(start), begin, first, **training)
 
-    steps, weight = learned(item), jnp.where(learned(mask), 1.0, 0.0)
+    steps, weight = learned(item), learned(mask).astype(jnp.float32)
     online, target = (params, state.stats), (state.target_params, state.target_stats)
     q, before, stats = q_along(online, train=True, key=key)
     target_before = q_along(target)[1]

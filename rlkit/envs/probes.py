@@ -21,7 +21,7 @@ class ConstantValue(Probe):
     """The observation is 0 and the reward 1, always. V = 1."""
 
     def _observe(self, state: ProbeState) -> PyTree:
-        return jnp.zeros((1,))
+        return jnp.zeros((1,), jnp.float32)
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
         return 1.0
@@ -50,7 +50,7 @@ class ActionReward(Probe):
     """A bandit: the observation is 0, the reward of action 1 is 1, that of action 0 is -1. Best V = 1."""
 
     def _observe(self, state: ProbeState) -> PyTree:
-        return jnp.zeros((1,))
+        return jnp.zeros((1,), jnp.float32)
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
         return jnp.where(action == 1, 1.0, -1.0)
@@ -152,7 +152,7 @@ class MaskedAction(Probe):
         return jax.random.randint(key, (), 0, 3).astype(jnp.float32)
 
     def _observe(self, state: ProbeState) -> PyTree:
-        return {ACTION_MASK: jnp.arange(3) != state.cue.astype(jnp.int32), "obs": jnp.zeros((1,))}
+        return {ACTION_MASK: jnp.arange(3) != state.cue.astype(jnp.int32), "obs": jnp.zeros((1,), jnp.float32)}
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
         illegal = state.cue.astype(jnp.int32)

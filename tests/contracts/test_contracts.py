@@ -226,19 +226,19 @@ def test_saved_loaded_and_continued_is_bit_equal(setup):
     assert_equal(step(loaded), step(state))
 
 
-@pytest.mark.parametrize(("name", "case"), [("ppo", 1), ("dqn", 1), ("td3", 0)])
-def test_double_precision_elsewhere_does_no_harm(name, case):
-    """A program may enable float64 for its own sake; what agents draw and count stays as wide as it was."""
-    module, (_, env_name, settings) = agents.get(name), cases(name)[case]
+@pytest.mark.parametrize(("name", "env_name", "settings"), CASES, ids=[f"{name}-{env}" for name, env, _ in CASES])
+def test_double_precision_elsewhere_does_no_harm(name, env_name, settings):
+    """A program may enable float64 for its own sake; what agents draw, count and learn stays as wide as it was."""
+    module = agents.get(name)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         env, params = envs.make(env_name)
         agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params))
         pair = training.make(agent, env, params, num_envs=NUM_ENVS, num_steps=NUM_STEPS)
         state = jax.eval_shape(lambda key: pair.init(module.Hyper(), key), jax.random.key(0))
-        after, _ = jax.eval_shape(pair.step, state)
-        assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, state)
-        kept = after.agent.params, after.agent.normalizer
-        assert {x.dtype for x in jax.tree.leaves(kept)} == {np.dtype(np.float32)}
+        after, metrics = jax.eval_shape(pair.step, state)
+    assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, state)
+    learned = after.agent.params, after.agent.normalizer, *(metrics[metric] for metric in agent.finite)
+    assert {x.dtype for x in jax.tree.leaves(learned)} == {np.dtype(np.float32)}
 
 
 def test_the_program_does_not_grow_with_the_updates(setup):
