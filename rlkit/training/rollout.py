@@ -66,6 +66,8 @@ def rollout(
 ) -> tuple[EnvsState, Transition, Episodes]:
     """Let a fixed actor explore for `num_steps` in each of N environments.
 
+    Call it inside of `jax.jit`; outside, each call compiles it anew.
+
     Args:
       agent, env, params: as for `training.make`.
       actor: `agent.actor(...)`; it does not change.
