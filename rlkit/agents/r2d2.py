@@ -9,10 +9,10 @@ where an episode starts. On the `unroll_len` rows after those a gradient step mi
 with the rescaling h of Pohlen et al. (2018), a* chosen by the online network, and n-step returns that stop at every
 episode end. The priority of a sequence is 0.9 max |TD error| + 0.1 mean |TD error|. Environment i of N explores with
 probability ε^(1 + 7 i / (N - 1)) (Horgan et al. 2018), one alone with an ε that falls to 0.05. Departures from the
-paper: the network does not see the last action and reward; sequences start at every row, may run across episode ends,
-and new ones have the greatest priority in the buffer; heads are linear; acting and learning alternate; the returns of a
-sequence's last n - 1 rows end with it, and returns are bootstrapped over time limits from the true final observation,
-evaluated with the memory after the last step.
+paper: the network sees the last action and reward only with the wrapper `previous_action_reward`; sequences start at
+every row, may run across episode ends, and new ones have the greatest priority in the buffer; heads are linear; acting
+and learning alternate; the returns of a sequence's last n - 1 rows end with it, and returns are bootstrapped over time
+limits from the true final observation, evaluated with the memory after the last step.
 """
 
 from functools import partial

@@ -28,6 +28,7 @@ _WRAPPERS: dict[str, tuple[Callable[..., Env], Callable[[str], Any] | None, str]
     "action_repeat": (wrappers.ActionRepeat, int, "action_repeat:2"),
     "clip_action": (wrappers.ClipAction, None, "clip_action"),
     "sticky_action": (wrappers.StickyAction, float, "sticky_action:0.25"),
+    "previous_action_reward": (wrappers.PreviousActionReward, None, "previous_action_reward"),
     "time_limit": (wrappers.TimeLimit, int, "time_limit:200"),
 }
 
@@ -83,7 +84,8 @@ def _suite(suite: str, name: str) -> Any:
 def wrap(env: Env, specs: Sequence[str]) -> Env:
     """Wrap an environment by names, the first one innermost: `wrap(env, ["hide_velocity", "frame_stack:4"])`.
 
-    Names: flatten, hide_velocity, frame_stack:n, action_repeat:n, clip_action, sticky_action:p, time_limit:n.
+    Names: flatten, hide_velocity, frame_stack:n, action_repeat:n, clip_action, sticky_action:p, time_limit:n,
+    previous_action_reward.
 
     Raises:
       ConfigError: a name is unknown, an argument is missing, superfluous or out of range, or a wrapper does not support

@@ -35,8 +35,9 @@ def evaluate(
     """Play whole episodes with `agent.policy` and frozen statistics.
 
     Each environment plays the same number of episodes, one after the other: the first episodes to finish would be
-    short ones. The evaluation ends with the last episode, or after `max_steps` steps of each environment. Call it inside
-    of `jax.jit`; outside, each call compiles it anew.
+    short ones. The evaluation ends with the last episode, or after `max_steps` steps of each environment.
+
+    Call it inside of `jax.jit`; outside, each call compiles it anew.
 
     Args:
       agent, env, params: as for `training.make`.

@@ -9,6 +9,7 @@ from gymnasium import spaces
 from rlkit import hosts, runs
 from rlkit.cli import main
 from rlkit.hosts.worker import wrapper_names
+from rlkit.spaces import Dict
 from rlkit.types import ConfigError
 
 pytestmark = pytest.mark.thorough
@@ -97,6 +98,26 @@ def test_rewards_are_scaled_and_clipped_from_the_inside_out():
         assert [step.reward[0] for step in play(pool, 2)[1]] == [3, 3]
 
 
+def test_the_previous_action_and_reward_are_seen():
+    with counter("previous_action_reward", length=2, ends="terminated") as pool:
+        obs = [pool.reset()]
+        steps = [pool.step(np.full(2, i, np.int32)) for i in (2, 0, 1)]
+    obs += [step.obs for step in steps]
+    assert [row["obs"][0, 1] for row in obs] == [0, 1, 0, 1]
+    assert [row["previous_action"][0].tolist() for row in obs] == [[0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert [row["previous_reward"][0].tolist() for row in obs] == [[0], [1], [0], [1]]
+    last = steps[1].next_obs  # of the first episode
+    assert (last["previous_action"][0].tolist(), last["previous_reward"][0].tolist()) == ([1, 0, 0], [2])
+    settings = {"num_envs": 1, "backend": "serial", "wrappers": ["previous_action_reward"]}
+    with hosts.make("host_envs:Noise", **settings) as pool:
+        assert isinstance(pool.observation_space, Dict)
+        spaces_of_leaves = pool.observation_space.spaces
+        assert spaces_of_leaves.keys() == {"x", "kind", "previous_action", "previous_reward"}
+        assert spaces_of_leaves["previous_action"] == pool.action_space
+    with pytest.raises(ConfigError, match="wrapper previous_action_reward: expected"):
+        hosts.make("host_envs:Noise", **settings | {"wrappers": ["previous_action_reward"] * 2})
+
+
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_a_wrapper_of_gymnasium(backend):
     with hosts.make("host_envs:Noise", num_envs=2, backend=backend, wrappers=[OWN, "frame_stack:2"]) as pool:
@@ -117,6 +138,7 @@ def test_a_wrapper_of_gymnasium(backend):
         ("time_limit:1,2", "needs an integer of at least 1 after the colon, such as time_limit:200"),
         ("clip_reward:1", "needs two numbers, low,high, after the colon, such as clip_reward:-1,1"),
         ("clip_reward:1,-1", "needs two numbers, low,high, after the colon"),
+        ("previous_action_reward:1", "takes no argument; write previous_action_reward"),
         ("scale_reward:nan", "needs a number after the colon"),
     ],
 )

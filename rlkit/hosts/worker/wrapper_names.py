@@ -15,6 +15,7 @@ _WRAPPERS: dict[str, tuple[str, tuple[type, ...], str]] = {
     "time_limit": ("TimeLimit", (int,), "time_limit:200"),
     "clip_reward": ("ClipReward", (float, float), "clip_reward:-1,1"),
     "scale_reward": ("ScaleReward", (float,), "scale_reward:0.1"),
+    "previous_action_reward": ("PreviousActionReward", (), "previous_action_reward"),
 }
 
 
@@ -43,11 +44,15 @@ def make(spec: str) -> Callable[[Any], Any]:
 
 def _parse(spec: str) -> tuple[str, list[Any]]:
     """The class of a spelling such as frame_stack:4, and its arguments."""
-    name, _, text = spec.partition(":")
+    name, colon, text = spec.partition(":")
     if name not in _WRAPPERS:
         remedy = did_you_mean(name, _WRAPPERS, cutoff=0.4) or f"; try {', '.join(_WRAPPERS)} or module:Class"
         raise ValueError(f"wrapper={spec!r} is not one of environments outside of JAX{remedy}")
     wrapper, types, example = _WRAPPERS[name]
+    if not types:
+        if colon:
+            raise ValueError(f"wrapper={spec!r} takes no argument; write {example}")
+        return wrapper, []
     try:
         arguments = [kind(word) for kind, word in zip(types, text.split(","), strict=True)]
         valid = all(math.isfinite(x) and (x >= 1 or not isinstance(x, int)) for x in arguments)

@@ -6,6 +6,7 @@ They keep to that interface alone, since an environment of the user's own need n
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,47 @@ class ScaleReward(Wrapper):
     def step(self, action: Any) -> Any:
         obs, reward, *rest = self.env.step(action)
         return obs, reward * self.factor, *rest
+
+
+class PreviousActionReward(Wrapper):
+    """Adds `previous_action` [D] and `previous_reward` [1], float32, to the observation; both are 0 at the start.
+
+    The observation becomes a dict, where it is none with the leaf `obs`.
+    """
+
+    def __init__(self, env: Any):
+        from gymnasium import spaces
+
+        super().__init__(env)
+        self.flatten = partial(spaces.flatten, env.action_space)
+        action = spaces.flatten_space(env.action_space)
+        assert isinstance(action, spaces.Box)
+        self.start = np.zeros(action.shape, np.float32)
+        low, high = action.low.astype(np.float32), action.high.astype(np.float32)
+        self.is_dict = isinstance(env.observation_space, spaces.Dict)
+        leaves = dict(env.observation_space.spaces) if self.is_dict else {"obs": env.observation_space}
+        added: dict[str, Any] = {
+            "previous_action": spaces.Box(np.minimum(low, 0), np.maximum(high, 0)),
+            "previous_reward": spaces.Box(-np.inf, np.inf, (1,)),
+        }
+        if leaves.keys() & added:
+            raise Violation("wrapper previous_action_reward", f"observations without {min(added)}", list(leaves))
+        self.observation_space = spaces.Dict(leaves | added)
+
+    def reset(self, **arguments: Any) -> Any:
+        obs, *rest = self.env.reset(**arguments)
+        return self._joined(obs, self.start, 0.0), *rest
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return self._joined(obs, self.flatten(action), reward), reward, *rest
+
+    def _joined(self, obs: Any, action: Any, reward: Any) -> Any:
+        leaves = obs if self.is_dict else {"obs": obs}
+        if not isinstance(leaves, dict):
+            return leaves
+        action, reward = (np.asarray(x, np.float32) for x in (action, [reward]))
+        return leaves | {"previous_action": action, "previous_reward": reward}
 
 
 def _stacked_space(space: Any, n: int) -> Any:

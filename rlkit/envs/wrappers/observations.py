@@ -1,0 +1,180 @@
+"""Wrappers that change observations."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rlkit.envs._spaces import flat_bounds, flatten, map_obs, map_space, without_mask
+from rlkit.envs.wrappers.base import Step, Wrapper, check_count
+from rlkit.names import ACTION_MASK
+from rlkit.spaces import Box, Dict, Space
+from rlkit.types import Array, ConfigError, Key, PyTree
+
+MAX_FRAMES = 1024  # operands of one concatenation
+MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays on the host
+
+
+class _ObservationWrapper(Wrapper):
+    """Applies the stateless function `_observe` to every observation."""
+
+    def _observe(self, obs: PyTree, params: Any) -> PyTree:
+        raise NotImplementedError
+
+    def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
+        obs, state = self.env.reset(key, params)
+        return self._observe(obs, params), state
+
+    def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
+        obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, params)
+        info = info | {"final_observation": self._observe(info["final_observation"], params)}
+        return self._observe(obs, params), state, reward, terminated, truncated, info
+
+
+class Flatten(_ObservationWrapper):
+    """Flattens observations to one vector [D] float32: boxes raveled, discrete parts one-hot, in the leaves' order.
+
+    Where there is an action mask, the observation becomes {"action_mask": the mask, "obs": [D]}. Pixels keep their
+    values of 0 to 255, which networks divide by 255 only where they are uint8: leave images as they are.
+    """
+
+    def _observe(self, obs: PyTree, params: Any) -> PyTree:
+        space, mask = without_mask(self.env.observation_space(params))
+        if mask is None:
+            return flatten(space, obs)
+        return {ACTION_MASK: obs[ACTION_MASK], "obs": flatten(space, obs)}
+
+    def observation_space(self, params: Any) -> Space:
+        space, mask = without_mask(self.env.observation_space(params))
+        low, high = (np.concatenate(bounds) for bounds in zip(*flat_bounds(space), strict=True))
+        flat = Box(low, high)
+        return flat if mask is None else Dict({ACTION_MASK: mask, "obs": flat})
+
+
+@dataclass(frozen=True)
+class HideVelocity(_ObservationWrapper):
+    """Removes the velocities from a classic-control observation, so that the task needs memory.
+
+    Raises ConfigError for an environment that is not in the table. It must be the innermost wrapper.
+    """
+
+    POSITIONS = {  # noqa: RUF012 a constant; by environment: (size of an observation, indices of positions and angles)
+        "CartPole-v1": (4, (0, 2)),
+        "Acrobot-v1": (6, (0, 1, 2, 3)),
+        "MountainCar-v0": (2, (0,)),
+        "MountainCarContinuous-v0": (2, (0,)),
+        "Pendulum-v1": (3, (0, 1)),
+    }
+
+    def __post_init__(self):
+        if self.name not in self.POSITIONS:
+            raise ConfigError(
+                f"wrapper hide_velocity does not support env={self.name!r}; use it with {', '.join(self.POSITIONS)}"
+            )
+
+    def _observe(self, obs: PyTree, params: Any) -> PyTree:
+        return obs[np.array(self.POSITIONS[self.name][1])]
+
+    def observation_space(self, params: Any) -> Space:
+        space = self.env.observation_space(params)
+        size, positions = self.POSITIONS[self.name]
+        if not isinstance(space, Box) or space.shape != (size,):
+            raise ConfigError(f"wrapper hide_velocity expects {size} observations, got {space}; put it first")
+        return Box(space.low[list(positions)], space.high[list(positions)], dtype=space.dtype)
+
+
+class FrameStackState(struct.PyTreeNode):
+    """State of FrameStack."""
+
+    env_state: Any
+    frames: PyTree  # leaves [..., n * C], the last n observations along their last axis, newest last
+
+
+@dataclass(frozen=True)
+class FrameStack(Wrapper):
+    """Concatenates the last `n` observations along their last axis, newest last: [..., C] becomes [..., n * C].
+
+    An episode begins with its first observation n times. An action mask is not stacked.
+    """
+
+    n: int
+
+    def __post_init__(self):
+        check_count("frame_stack", self.n, MAX_FRAMES)
+
+    def reset(self, key: Key, params: Any) -> tuple[PyTree, FrameStackState]:
+        obs, env_state = self.env.reset(key, params)
+        frames = self._fill(obs)
+        return frames, FrameStackState(env_state, frames)
+
+    def step(self, key: Key, state: FrameStackState, action: PyTree, params: Any) -> Step:
+        obs, env_state, reward, terminated, truncated, info = self.env.step(key, state.env_state, action, params)
+        final = self._push(state.frames, info["final_observation"])
+        done = terminated | truncated
+        frames = jax.tree.map(lambda new, old: jnp.where(done, new, old), self._fill(obs), final)
+        info = info | {"final_observation": final}
+        return frames, FrameStackState(env_state, frames), reward, terminated, truncated, info
+
+    def observation_space(self, params: Any) -> Space:
+        return map_space(self._space, self.env.observation_space(params))
+
+    def _space(self, space: Space) -> Space:
+        if not isinstance(space, Box) or not space.shape:
+            raise ConfigError(f"wrapper frame_stack needs arrays with an axis, got {space}; put flatten before it")
+        if self.n * math.prod(space.shape) > MAX_NUMBERS:
+            raise ConfigError(
+                f"wrapper frame_stack: n={self.n} makes observations of {self.n * math.prod(space.shape)} numbers, and "
+                f"at most {MAX_NUMBERS} are supported; stack fewer"
+            )
+        low, high = (np.concatenate([bound] * self.n, -1) for bound in (space.low, space.high))
+        return Box(low, high, dtype=space.dtype)
+
+    def _fill(self, obs: PyTree) -> PyTree:
+        return map_obs(lambda x: jnp.concatenate([x] * self.n, -1), obs)
+
+    def _push(self, frames: PyTree, obs: PyTree) -> PyTree:
+        return map_obs(lambda new, old: jnp.concatenate([old[..., new.shape[-1] :], new], -1), obs, frames)
+
+
+class PreviousActionReward(Wrapper):
+    """Adds the previous action and its reward to the observation, for agents with memory.
+
+    R2D2 (Kapturowski et al. 2019) and RL² (Duan et al. 2016) see both. The observation becomes a dict with the leaves
+    `previous_action` [D] float32, boxes raveled and discrete parts one-hot, and `previous_reward` [1] float32, which
+    are 0 at the start of an episode. The other leaves are those of the environment's dict, or `obs` where it has none.
+    Put it around wrappers that change actions or rewards, so that it shows what the agent chose and got.
+    """
+
+    def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
+        obs, state = self.env.reset(key, params)
+        action = jnp.zeros(self._action_bounds(params)[0].shape, jnp.float32)
+        return self._joined(obs, action, jnp.zeros((), jnp.float32)), state
+
+    def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
+        obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, params)
+        previous = flatten(self.env.action_space(params), action), reward
+        info = info | {"final_observation": self._joined(info["final_observation"], *previous)}
+        previous = (jnp.where(terminated | truncated, 0.0, x) for x in previous)
+        return self._joined(obs, *previous), state, reward, terminated, truncated, info
+
+    def observation_space(self, params: Any) -> Space:
+        space = self.env.observation_space(params)
+        low, high = self._action_bounds(params)
+        leaves = space.spaces if isinstance(space, Dict) else {"obs": space}
+        added = {"previous_action": Box(np.minimum(low, 0), np.maximum(high, 0))}
+        added["previous_reward"] = Box(-np.inf, np.inf, (1,))
+        if there := sorted(leaves.keys() & added):
+            raise ConfigError(f"wrapper previous_action_reward: the observation has {there[0]} already; use it once")
+        return Dict({**leaves, **added})
+
+    def _action_bounds(self, params: Any) -> list[np.ndarray]:
+        bounds = flat_bounds(self.env.action_space(params))
+        return [np.concatenate(parts) for parts in zip(*bounds, strict=True)]
+
+    def _joined(self, obs: PyTree, action: Array, reward: Array) -> PyTree:
+        leaves = obs if isinstance(obs, dict) else {"obs": obs}
+        return {**leaves, "previous_action": action, "previous_reward": reward.astype(jnp.float32)[None]}
