@@ -119,15 +119,15 @@ def sample(static: Static, state: PrioritizedState, key: Key) -> Sample:
     check_key(key)
     validation.check_not_empty(size(static, state))
     batch_size = _mesh.share("batch_size", static.batch_size, _mesh.size(static.axis_name))
-    place, valid = _draw(state, key, batch_size)
+    place, valid = _draw_places(state, key, batch_size)
     valid &= segment_tree.total(state.priorities.mass) > 0
     weight = priorities.weights(state.priorities, place, state.beta, static.axis_name)
     return windows.take(state.ring, place, weight, valid, static.length if static.length > 1 else None)
 
 
-# Jitted, as its loop is compiled anew in every call outside of jit; inlined, so that programs are as without.
+# Jitted, because JAX compiles a loop anew whenever it is called outside of jit. Inlined, it changes no jitted program.
 @partial(jax.jit, static_argnames="batch_size", inline=True)
-def _draw(state: PrioritizedState, key: Key, batch_size: int) -> tuple[Place, Array]:
+def _draw_places(state: PrioritizedState, key: Key, batch_size: int) -> tuple[Place, Array]:
     draw = partial(priorities.draw, state.priorities, batch_size=batch_size, num_envs=state.ring.num_envs)
     return windows.draw_with_next_obs(state.ring, draw, key, 1, partial(draw, stratified=False))
 

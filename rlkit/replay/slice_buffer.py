@@ -168,7 +168,7 @@ def sample(static: Static, state: Any, key: Key) -> Sample:
     check_key(key)
     validation.check_not_empty(size(static, state))
     index, num_slices = state.index, _mesh.share("num_slices", static.num_slices, _mesh.size(static.axis_name))
-    place, valid = _draw(state, key, num_slices, static.rows_needed)
+    place, valid = _draw_places(state, key, num_slices, static.rows_needed)
     if static.settings is not None:
         valid &= segment_tree.total(state.priorities.mass) > 0
         weight = priorities.weights(state.priorities, place, state.beta, static.axis_name)
@@ -178,9 +178,9 @@ def sample(static: Static, state: Any, key: Key) -> Sample:
     return windows.take(state.ring, place, weight, valid, index.slice_len, across_ends=index.cross_episodes)
 
 
-# Jitted, as its loop is compiled anew in every call outside of jit; inlined, so that programs are as without.
+# Jitted, because JAX compiles a loop anew whenever it is called outside of jit. Inlined, it changes no jitted program.
 @partial(jax.jit, static_argnames=("num_slices", "rows_needed"), inline=True)
-def _draw(state: Any, key: Key, num_slices: int, rows_needed: int) -> tuple[Place, Array]:
+def _draw_places(state: Any, key: Key, num_slices: int, rows_needed: int) -> tuple[Place, Array]:
     def draw(key: Key, stratified: bool = True) -> Place:
         if isinstance(state, PrioritizedSlicesState):
             return priorities.draw(state.priorities, key, num_slices, state.ring.num_envs, stratified=stratified)

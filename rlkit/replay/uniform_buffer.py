@@ -99,14 +99,14 @@ def sample(state: UniformState, key: Key, *, batch_size: int, length: int, axis_
     check_key(key)
     validation.check_not_empty(size(state, length=length))
     batch_size = _mesh.share("batch_size", batch_size, _mesh.size(axis_name))
-    place, valid = _draw(state.ring, key, batch_size, length)
+    place, valid = _draw_places(state.ring, key, batch_size, length)
     valid &= windows.num_windows(state.ring, length) > 0
     return windows.take(state.ring, place, jnp.ones((batch_size,), jnp.float32), valid, length if length > 1 else None)
 
 
-# Jitted, as its loop is compiled anew in every call outside of jit; inlined, so that programs are as without.
+# Jitted, because JAX compiles a loop anew whenever it is called outside of jit. Inlined, it changes no jitted program.
 @partial(jax.jit, static_argnames=("batch_size", "length"), inline=True)
-def _draw(ring: Ring, key: Key, batch_size: int, length: int) -> tuple[Place, Array]:
+def _draw_places(ring: Ring, key: Key, batch_size: int, length: int) -> tuple[Place, Array]:
     return windows.draw_with_next_obs(ring, lambda key: windows.draw_uniformly(ring, key, batch_size, length), key, 1)
 
 

@@ -37,7 +37,7 @@ def evaluate(
     Each environment plays the same number of episodes, one after the other: the first episodes to finish would be
     short ones. The evaluation ends with the last episode, or after `max_steps` steps of each environment.
 
-    Call it inside of `jax.jit`; outside, each call compiles it anew.
+    Call it inside of `jax.jit`: outside, JAX compiles its loop again in every call.
 
     Args:
       agent, env, params: as for `training.make`.

@@ -66,7 +66,7 @@ def rollout(
 ) -> tuple[EnvsState, Transition, Episodes]:
     """Let a fixed actor explore for `num_steps` in each of N environments.
 
-    Call it inside of `jax.jit`; outside, each call compiles it anew.
+    Call it inside of `jax.jit`: outside, JAX compiles its loop again in every call.
 
     Args:
       agent, env, params: as for `training.make`.

@@ -145,21 +145,21 @@ class PreviousActionReward(Wrapper):
 
     R2D2 (Kapturowski et al. 2019) and RL² (Duan et al. 2016) see both. The observation becomes a dict with the leaves
     `previous_action` [D] float32, boxes raveled and discrete parts one-hot, and `previous_reward` [1] float32, which
-    are 0 at the start of an episode. The other leaves are those of the environment's dict, or `obs` where it has none.
-    Put it around wrappers that change actions or rewards, so that it shows what the agent chose and got.
+    are 0 at the start of an episode. An observation that is not a dict becomes the leaf `obs` of one. Put it around
+    wrappers that change actions or rewards, so that it shows what the agent chose and got.
     """
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         obs, state = self.env.reset(key, params)
         action = jnp.zeros(self._action_bounds(params)[0].shape, jnp.float32)
-        return self._joined(obs, action, jnp.zeros((), jnp.float32)), state
+        return self._with_previous(obs, action, jnp.zeros((), jnp.float32)), state
 
     def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
         obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, params)
         previous = flatten(self.env.action_space(params), action), reward
-        info = info | {"final_observation": self._joined(info["final_observation"], *previous)}
+        info = info | {"final_observation": self._with_previous(info["final_observation"], *previous)}
         previous = (jnp.where(terminated | truncated, 0.0, x) for x in previous)
-        return self._joined(obs, *previous), state, reward, terminated, truncated, info
+        return self._with_previous(obs, *previous), state, reward, terminated, truncated, info
 
     def observation_space(self, params: Any) -> Space:
         space = self.env.observation_space(params)
@@ -175,6 +175,6 @@ class PreviousActionReward(Wrapper):
         bounds = flat_bounds(self.env.action_space(params))
         return [np.concatenate(parts) for parts in zip(*bounds, strict=True)]
 
-    def _joined(self, obs: PyTree, action: Array, reward: Array) -> PyTree:
+    def _with_previous(self, obs: PyTree, action: Array, reward: Array) -> PyTree:
         leaves = obs if isinstance(obs, dict) else {"obs": obs}
         return {**leaves, "previous_action": action, "previous_reward": reward.astype(jnp.float32)[None]}

@@ -129,9 +129,9 @@ class ScaleReward(Wrapper):
 
 
 class PreviousActionReward(Wrapper):
-    """Adds `previous_action` [D] and `previous_reward` [1], float32, to the observation; both are 0 at the start.
+    """Adds the leaves `previous_action` [D] and `previous_reward` [1], float32, to the observation.
 
-    The observation becomes a dict, where it is none with the leaf `obs`.
+    Both are 0 at the start of an episode. An observation that is not a dict becomes the leaf `obs` of one.
     """
 
     def __init__(self, env: Any):
@@ -141,7 +141,7 @@ class PreviousActionReward(Wrapper):
         self.flatten = partial(spaces.flatten, env.action_space)
         action = spaces.flatten_space(env.action_space)
         assert isinstance(action, spaces.Box)
-        self.start = np.zeros(action.shape, np.float32)
+        self.no_action = np.zeros(action.shape, np.float32)
         low, high = action.low.astype(np.float32), action.high.astype(np.float32)
         self.is_dict = isinstance(env.observation_space, spaces.Dict)
         leaves = dict(env.observation_space.spaces) if self.is_dict else {"obs": env.observation_space}
@@ -155,13 +155,13 @@ class PreviousActionReward(Wrapper):
 
     def reset(self, **arguments: Any) -> Any:
         obs, *rest = self.env.reset(**arguments)
-        return self._joined(obs, self.start, 0.0), *rest
+        return self._with_previous(obs, self.no_action, 0.0), *rest
 
     def step(self, action: Any) -> Any:
         obs, reward, *rest = self.env.step(action)
-        return self._joined(obs, self.flatten(action), reward), reward, *rest
+        return self._with_previous(obs, self.flatten(action), reward), reward, *rest
 
-    def _joined(self, obs: Any, action: Any, reward: Any) -> Any:
+    def _with_previous(self, obs: Any, action: Any, reward: Any) -> Any:
         leaves = obs if self.is_dict else {"obs": obs}
         if not isinstance(leaves, dict):
             return leaves
