@@ -51,6 +51,8 @@ ROWS = {
     "QR-DQN": Row("rlkit", "qrdqn/{game}_minatar", {}, "#e377c2"),
     "Rainbow": Row("rlkit", "dqn/rainbow_{game}_minatar", {}, "#d62728"),
     "IQN": Row("rlkit", "iqn/{game}_minatar", {}, "#9467bd"),
+    "R2D2": Row("rlkit", "r2d2/{game}_minatar", {}, "#8c564b"),
+    "SAC": Row("rlkit", "sac/{game}_minatar", {}, "#7bc8a4"),
     "rejax PQN": Row("rejax", "pqn", {}, "#b5a642"),
     "rejax DQN": Row("rejax", "dqn", {}, "#7f7f7f"),
 }
