@@ -30,6 +30,35 @@ SPACES = {
     "Dict, Tuple": spaces.Dict({"a": _BOX, "b": spaces.Discrete(2)}),
 }
 FEATURES = ("recurrent", "replay", "prioritized", "offline", "own networks")
+_START = (  # (task, agents, why) of the advice where to start
+    (
+        "any actions, and steps that cost little",
+        ("ppo",),
+        "PPO takes the most action spaces, and works with few settings",
+    ),
+    (
+        "discrete actions, and steps that cost little",
+        ("pqn", "ppo"),
+        "PQN has neither a buffer nor a second network; over MinAtar's games it is as good as PPO in a third of the "
+        "time",
+    ),
+    (
+        "discrete actions, and a limited number of steps",
+        ("c51", "dqn"),
+        "C51 has the greatest returns over MinAtar's games after 1M steps; DQN is the simplest agent with replay",
+    ),
+    (
+        "actions in a bounded Box, and a limited number of steps",
+        ("sac", "td3"),
+        "on Pendulum they have returns of -144 and -146 after 50,000 steps, and PPO -192 after 2M",
+    ),
+    (
+        "observations that hide a part of the state",
+        ("ppo", "r2d2"),
+        "``recurrent: gru`` gives PPO a memory; R2D2 always has one",
+    ),
+    ("stored data, and no environment", ("td3_bc", "iql"), "IQL takes discrete actions too"),
+)
 
 
 def supported(module: ModuleType) -> dict[str, bool]:
@@ -63,6 +92,10 @@ def _matrix(names: tuple[str, ...]) -> str:
         "Each algorithm is one file, ``rlkit/agents/NAME.py``. All of them run vmapped over seeds, bootstrap over time",
         "limits from the true final observation, and respect action masks.",
         "",
+        *heading("Where to start", "-"),
+        *table(["your task has", "start with", "because"], _start_rows()),
+        "The figures behind this are in :doc:`/figures` and :doc:`/benchmarks/learning/minatar`.",
+        "",
         *heading("Action spaces", "-"),
         *table(["agent", *SPACES], [row[: 1 + len(SPACES)] for row in rows]),
         *heading("Features", "-"),
@@ -77,6 +110,10 @@ def _matrix(names: tuple[str, ...]) -> str:
         *(f"   {name}" for name in (*names, "run-keys")),
     ]
     return "\n".join(lines)
+
+
+def _start_rows() -> list[list[str]]:
+    return [[task, ", ".join(f":doc:`{name} <{name}>`" for name in names), why] for task, names, why in _START]
 
 
 def _algorithm(name: str) -> str:
@@ -165,7 +202,10 @@ def _results(name: str) -> list[str]:
         rows.append([label, f"{result['steps']:,}", seeds, returns, f"{result['min']:.1f}", seconds])
     further = {
         "offline": (("iql", "td3_bc"), "Learning from a dataset alone"),
-        "minatar": (("ppo", "pqn", "dqn", "c51", "qrdqn", "iqn"), "MinAtar, beside other agents and rejax"),
+        "minatar": (
+            ("ppo", "pqn", "dqn", "c51", "qrdqn", "iqn", "r2d2", "sac"),
+            "MinAtar, beside other agents and rejax",
+        ),
     }
     links = [f"{text}: :doc:`/benchmarks/learning/{page}`." for page, (names, text) in further.items() if name in names]
     if not rows and not links:

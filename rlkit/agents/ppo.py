@@ -1,4 +1,4 @@
-"""Proximal policy optimization (Schulman et al. 2017), for every action space, feed-forward or recurrent.
+"""Proximal policy optimization (Schulman et al. 2017), feed-forward or recurrent, for Discrete, MultiDiscrete and Box.
 
 One update maximizes, over several epochs of minibatches of a rollout,
 
