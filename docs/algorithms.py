@@ -30,7 +30,7 @@ SPACES = {
     "Dict, Tuple": spaces.Dict({"a": _BOX, "b": spaces.Discrete(2)}),
 }
 FEATURES = ("recurrent", "replay", "prioritized", "offline", "own networks")
-_START = (  # (task, agents, why) of the advice where to start
+_WHERE_TO_START = (  # (task, agents, reason)
     (
         "any actions, and steps that cost little",
         ("ppo",),
@@ -39,8 +39,7 @@ _START = (  # (task, agents, why) of the advice where to start
     (
         "discrete actions, and steps that cost little",
         ("pqn", "ppo"),
-        "PQN has neither a buffer nor a second network; over MinAtar's games it is as good as PPO in a third of the "
-        "time",
+        "PQN has neither a replay buffer nor a target network; over MinAtar's games it is about as good as PPO",
     ),
     (
         "discrete actions, and a limited number of steps",
@@ -93,7 +92,7 @@ def _matrix(names: tuple[str, ...]) -> str:
         "limits from the true final observation, and respect action masks.",
         "",
         *heading("Where to start", "-"),
-        *table(["your task has", "start with", "because"], _start_rows()),
+        *table(["your task has", "start with", "because"], _where_to_start()),
         "The figures behind this are in :doc:`/figures` and :doc:`/benchmarks/learning/minatar`.",
         "",
         *heading("Action spaces", "-"),
@@ -112,8 +111,11 @@ def _matrix(names: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
-def _start_rows() -> list[list[str]]:
-    return [[task, ", ".join(f":doc:`{name} <{name}>`" for name in names), why] for task, names, why in _START]
+def _where_to_start() -> list[list[str]]:
+    return [
+        [task, ", ".join(f":doc:`{name} <{name}>`" for name in names), reason]
+        for task, names, reason in _WHERE_TO_START
+    ]
 
 
 def _algorithm(name: str) -> str:
