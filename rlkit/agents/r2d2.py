@@ -15,6 +15,7 @@ and learning alternate; the returns of a sequence's last n - 1 rows end with it,
 limits from the true final observation, evaluated with the memory after the last step.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -120,11 +121,9 @@ def loss(static: Static, params: PyTree, state: State, sample: Sample, key: Key)
     steps, weight = learned(item), learned(mask).astype(jnp.float32)
     online, target = (params, state.stats), (state.target_params, state.target_stats)
     q, before, stats = q_along(online, train=True, key=key)
-    target_before = q_along(target)[1]
-    next_q = next_values(static, target, state, steps, target_before)
-    selector = next_q
-    if config.double:
-        selector = next_values(static, online, state, steps, jax.lax.stop_gradient(before))
+    networks = [(target, q_along(target)[1])] + ([(online, before)] if config.double else [])
+    next_q, *others = next_values(static, networks, state, steps)
+    selector = others[0] if config.double else next_q
     next_action = exploration.greedy(static.action_space, selector, action_mask(steps.next_obs))
     rescale, undo = (losses.signed_hyperbolic, losses.signed_parabolic) if config.rescale else (lambda x: x,) * 2
     returns = n_step_returns(
@@ -199,10 +198,33 @@ def step(static: Static, variables: Variables, obs_stats: PyTree, obs: PyTree, c
     return static.network.apply(*variables, normalize_obs(static.obs_space, obs_stats, obs), core)[0]
 
 
-def next_values(static: Static, variables: Variables, state: State, item: Transition, before: PyTree) -> Array:
-    """Q [T, B, A] of next_obs, with the memory after each row, before any reset; without a gradient."""
-    after = step(static, variables, state.normalizer.obs, item.obs, before)[1]
-    return jax.lax.stop_gradient(step(static, variables, state.normalizer.obs, item.next_obs, after)[0])
+def next_values(
+    static: Static, networks: Sequence[tuple[Variables, PyTree]], state: State, item: Transition
+) -> tuple[Array, ...]:
+    """Q [T, B, A] of next_obs by each network, with the memory after each row, before any reset; without a gradient.
+
+    They are those of the next row, but where an episode is cut off and at the last row: what these see next is
+    evaluated by itself, one row of each sequence at a time. After a terminated row they have no meaning.
+
+    `networks` are the variables of each and its memory before each row [T, B, ...] of `item`.
+    """
+    networks, columns = jax.lax.stop_gradient(networks), jnp.arange(item.reward.shape[1])
+
+    def values(obs: PyTree, memories: Sequence[PyTree]) -> tuple[tuple[Array, ...], tuple[PyTree, ...]]:
+        pairs = zip(networks, memories, strict=True)
+        q, after = zip(*(step(static, n[0], state.normalizer.obs, obs, memory) for n, memory in pairs), strict=True)
+        return q, after
+
+    def evaluate(carry: tuple[tuple[Array, ...], Array]) -> tuple[tuple[Array, ...], Array]:
+        next_q, missing = carry
+        row, first = jnp.argmax(missing, axis=0), missing & (jnp.cumsum(missing, axis=0) == 1)
+        own = values(*jax.tree.map(lambda x: x[row, columns], (item.next_obs, after)))[0]
+        return jax.tree.map(lambda new, q: jnp.where(first[..., None], new, q), own, next_q), missing & ~first
+
+    q, after = values(item.obs, [before for _, before in networks])
+    next_q = jax.tree.map(lambda q: jnp.concatenate([q[1:], q[-1:]]), q)
+    missing = item.truncated.at[-1].set(True) & ~item.terminated
+    return jax.lax.while_loop(lambda carry: carry[1].any(), evaluate, (next_q, missing))[0]
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
