@@ -287,6 +287,7 @@ def make(
         act=act,
         policy=policy,
         gradient_step=gradient_step,
+        learn=None,  # datasets hold no memory before each step
         memory=Memory(static.network.memory, np.array(1.0, np.float32)),
         memories=partial(memories, static.network),
     )

@@ -118,7 +118,7 @@ def offline(
     With `data_parallel`, `data_parallel_add` takes the place of `agent.add`.
 
     Args:
-      agent: an agent with a replay buffer.
+      agent: an agent that replays single steps.
       env, params: the environment of the policy; no step of it is taken.
       num_envs: N, streams of transitions in the buffer.
       num_steps: environment steps for which one call of `step` counts in `replay_ratio`, over all streams.
@@ -129,7 +129,7 @@ def offline(
       buffer holds nothing that can be drawn.
 
     Raises:
-      ConfigError: the agent has no replay buffer; and from `step`, outside of `jax.jit`, where the buffer is empty.
+      ConfigError: the agent does not replay single steps; from `step`, outside of `jax.jit`: the buffer is empty.
     """
     learn = agent.learn
     if learn is None:

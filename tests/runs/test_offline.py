@@ -136,8 +136,8 @@ def test_an_archive_is_a_dataset_too(dataset, tmp_path):
     ({"capacity": 200}, "capacity=200 must be at least 252, for all steps of dataset"),
     ({"capacity": 502}, "must be a multiple of the 4 streams"),
     ({"env": "Pendulum-v1"}, r"must hold obs of float32\[3\], as Pendulum-v1 has, and it holds float32\[1\]"),
-    ({"agent": "ppo", "capacity": None, "batch_size": None, "replay_ratio": None}, "agent='ppo' has none"),
-    ({"agent": "r2d2", "env": "Probe-ActionReward"}, "holds no memory before each step"),
+    ({"agent": "ppo", "capacity": None, "batch_size": None, "replay_ratio": None}, "'ppo' does not"),
+    ({"agent": "r2d2", "env": "Probe-ActionReward"}, "'r2d2' does not"),
     ({"dataset": "nowhere"}, "nowhere"),
     ({"dataset": "minari:a/b-v0"}, "minari"),
 ])  # fmt: skip
@@ -145,6 +145,29 @@ def test_what_does_not_fit_is_named(dataset, changes, message):
     values = {k: v for k, v in (offline(dataset) | changes).items() if v is not None}
     with pytest.raises(ConfigError, match=message):
         make_program(runs.parse(values))
+
+
+@pytest.mark.parametrize(("agent", "settings"), [
+    ("td3_bc", {}), ("td3", {}), ("ddpg", {}), ("sac", {"gsde": True}), ("iql", {"num_seeds": 2}),
+])  # fmt: skip
+def test_agents_that_replay_single_steps_learn_from_a_dataset(dataset, tmp_path, agent, settings):
+    """Also those that explore by noise with a memory, as TD3 and gSDE do: nothing of it is replayed."""
+    config = offline(dataset, agent=agent, learning_starts=0, **settings)
+    trained = runs.train(config, out=tmp_path / "run", show=False)
+    assert trained.evaluation["episodes"] == 4 * settings.get("num_seeds", 1)
+
+
+@pytest.mark.parametrize(("field", "change", "message"), [
+    ("reward", lambda x: x.astype(np.int32), "must hold reward of a float dtype, and it holds int32"),
+    ("next_obs", lambda x: np.concatenate([x, x], axis=-1), r"must hold next_obs of float32\[1\]"),
+])  # fmt: skip
+def test_rewards_and_next_observations_must_fit(dataset, tmp_path, field, change, message):
+    steps = jax.tree.map(np.asarray, datasets.load(dataset).steps)
+    steps = steps._replace(**{field: change(getattr(steps, field))})
+    with datasets.writer(tmp_path / "data", jax.tree.map(lambda x: x[0, 0], steps), 4) as writer:
+        writer.add(steps)
+    with pytest.raises(ConfigError, match=message):
+        make_program(runs.parse(offline(tmp_path / "data")))
 
 
 @pytest.mark.parametrize(("lowest", "held"), [(-1, "-1 to 0"), (0, None), (1, "1 to 2")])

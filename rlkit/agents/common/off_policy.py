@@ -251,7 +251,11 @@ def agent(static: Any, *, actor: Callable[..., Any], gradient_step: GradientStep
       gradient_step: see `learn`.
       functions: `init`, `act` and `policy`, which take `static` first, and other fields of `Agent`.
     """
-    declared = {"finite": ("loss", "grad_norm"), "trained": TRAINED}
+    declared = {
+        "finite": ("loss", "grad_norm"),
+        "trained": TRAINED,
+        "learn": partial(learn, static, gradient_step),
+    }
     bound = {name: partial(functions.pop(name), static) for name in ("init", "act", "policy")}
     return Agent(
         **bound,
@@ -259,7 +263,6 @@ def agent(static: Any, *, actor: Callable[..., Any], gradient_step: GradientStep
         update=partial(update, gradient_step, static),
         check=partial(check, static.config),
         add=partial(add, static),
-        learn=partial(learn, static, gradient_step),
         wait=partial(wait, static),
         static=static,
         axis_name=static.axis_name,

@@ -24,11 +24,7 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
     name, source = config.run.agent, config.run.dataset
     if agent.learn is None:
         raise ConfigError(
-            f"dataset={source!r} needs an agent with a replay buffer, and agent={name!r} has none; use iql or td3_bc"
-        )
-    if jax.tree.leaves(agent.memory):
-        raise ConfigError(
-            f"dataset={source!r} holds no memory before each step, which agent={name!r} replays; use iql or td3_bc"
+            f"dataset={source!r} needs an agent that replays single steps, and {name!r} does not; use iql or td3_bc"
         )
     check_capacity(
         config.agent.replay_capacity,
@@ -38,7 +34,13 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
         divisor=f"the {dataset.num_envs} streams of dataset={source!r}",
     )
     key = jax.eval_shape(lambda: jax.random.key(0))
-    for field, space in (("obs", env.observation_space(params)), ("action", env.action_space(params))):
+    if not np.issubdtype(dataset.steps.reward.dtype, np.floating):
+        raise ConfigError(
+            f"dataset={source!r} must hold reward of a float dtype, and it holds {dataset.steps.reward.dtype}; store "
+            "float32"
+        )
+    obs_space, action_space = env.observation_space(params), env.action_space(params)
+    for field, space in (("obs", obs_space), ("next_obs", obs_space), ("action", action_space)):
         expected = _shapes_text(jax.eval_shape(space.sample, key))
         stored = _shapes_text(jax.tree.map(lambda x: x[0, 0], getattr(dataset.steps, field)))
         if stored != expected:
@@ -46,6 +48,8 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
                 f"dataset={source!r} must hold {field} of {expected}, as {config.run.env} has, and it holds "
                 f"{stored}; collect it from this environment"
             )
+        if field == "next_obs":  # what follows a terminated step is not read
+            continue
         for leaf in features.leaves(space, getattr(dataset.steps, field)):
             if not isinstance(leaf.space, Discrete | MultiDiscrete):
                 continue
