@@ -126,6 +126,7 @@ class Learner(NamedTuple):
     params: PyTree
     stats: PyTree
     opt_state: PyTree
+    begun: Array  # [] bool, whether this update has learned from a minibatch
     stopped: Array  # [] bool, whether target_kl has ended this update
 
 
@@ -173,6 +174,9 @@ def gradient_step(
 ) -> tuple[Learner, tuple[dict[str, Array], Array]]:
     """One step of descent on a minibatch; none from the first one on whose KL divergence exceeds 1.5 target_kl.
 
+    The first minibatch of an update is always learned from: a network with batch statistics or dropout has another
+    policy in a loss than while it acts, and would never leave a state in which the two are far apart.
+
     Returns the learner, the metrics, and whether they count (they do up to the minibatch that stopped the update). The
     minibatch of a network with a memory or with statistics is never cut into chunks.
     """
@@ -180,16 +184,18 @@ def gradient_step(
         batch = batch._replace(advantage=losses.normalize_advantage(batch.advantage, axis_name=static.axis_name))
     chunk_size = None if static.policy.recurrent else minibatches.chunk_size(static.config, learner.stats)
     gradient, (stats, metrics) = minibatches.gradient(
-        lambda params, rows: loss(static, params, learner.stats, state, rows, core, clip, key),
+        lambda params, rows, key: loss(static, params, learner.stats, state, rows, core, clip, key),
         learner.params,
         batch,
+        key,
         chunk_size,
         static.axis_name,
     )
-    stopped = learner.stopped | (metrics["approx_kl"] > 1.5 * state.hyper.target_kl)
+    stopped = learner.stopped | (learner.begun & (metrics["approx_kl"] > 1.5 * state.hyper.target_kl))
     params, opt_state, grad_norm = optimizer.step(learner.params, learner.opt_state, gradient, skip=stopped)
     stats = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), stats, learner.stats)
-    return Learner(params, stats, opt_state, stopped), (metrics | {"grad_norm": grad_norm}, ~learner.stopped)
+    after = Learner(params, stats, opt_state, begun=jnp.ones_like(stopped), stopped=stopped)
+    return after, (metrics | {"grad_norm": grad_norm}, ~learner.stopped)
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
@@ -254,7 +260,7 @@ def learn(
 
         return minibatches.descend(step, learner, orders, key, axis_name)
 
-    learner = Learner(state.params, state.stats, state.opt_state, jnp.zeros((), bool))
+    learner = Learner(state.params, state.stats, state.opt_state, jnp.zeros((), bool), jnp.zeros((), bool))
     rows = rollout.reward.shape[1] if policy.recurrent else rollout.reward.size
     orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rows, axis_name)
     if config.recompute_advantage:

@@ -107,9 +107,10 @@ def gradient_step(
 ) -> tuple[Learner, dict[str, Array]]:
     """One step of descent on a minibatch: the learner after it, and the metrics."""
     gradient, (stats, metrics) = minibatches.gradient(
-        lambda params, batch: loss(static, params, learner.stats, state, batch, key),
+        lambda params, batch, key: loss(static, params, learner.stats, state, batch, key),
         learner.params,
         batch,
+        key,
         minibatches.chunk_size(static.config, learner.stats),
         static.axis_name,
     )

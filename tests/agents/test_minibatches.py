@@ -11,6 +11,8 @@ from rlkit.agents import ppo, pqn
 from rlkit.agents.common import minibatches
 from rlkit.spaces import Box, Discrete
 
+KEY = jax.random.key(7)
+
 
 def test_every_epoch_takes_each_row_once_in_an_order_of_its_own():
     orders = np.asarray(minibatches.shuffled(jax.random.key(0), 5, 4, 24))
@@ -20,7 +22,7 @@ def test_every_epoch_takes_each_row_once_in_an_order_of_its_own():
     assert len({tuple(order) for order in flat}) == 5
 
 
-def squares(params, batch):
+def squares(params, batch, key):
     error = jnp.tanh(batch["x"] @ params) - batch["y"]
     return jnp.mean(error**2), ((), {"loss": jnp.mean(error**2), "bias": jnp.mean(error)})
 
@@ -33,20 +35,32 @@ def batch_of(rows, width=4):
 @pytest.mark.parametrize("chunk_size", [1, 5, 6, 7, 29, 30, 100])
 def test_chunks_give_the_gradient_and_the_metrics_of_the_whole(chunk_size):
     batch, params = batch_of(30), jnp.linspace(-1.0, 1.0, 4)
-    whole = minibatches.gradient(squares, params, batch, None)
+    whole = minibatches.gradient(squares, params, batch, KEY, None)
     assert not np.allclose(whole[0], 0.0)
-    parts = jax.jit(lambda p, b: minibatches.gradient(squares, p, b, chunk_size))(params, batch)
+    parts = jax.jit(lambda p, b: minibatches.gradient(squares, p, b, KEY, chunk_size))(params, batch)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), parts, whole)
+
+
+def test_each_chunk_has_noise_of_its_own():
+    """As dropout needs it: with one mask for all chunks, its noise would not average out."""
+
+    def noisy(params, batch, key):
+        return params * jnp.mean(jax.random.normal(key, batch.shape)), ((), {})
+
+    found, _ = minibatches.gradient(noisy, jnp.float32(1.0), jnp.zeros(4096), KEY, 256)
+    assert abs(float(found)) < 4 / np.sqrt(4096)
+    draws = [float(noisy(1.0, jnp.zeros(256), k)[0]) for k in jax.random.split(KEY, 16)]
+    np.testing.assert_allclose(found, np.mean(draws), atol=1e-6)
 
 
 def test_the_memory_of_a_gradient_is_that_of_a_chunk():
     def temporary(rows, chunk_size):
         shape = jax.eval_shape(lambda: batch_of(rows, 64))
-        program = jax.jit(lambda p, b: minibatches.gradient(wide, p, b, chunk_size))
+        program = jax.jit(lambda p, b: minibatches.gradient(wide, p, b, KEY, chunk_size))
         params = jax.ShapeDtypeStruct((64, 64), jnp.float32)
         return program.lower(params, shape).compile().memory_analysis().temp_size_in_bytes
 
-    def wide(params, batch):
+    def wide(params, batch, key):
         hidden = jnp.tanh(jnp.tanh(jnp.tanh(batch["x"] @ params) @ params) @ params)
         return jnp.mean(hidden), ((), {"loss": jnp.mean(hidden)})
 

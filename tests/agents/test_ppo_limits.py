@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +43,31 @@ def test_target_kl_ends_an_update_before_the_step_that_exceeds_it():
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), stopped.params, seen[count - 1][0])
     assert [bool(kl > 0.015) for _, kl in seen[: count + 1]] == [False] * int(count) + [True]
     np.testing.assert_allclose(metrics["approx_kl"], np.mean([kl for _, kl in seen[: count + 1]]), rtol=1e-3)
+
+
+class Normed(nn.Module):
+    """A policy and a value behind batch moments."""
+
+    @nn.compact
+    def __call__(self, obs, train=False):
+        x = nn.relu(nn.Dense(8)(nn.BatchNorm(use_running_average=not train, momentum=0.9)(obs)))
+        return nn.Dense(3)(x), nn.Dense(1)(x)[..., 0]
+
+
+def test_target_kl_leaves_a_network_with_batch_moments_learning():
+    """While the moments are far from those of a batch, a loss has another policy than acting has, from the start."""
+    agent = ppo.make(ppo.Config(num_epochs=2, num_minibatches=2), OBS, Discrete(3), Normed())
+    state = start(agent, ppo.Hyper(target_kl=1e-4, learning_rate=1e-3))
+    kernel = jax.tree.map(lambda x: 10.0 * x, state.params)
+    state = state.replace(params=kernel)
+    moments = []
+    for seed in range(3):
+        rollout = rollout_of(agent, state, 8, 4)
+        state, metrics = update(agent, state, rollout._replace(obs=rollout.obs + 3.0), seed)
+        moments.append(np.asarray(jax.tree.leaves(state.stats)[0]))
+        assert float(metrics["approx_kl"]) > 1.5e-4
+    assert steps_taken(state) == 3  # one for each update
+    assert (np.diff([np.zeros_like(moments[0]), *moments], axis=0) > 0.1).all()  # the means, towards 3
 
 
 def test_target_kl_zero_takes_no_step_that_moves_the_policy():

@@ -43,6 +43,15 @@ def test_bounded_actions_span_their_box():
         assert np.abs(raw).max() > 5  # log-probs are of the action before it was clipped or squashed
 
 
+def test_a_squashed_dimension_without_a_width_has_finite_ratios():
+    space = Box(np.array([-1.0, 0.5]), np.array([1.0, 0.5]))
+    agent = ppo.make(ppo.Config(**SMALL, squash=True), OBS, space)
+    state = start(agent)
+    rollout = rollout_of(agent, state, 8, 4)
+    np.testing.assert_array_equal(rollout.action[..., 1], np.full((8, 4), 0.5, np.float32))
+    assert all_finite(*update(agent, state, rollout))
+
+
 def test_gsde_holds_its_noise_for_the_episode_or_some_steps():
     for steps, distinct in ((0, 1), (2, 3)):
         agent = ppo.make(ppo.Config(**SMALL, gsde=True, gsde_steps=steps), OBS, SPACES["box"])

@@ -53,41 +53,44 @@ def take(tree: PyTree, rows: Array) -> PyTree:
 
 
 def gradient(
-    loss: Callable[[PyTree, Any], tuple[Array, tuple[PyTree, Metrics]]],
+    loss: Callable[[PyTree, Any, Key], tuple[Array, tuple[PyTree, Metrics]]],
     params: PyTree,
     batch: PyTree,
+    key: Key,
     chunk_size: int | None,
     axis_name: str | None = None,
 ) -> tuple[PyTree, tuple[PyTree, Metrics]]:
     """The gradient of a minibatch's loss and its metrics, as means over equal chunks of rows, in the memory of one.
 
     Args:
-      loss: (params, batch) -> mean loss [], (statistics of the network, metrics); its batch may be any chunk of rows.
+      loss: (params, batch, key) -> mean loss [], (statistics of the network, metrics); its batch may be any chunk of
+        rows, and each chunk has a key of its own.
       params: by which the gradient is taken.
       batch: leaves [B, ...].
+      key: for the noise of a network.
       chunk_size: the most rows of a chunk; None for all at once, as where no divisor of B comes near it.
       axis_name: of the mesh axis whose devices have equal parts of the minibatch; None for one device.
 
     Returns:
       The gradient, and (statistics, metrics). A network with statistics needs the whole minibatch in one chunk.
     """
-    return over_devices(lambda params: _gradient(loss, params, batch, chunk_size), params, axis_name)
+    return over_devices(lambda params: _gradient(loss, params, batch, key, chunk_size), params, axis_name)
 
 
-def _gradient(loss: Callable, params: PyTree, batch: PyTree, chunk_size: int | None) -> tuple[PyTree, Any]:
+def _gradient(loss: Callable, params: PyTree, batch: PyTree, key: Key, chunk_size: int | None) -> tuple[PyTree, Any]:
     """`gradient` of this device's part of a minibatch."""
     chunks = num_chunks(jax.tree.leaves(batch)[0].shape[0], chunk_size)
     if chunks == 1:
-        return jax.grad(loss, has_aux=True)(params, batch)
-    split = jax.tree.map(lambda x: x.reshape(chunks, -1, *x.shape[1:]), batch)
-    share = jax.grad(lambda params, part: jax.tree.map(lambda x: x / chunks, loss(params, part)), has_aux=True)
+        return jax.grad(loss, has_aux=True)(params, batch, key)
+    split = jax.tree.map(lambda x: x.reshape(chunks, -1, *x.shape[1:]), batch), jax.random.split(key, chunks)
+    share = jax.grad(lambda params, *part: jax.tree.map(lambda x: x / chunks, loss(params, *part)), has_aux=True)
     share = jax.jit(share, inline=True)  # traced once, for its shapes and for the loop
 
     def add(sums: tuple[Array, Any], part: Any) -> tuple[tuple[Array, Any], None]:
-        grads, metrics = share(params, part)  # one vector of gradients: a kernel instead of one for each weight
+        grads, metrics = share(params, *part)  # one vector of gradients: a kernel instead of one for each weight
         return jax.tree.map(jnp.add, sums, (ravel_pytree(grads)[0], metrics)), None
 
-    shapes = jax.eval_shape(share, params, jax.tree.map(lambda x: x[0], split))
+    shapes = jax.eval_shape(share, params, *jax.tree.map(lambda x: x[0], split))
     grads, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     flat, unravel = ravel_pytree(grads)
     (flat, metrics), _ = jax.lax.scan(add, vary_like((flat, metrics), shapes), split)
