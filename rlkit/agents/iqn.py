@@ -150,12 +150,12 @@ def bonus(static: Static, state: State, batch: Batch) -> Array:
 
 def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
     """The loss [] of a batch; the network's statistics, the batch's priorities [B], and metrics."""
-    online_key, target_key = jax.random.split(key)
+    online_key, target_key, network_key = jax.random.split(key, 3)
     config, online = static.config, Values(params, state.stats, state.normalizer.obs)
     num_items = batch.reward.shape[0]
     fractions = jax.random.uniform(online_key, (num_items, config.num_quantiles), jnp.float32)
     next_fractions = jax.random.uniform(target_key, (num_items, config.num_target_quantiles), jnp.float32)
-    now, stats = quantiles(static, online, batch.obs, fractions, train=True, key=key)  # [B, N, A]
+    now, stats = quantiles(static, online, batch.obs, fractions, train=True, key=network_key)  # [B, N, A]
     now = pick(now, jnp.broadcast_to(batch.action[:, None], fractions.shape))  # [B, N]
     later, _ = quantiles(static, target_network(state), batch.next_obs, next_fractions)  # [B, N', A]
     reward = batch.reward

@@ -71,5 +71,5 @@ def as_int(name: str, value: Any, least: int = 1) -> int:
 
 
 def pick(values: Array, index: ArrayLike) -> Array:
-    """One entry of each row, values [..., A], index [...] int -> [...]; NaN where the index is out of range."""
+    """One entry of each row, values [..., A], index [...] int -> [...]; NaN from A on, and -1 is the last."""
     return jnp.take_along_axis(values, jnp.asarray(index)[..., None], axis=-1, mode="fill")[..., 0]

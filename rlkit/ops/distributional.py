@@ -191,7 +191,7 @@ def _check_batch(batch: Sequence[int], **arrays: ArrayLike) -> None:
 
 
 def _take_row(values: Array, index: ArrayLike, axis: int) -> Array:
-    """Entry `index` [B] along `axis` (-1 or -2) of values [B, ., .], and NaN where the index is out of range."""
+    """Entry `index` [B] along `axis` (-1 or -2) of values [B, ., .], NaN from their number on, and -1 is the last."""
     index = jnp.expand_dims(jnp.asarray(index), (-2, -1))
     return jnp.squeeze(jnp.take_along_axis(values, index, axis=axis, mode="fill"), axis)
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlkit.agents.common.mistakes import check_values
 from rlkit.names import did_you_mean
 from rlkit.types import ConfigError
 
@@ -29,7 +30,8 @@ def check_ranges(hyper: Any, ranges: Ranges) -> dict[str, Range]:
       ranges: by its fields.
 
     Raises:
-      ConfigError: a range has no meaning, or its key is not a field of Hyper that learning reads.
+      ConfigError: a range has no meaning, or an end that its field must not have, or its key is not a field of Hyper
+        that learning reads.
     """
     known = [field.name for field in fields(hyper)]
     for name in getattr(hyper, "start_values", ()):
@@ -40,7 +42,10 @@ def check_ranges(hyper: Any, ranges: Ranges) -> dict[str, Range]:
             )
     if not ranges:
         raise ConfigError("ranges={} must name a field of Hyper; try {'learning_rate': (1e-5, 1e-2)}")
-    return {name: _check_range(name, ranges[name], known) for name in sorted(ranges)}
+    checked = {name: _check_range(name, ranges[name], known) for name in sorted(ranges)}
+    for end in ("low", "high"):
+        check_values(hyper, {name: getattr(values, end) for name, values in checked.items()})
+    return checked
 
 
 def _check_range(name: str, values: Any, known: list[str]) -> Range:

@@ -134,7 +134,7 @@ def test_the_learning_rate_is_of_the_steps_before():
 
 
 def test_a_warm_up_begins_with_the_first_gradient_step_and_learns_in_it():
-    """Updates of 8 steps, of which the first two are before learning_starts: shares 8/32, 16/32, ... of the rate."""
+    """Updates of 8 steps, of which the second reaches learning_starts: it learns at a share of 8/32, the next 16/32."""
     settings = {"learning_starts": 16, "learning_rate_schedule": "linear"}
     hyper = {"schedule_steps": 80.0, "learning_rate": 1.0, "learning_rate_end": 0.5, "warmup_steps": 32.0}
     state, update = stand_in(due, settings, hyper)
@@ -143,7 +143,7 @@ def test_a_warm_up_begins_with_the_first_gradient_step_and_learns_in_it():
         state, metrics = jax.jit(update)(state, rollout(), jax.random.key(0))
         rates.append(metrics["learning_rate"])
     full = 1 - 0.5 * np.arange(7) * 8 / 80
-    np.testing.assert_allclose(rates, full * [0, 0, 0.25, 0.5, 0.75, 1, 1], rtol=1e-6)
+    np.testing.assert_allclose(rates, full * [0, 0.25, 0.5, 0.75, 1, 1, 1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("settings", "hyper", "tau"), [

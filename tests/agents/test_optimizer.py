@@ -111,3 +111,11 @@ def test_the_default_is_the_plain_schedule():
     for n in range(0, 64, 8):
         found = Optimizer.scheduled_rate(config, hyper, jnp.float32(n), jnp.float32(n + 8))
         assert float(found) == float(jnp.float32(3e-4) * (1 - jnp.float32(n) / 64))
+
+
+def test_the_deviations_of_gsde_do_not_decay():
+    """They are a matrix of logarithms: towards 0 they would grow to 1, whatever is learned."""
+    params = {"loc": {"kernel": jnp.ones((2, 3))}, "log_std": jnp.full((2, 3), -2.0)}
+    after = steps("adamw", params=params, grads=jax.tree.map(jnp.zeros_like, params))
+    np.testing.assert_array_equal(after["log_std"], params["log_std"])
+    assert (after["loc"]["kernel"] < 1.0).all()

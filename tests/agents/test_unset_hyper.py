@@ -14,6 +14,7 @@ from rlkit.agents.common.hyper import as_arrays, value_or
 from rlkit.agents.common.mistakes import UNSET
 from rlkit.runs.config.parse import parse
 from rlkit.training import population
+from rlkit.types import ConfigError
 
 RUN = {"env": "CartPole-v1", "num_envs": 2, "num_steps": 4, "total_steps": 64}
 
@@ -81,3 +82,9 @@ def test_members_of_a_population_start_with_values_of_a_field_that_is_not_set():
     drawn = np.asarray(members.actor_learning_rate)
     assert len(set(drawn.tolist())) == 8
     assert ((drawn >= 1e-4) & (drawn <= 1e-2)).all()
+
+
+@pytest.mark.parametrize(("module", "name"), [(dqn, "gamma"), (ppo, "max_grad_norm"), (sac, "temperature")])
+def test_a_field_that_nothing_replaces_must_be_given(module, name):
+    with pytest.raises(ConfigError, match=f"^{name}=None must be a number; the default is "):
+        as_arrays(module.Hyper(**{name: None}), module.Config(), 4)

@@ -230,6 +230,8 @@ def test_evolution_under_jit_is_that_of_its_parts(exploit, explore):
         ),
         ({"ranges": {"gamma": (0.999, 0.9)}}, r"ranges.gamma=\(0.999, 0.9\) must go from a finite float32 up"),
         ({"ranges": {"gamma": (0.5, 0.5)}}, "up to a greater one"),
+        ({"ranges": {"gamma": (0.9, 1.5)}}, "gamma=1.5 must be at least 0 and at most 1"),
+        ({"ranges": {"learning_rate": (-1.0, 1e-3)}}, "learning_rate=-1 must be at least 0"),
         ({"ranges": {"gamma": (0.5, float("nan"))}}, "up to a greater one"),
         ({"ranges": {"gamma": (0.5, 1e39)}}, "up to a greater one"),
         ({"ranges": {"gamma": "0.5"}}, "must be a lowest and a highest value"),

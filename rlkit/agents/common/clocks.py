@@ -1,5 +1,6 @@
 """Counts of environment steps in an off-policy update, and what follows from them: schedules and the target's clock."""
 
+import math
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -32,7 +33,8 @@ def target_clock(config: OffPolicyConfig, state: Any, elapsed: Array) -> tuple[A
 def learning_rates(config: OffPolicyConfig, state: Any, num_steps: int) -> dict[str, Array]:
     """The learning rates [] by their fields in Hyper; the warm-up begins with the first gradient step."""
     before = state.replay.num_steps.astype(jnp.float32)
-    learned = jnp.maximum(before + float(num_steps - config.learning_starts), 0.0)
+    waited = max(math.ceil(config.learning_starts / num_steps) - 1, 0) * num_steps  # before the first that learns
+    learned = jnp.maximum(before + float(num_steps - waited), 0.0)
     return {
         name: Optimizer.scheduled_rate(config, state.hyper, before, learned, getattr(state.hyper, name))
         for name in state.hyper.learning_rates

@@ -125,6 +125,9 @@ def as_arrays(hyper: Any, config: AgentConfig, num_envs: int) -> Any:
     """
     mistakes.check_hyper(config, hyper)
     missing = {field.name for field in fields(hyper) if getattr(hyper, field.name) is None}
+    for field in fields(hyper):
+        if field.name in missing and field.default is not None:
+            raise ConfigError(f"{field.name}=None must be a number; the default is {field.default:g}")
     defaults = hyper.defaults(config, num_envs)
     hyper = hyper.replace(**{name: defaults[name] for name in missing & defaults.keys()})
     known = _known(hyper)

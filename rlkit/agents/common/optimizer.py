@@ -76,7 +76,7 @@ class Optimizer(NamedTuple):
         Where `skip` [] bool is true, neither changes.
         """
         joined, restore = _join_small(grads)
-        decayed = _join_small(jax.tree.map(_decayed, params))[0] if self.kind == "adamw" else None
+        decayed = _join_small(jax.tree_util.tree_map_with_path(_decayed, params))[0] if self.kind == "adamw" else None
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
             moves: Any
             moves, moved = self.transformation().update(joined, opt_state, decayed)
@@ -115,9 +115,10 @@ def _join_small(tree: PyTree) -> tuple[list[Array], Callable[[list[Array]], PyTr
     return [vector, *(leaf for leaf, small in zip(leaves, is_small, strict=True) if not small)], restore
 
 
-def _decayed(x: Array) -> Array:
-    """A parameter where it decays: a matrix, but no bias and no scalar."""
-    return x if x.ndim > 1 else jnp.zeros_like(x)
+def _decayed(path: tuple[Any, ...], x: Array) -> Array:
+    """A parameter where it decays: a matrix, but no bias, no scalar, and not the deviations of gSDE."""
+    is_deviation = bool(path) and getattr(path[-1], "key", None) == "log_std"
+    return x if x.ndim > 1 and not is_deviation else jnp.zeros_like(x)
 
 
 def mean_gradient(loss: Callable[..., tuple[Array, Any]], static: Any, params: PyTree, *arguments: Any) -> Any:
