@@ -43,6 +43,14 @@ def test_greedy_episodes_in_jax_and_none_at_all(tmp_path, monkeypatch, capsys):
     assert main(["eval", "run", "--episodes", "2", "--eval-env", "CartPole-v1"]) == 0
 
 
+def test_episodes_may_have_almost_no_limit(tmp_path):
+    for limit in (2**30, 2**31 - 1):
+        trained = runs.train(
+            SHORT | {"env_kwargs": {"max_steps_in_episode": limit}}, out=tmp_path / f"{limit}", show=False
+        )
+        assert trained.evaluation["episodes"] == 4
+
+
 def test_mistakes():
     with pytest.raises(ConfigError, match="eval_episodes=0 does not go with eval_every=8; leave out one of them"):
         runs.parse(SHORT | {"eval_episodes": 0, "eval_every": 8})

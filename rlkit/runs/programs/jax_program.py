@@ -210,7 +210,7 @@ class JaxProgram:
     @cached_property
     def _compiled_evaluate(self) -> Callable[[PyTree, np.ndarray], training.Evaluation]:
         # It cuts the episodes of environments without a time limit.
-        limit = 2 * int(getattr(self.eval_params, "max_steps_in_episode", 500_000))
+        limit = min(2 * int(getattr(self.eval_params, "max_steps_in_episode", 500_000)), 2**31 - 1)
 
         def one(state: PyTree, seed: Array) -> training.Evaluation:
             key = jax.random.split(jax.random.key(seed))[1]
