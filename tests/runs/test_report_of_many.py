@@ -6,6 +6,8 @@ import re
 import pytest
 from report_pages import CHROMIUM, browse, check, content, line, make_run
 
+from rlkit.runs.pictures import lineage
+from rlkit.runs.population import record
 from rlkit.runs.reports.report import report
 from rlkit.types import ConfigError
 
@@ -66,6 +68,21 @@ def test_the_colors_of_a_lineage_are_the_scores_of_their_time(tmp_path):
     assert schedule["y"] == [0.1, 0.12, 0.15, 0.15]
     for name in ("Lineage of run", "gamma"):
         check(figures[name])
+
+
+def test_keys_that_evolve_for_a_part_of_a_run(tmp_path):
+    """A resumed population may evolve fewer keys, or others."""
+    run = make_population(tmp_path / "run")
+    first, second, third = record.read(run)
+    third["hyper"] = {"ent_coef": [1.0, 2.0, 4.0]}
+    (run / "population.jsonl").write_text("".join(json.dumps(x) + "\n" for x in (first, second, third)))
+    figures, _ = content(report(run).html)
+    for name, values in (("gamma", {0.1, 0.2, 0.3, 0.12}), ("ent_coef", {1.0, 2.0, 4.0})):
+        drawn = [trace["y"] for trace in figures[name]["data"] if "text" in trace]
+        assert {y for ys in drawn for y in ys if y is not None} == values
+        check(figures[name])
+    lineage.draw(run, title="")
+    assert (run / "population.png").is_file()
 
 
 @pytest.mark.parametrize("text", ["{", "", '{"step": 40, "scores": [], "parents": [], "hyper": {"a": []}}'])

@@ -61,7 +61,7 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    names = list(evolutions[0]["hyper"])
+    hyper = record.hyper(evolutions)
     steps = np.array([evolution["step"] for evolution in evolutions] + [end])
     colored = interval_scores(evolutions, scores)
     known = colored[np.isfinite(colored)]
@@ -69,10 +69,9 @@ def figure(evolutions: Sequence[dict[str, Any]], scores: np.ndarray, end: int, *
     palette = ListedColormap(colormaps["viridis"](np.linspace(0.0, 0.92, 256)))  # without yellow, too pale on white
     colors = ScalarMappable(Normalize(low, high if high > low else low + 1.0), palette)
     best = int(np.nanargmax(scores)) if np.isfinite(scores).any() else None
-    drawing = Figure(figsize=(7.0, 0.8 + 2.8 * len(names)), dpi=150, layout="constrained")
-    panels = drawing.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, name in zip(panels, names, strict=True):
-        values = np.array([evolution["hyper"][name] for evolution in evolutions], np.float64)  # [E, P]
+    drawing = Figure(figsize=(7.0, 0.8 + 2.8 * len(hyper)), dpi=150, layout="constrained")
+    panels = drawing.subplots(len(hyper), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (name, values) in zip(panels, hyper.items(), strict=True):
         for member in np.argsort(np.nan_to_num(scores, nan=-np.inf)):  # the best one on top
             shades = [colors.to_rgba(x) if np.isfinite(x) else "#999999" for x in colored[:, member]]
             _draw_member(axes, steps, values[:, member], evolutions, int(member), shades)

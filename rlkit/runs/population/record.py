@@ -81,6 +81,13 @@ def _parsed(path: Path, text: bytes) -> dict[str, Any]:
     return line
 
 
+def hyper(evolutions: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the values [E, P] float64 of each key that evolved at any time, NaN where it did not, or is not finite."""
+    missing = [np.nan] * len(evolutions[0]["parents"])
+    names = dict.fromkeys(name for evolution in evolutions for name in evolution["hyper"])
+    return {name: np.array([x["hyper"].get(name, missing) for x in evolutions], np.float64) for name in names}
+
+
 def scores(lines: Sequence[Mapping[str, Any]], num_members: int) -> np.ndarray:
     """Return the scores [P] float64 of the members by the metric lines of an interval, NaN for none.
 

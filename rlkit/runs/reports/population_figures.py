@@ -36,8 +36,7 @@ def lineage(run: Run) -> list[Figure]:
         caption += f" The broad band is the ancestry of the best member, {best}."
     height = 160 + 22 * min(colored.shape[1], 40)
     figures = [_figure(f"Lineage of {run.name}", caption, rows, evolutions, steps, colored, best, "member", height)]
-    for name in evolutions[0]["hyper"]:
-        values = np.array([evolution["hyper"][name] for evolution in evolutions], np.float64)
+    for name, values in record.hyper(evolutions).items():
         figures.append(_figure(name, "", values, evolutions, steps, colored, best, text(name), 360))
     return figures
 
