@@ -14,7 +14,7 @@ from rlkit.runs.config.load import read
 from rlkit.runs.scores import interval_name
 from rlkit.types import ConfigError
 
-_MAX_BYTES = 1 << 20
+_MAX_VERSIONS = 1 << 20  # bytes
 _SAME = ("agent", "env", "total_steps")  # keys with columns of their own
 
 
@@ -25,7 +25,7 @@ class Overview(NamedTuple):
     config: dict[str, Any]
     versions: dict[str, Any]
     line: dict[str, Any]  # the last metric line; empty before the first
-    evaluation: dict[str, Any]  # of eval.json; empty where there is none
+    evaluation: dict[str, Any]  # of eval.json; empty where there is none of the step of the last metric line
     state: str  # "training", "finished", "stopped", "not started", or what is wrong with its files
 
     @property
@@ -39,10 +39,9 @@ class Overview(NamedTuple):
 
         Of a population, it is the best member's at the end.
         """
-        if self.evaluation.get("step") == self.step:
-            for name, kind in (("best_mean", "greedy, best member"), ("mean", "greedy")):
-                if self.evaluation.get(name) is not None:
-                    return self.evaluation[name], kind
+        for name, kind in (("best_mean", "greedy, best member"), ("mean", "greedy")):
+            if self.evaluation.get(name) is not None:
+                return self.evaluation[name], kind
         values, kind = self._returns_of_last_line
         return (float(np.mean(values)), kind) if values else (None, "")
 
@@ -52,17 +51,14 @@ class Overview(NamedTuple):
 
         Of a population, a member takes the place of a seed.
         """
-        if self.evaluation.get("step") == self.step:
-            values = [mean for mean in self.evaluation.get("mean_of_seed") or [] if mean is not None]
-            if values:
-                return values, "greedy"
-        return self._returns_of_last_line
+        values = [mean for mean in self.evaluation.get("mean_of_seed") or [] if mean is not None]
+        return (values, "greedy") if values else self._returns_of_last_line
 
     @property
     def episode_returns(self) -> list[float]:
         """The returns of single greedy episodes at the end of a run of one seed; none of several seeds."""
         returns = self.evaluation.get("returns")
-        if self.evaluation.get("step") != self.step or not isinstance(returns, list) or len(returns) != 1:
+        if not isinstance(returns, list) or len(returns) != 1:
             return []
         return [x for x in returns[0] if x is not None]
 
@@ -94,9 +90,12 @@ def read_run(path: Path) -> Overview:
             return {}
 
     config = content(read, run / run_directory.CONFIG)
-    versions, evaluation = (content(_read_json, run / name) for name in ("versions.json", "eval.json"))
+    versions = content(_read_json, run / "versions.json", _MAX_VERSIONS)
+    evaluation = content(_read_json, run / run_directory.EVALUATION, run_directory.MAX_EVALUATION)
     lines = content(metrics.read, run) if (run / run_directory.METRICS).exists() else []
     line = lines[-1] if lines else {}
+    if evaluation.get("step") != line.get("step", 0):  # of a run that was resumed since
+        evaluation = {}
     if problems:
         state = f"damaged: {problems[0]}"
     elif run_directory.is_locked(run):
@@ -206,10 +205,10 @@ def _number(value: Any) -> str:
     return f"{mean:,.0f}" if abs(mean) >= 10_000 else f"{mean:.4g}"
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     """The JSON object in a file. Raises ValueError where it holds something else."""
     try:
-        value = json.loads(files.read(path, _MAX_BYTES))
+        value = json.loads(files.read(path, max_bytes))
     except ValueError:
         value = None
     if not isinstance(value, dict):

@@ -11,6 +11,7 @@ from rlkit.types import ConfigError
 
 CONFIG, METRICS, CHECKPOINTS = "config.yaml", "metrics.jsonl", "checkpoints"
 EVALUATION, SWEEP = "eval.json", "sweep.yaml"
+MAX_EVALUATION = 1 << 24  # bytes of eval.json that are read, several times what `scores.save` writes
 INIT_FROM, LOCK = "init_from", ".lock"
 
 

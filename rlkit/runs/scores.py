@@ -136,7 +136,7 @@ def save(run: Path, evaluation: Mapping[str, Any]) -> None:
 def stored_mean(run: Path, step: int) -> float | None:
     """Return the mean return in eval.json; None where that is missing, damaged or of another step."""
     try:
-        evaluation = json.loads(files.read(run / run_directory.EVALUATION, 1 << 24))
+        evaluation = json.loads(files.read(run / run_directory.EVALUATION, run_directory.MAX_EVALUATION))
         return float(evaluation["mean"]) if evaluation["step"] == step else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -1,6 +1,7 @@
 """`rlkit runs` and `rlkit compare`: runs side by side, from their files alone."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -87,6 +88,24 @@ def test_an_interval_over_few_runs_is_called_their_range(folder, means, over, te
     scores = {"iqm": 1.5, "interval": [1.0, 2.0], "interval_over": over, "mean_of_seed": means, "episodes": 20}
     table = {row[0]: row[1] for row in overview.comparison([run._replace(evaluation=scores)])[1]}
     assert table["IQM [interval]"] == f"1.5 [1, 2], {text}"
+
+
+def test_an_evaluation_of_many_episodes_is_read(folder):
+    evaluation = json.loads((folder / "a" / "eval.json").read_text()) | {"returns": [[1 / 3] * 100_000]}
+    (Path(shutil.copytree(folder / "a", folder / "many" / "a")) / "eval.json").write_text(json.dumps(evaluation))
+    run = overview.read_run(folder / "many" / "a")
+    assert run.state == "finished"
+    assert len(run.episode_returns) == 100_000
+
+
+def test_an_evaluation_of_an_earlier_step_is_no_score(folder):
+    stale = Path(shutil.copytree(folder / "b", folder / "stale" / "b"))
+    evaluation = json.loads((folder / "a" / "eval.json").read_text()) | {"step": 96}
+    (stale / "eval.json").write_text(json.dumps(evaluation))
+    table = {row[0]: row[1] for row in overview.comparison([overview.read_run(stale)])[1]}
+    assert table["steps"] == "160"
+    assert {table[name] for name in ("return, greedy mean", "IQM [interval]", "episodes, seeds")} == {"-"}
+    assert overview.read_run(stale).score[1] == "training"
 
 
 def test_a_terminal_gets_a_fitted_table(folder, monkeypatch, capsys):

@@ -117,7 +117,7 @@ def latest_scores(run: Path, step: int) -> np.ndarray:
         raise ConfigError(f"{run / FILE} must begin at or before step {step}, and it does not; train the run anew")
     number = len(last[0]["parents"])
     try:
-        evaluation = json.loads(files.read(run / run_directory.EVALUATION, 1 << 24))
+        evaluation = json.loads(files.read(run / run_directory.EVALUATION, run_directory.MAX_EVALUATION))
         means = np.array(evaluation["mean_of_seed"], np.float64)  # NaN for None
         if evaluation["step"] == step and means.shape == (number,):
             return means

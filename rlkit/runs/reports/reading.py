@@ -47,7 +47,7 @@ class Run(NamedTuple):
         ends = evaluation.get("interval")
         if self.kind == "greedy" and evaluation.get("interval_over") in ("seeds", "members") and isinstance(ends, list):
             known = finite([evaluation.get("iqm"), *ends])
-            if evaluation.get("step") == self.overview.step and len(known) == 3:
+            if len(known) == 3:
                 return known[0], known[1], known[2]
         center, low, high = (float(x) for x in iqm_and_interval(self.returns.astype(np.float32)))
         return center, low, high
