@@ -27,7 +27,7 @@ class Discrete:
         return ()
 
     def sample(self, key: Key) -> Array:
-        return jax.random.randint(key, (), 0, self.n, self.dtype)
+        return jax.random.randint(key, (), 0, self.n, shape_of(self).dtype)
 
     def contains(self, x: Any) -> Array:
         return (jnp.asarray(x) >= 0) & (jnp.asarray(x) < self.n)
@@ -45,7 +45,7 @@ class MultiDiscrete:
         return (len(self.nvec),)
 
     def sample(self, key: Key) -> Array:
-        return jax.random.randint(key, self.shape, 0, np.asarray(self.nvec), self.dtype)
+        return jax.random.randint(key, self.shape, 0, np.asarray(self.nvec), shape_of(self).dtype)
 
     def contains(self, x: Any) -> Array:
         return jnp.all((jnp.asarray(x) >= 0) & (jnp.asarray(x) < np.asarray(self.nvec)))
@@ -68,12 +68,13 @@ class Box:
         return bool(np.all(np.abs(self.low) < limit) and np.all(np.abs(self.high) < limit))
 
     def sample(self, key: Key) -> Array:
+        dtype = shape_of(self).dtype
         if not self.bounded:
-            return jax.random.normal(key, self.shape).clip(self.low, self.high).astype(self.dtype)
+            return jax.random.normal(key, self.shape).clip(self.low, self.high).astype(dtype)
         if not np.issubdtype(self.dtype, np.floating):
             low, high = self.low.astype(np.int64), self.high.astype(np.int64)
-            return jax.random.randint(key, self.shape, low, high + 1).astype(self.dtype)
-        return jax.random.uniform(key, self.shape, self.dtype, self.low, self.high)
+            return jax.random.randint(key, self.shape, low, high + 1).astype(dtype)
+        return jax.random.uniform(key, self.shape, dtype, self.low, self.high)
 
     def contains(self, x: Any) -> Array:
         return jnp.all((jnp.asarray(x) >= self.low) & (jnp.asarray(x) <= self.high))

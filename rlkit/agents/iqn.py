@@ -218,7 +218,7 @@ def make(
     supported, needed = supports(action_space), "a Discrete action space"
     validation.check_action_space("iqn", config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, Discrete)
-    validation.check_encoder(config, obs_space)
+    validation.check_encoder(config, obs_space, action_space)
     if networks is None:
         described = config.model_dump(include=set(implicit_quantiles.SETTINGS))
         network = implicit_quantiles.implicit_quantiles(obs_space=obs_space, num_actions=action_space.n, **described)

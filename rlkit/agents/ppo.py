@@ -54,10 +54,6 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
     clip_schedule: Schedule = "constant"
     schedules: ClassVar = (*MinibatchConfig.schedules, "clip_schedule")
 
-    @property
-    def whole_sequences(self) -> bool:
-        return self.recurrent != "none"
-
     def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
         super().check_hyper(hyper)
         if not self.kl_penalty and (target := hyper.get("kl_target", jnp.inf)) != jnp.inf:
@@ -289,7 +285,7 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     """Learn from one rollout [T, N, ...]; the metrics are means over the minibatches, see `learn`."""
     (config, policy, axis_name), devices = static, _mesh.size(static.axis_name)
     num_steps, num_envs = rollout.reward.shape[0], rollout.reward.shape[1] * devices
-    config.check_rollout(num_envs, num_steps, devices)
+    config.check_rollout(num_envs, num_steps, devices, sequences=policy.recurrent)
     before = state.num_updates.astype(jnp.float32) * (num_steps * num_envs)
     learning_rate = Optimizer.scheduled_rate(config, state.hyper, before, before + num_steps * num_envs)
     clip = schedule(config.clip_schedule, before / state.hyper.schedule_steps)  # type: ignore[operator]
@@ -339,7 +335,7 @@ def make(
         policy=partial(policy_evaluation.act_greedily, static.policy),
         update=partial(update, static),
         memory=policy_evaluation.start_memory(static.policy),
-        check=config.check_rollout,
+        check=partial(config.check_rollout, sequences=policy.recurrent),
         static=static,
         axis_name=axis_name,
         finite=("policy_loss", "value_loss", "loss", "grad_norm"),

@@ -7,6 +7,7 @@ from contextlib import closing
 import jax
 
 from rlkit import agents
+from rlkit.agents import ppo
 from rlkit.agents.common.config import MinibatchConfig, OffPolicyConfig
 from rlkit.networks.table import table
 from rlkit.runs.config.run_config import RunConfig
@@ -38,18 +39,19 @@ def _describe(program: Program) -> str:
     require_memory(program)
     limit = memory.available(program.num_devices)
     observations, actions = program.env.observation_space(program.params), program.env.action_space(program.params)
+    at_end = "at the end" if run.eval_episodes else "none, as eval_episodes is 0"
     rows = {
         "environment": f"{run.env}: observations {observations}, actions {actions}",
         "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
-        **_sizes(config, _episode_length(program)),
+        **_sizes(config, _episode_length(program), sequences=_learns_from_sequences(program)),
         "seeds": f"{run.num_seeds} from {run.seed}"
         + (", members of a population" if run.population else "")
         + (f", on {program.num_devices} devices" if program.num_devices > 1 else ""),
         **({"evolution": f"every {line * schedule.evolve_lines:,} steps"} if run.population else {}),
         "metric line": f"every {line:,} steps",
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
-        "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else "at the end",
+        "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else at_end,
         "parameters": _parameters(program.template.agent.params, run.num_seeds),
         "memory": f"about {program.num_bytes / 2**20:,.1f} MiB"
         + (f" of {limit / 2**20:,.0f}" if limit else "")
@@ -62,18 +64,19 @@ def _describe(program: Program) -> str:
     return f"{text}\n\n{layers}" if layers else text
 
 
-def _sizes(config: RunConfig, episode_length: int | None) -> dict[str, str]:
+def _sizes(config: RunConfig, episode_length: int | None, *, sequences: bool) -> dict[str, str]:
     """The sizes of an update and of the replay buffer, and warnings of settings that have no effect, by title.
 
     Args:
       config: of the run.
       episode_length: the most steps of an episode; None where it is not known.
+      sequences: whether minibatches are of environments with all their steps.
     """
     agent, num_envs, num_steps = config.agent, config.run.num_envs, config.run.num_steps
     rows: dict[str, str] = {}
     if isinstance(agent, MinibatchConfig):
-        size = (num_envs if agent.whole_sequences else num_envs * num_steps) // agent.num_minibatches
-        items = f"sequences of {num_steps:,} steps" if agent.whole_sequences else "steps"
+        size = (num_envs if sequences else num_envs * num_steps) // agent.num_minibatches
+        items = f"sequences of {num_steps:,} steps" if sequences else "steps"
         rows["an update"] = f"{agent.num_epochs:,} epochs of {agent.num_minibatches:,} minibatches of {size:,} {items}"
     elif isinstance(agent, OffPolicyConfig):
         count, steps = agent.num_gradient_steps(config.steps_per_update), agent.capacity // num_envs
@@ -106,6 +109,12 @@ def _parameters(params: PyTree, num_seeds: int) -> str:
     named = parts.items() if isinstance(parts, Mapping) else ()
     text = ", ".join(f"{name} {count(part):,}" for name, part in sorted(named))
     return f"{count(params):,} for each seed" + (f": {text}" if text else "")
+
+
+def _learns_from_sequences(program: Program) -> bool:
+    """True for PPO with a recurrent network, also one of the user's."""
+    static = program.agent.static
+    return isinstance(static, ppo.Static) and static.policy.recurrent
 
 
 def _episode_length(program: Program) -> int | None:

@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
+from rlkit.ops._arrays import as_int
 from rlkit.spaces import zeros
 from rlkit.training.rollout import EnvsState, reset, rollout
 from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
@@ -64,6 +65,7 @@ def make(
         traced, one that does not go with the agent's Config, such as a schedule without an end, and with an `axis_name`
         a number that cannot be divided over the devices.
     """
+    num_envs, num_steps = as_int("num_envs", num_envs), as_int("num_steps", num_steps)
     agent.check(num_envs, num_steps)
     axis_name = agent.axis_name
 
@@ -131,7 +133,7 @@ def offline(
     Raises:
       ConfigError: the agent does not replay single steps; from `step`, outside of `jax.jit`: the buffer is empty.
     """
-    learn = agent.learn
+    num_envs, num_steps, learn = as_int("num_envs", num_envs), as_int("num_steps", num_steps), agent.learn
     if learn is None:
         raise ConfigError("this agent learns from what it collects itself, not from a dataset; use iql or td3_bc")
 

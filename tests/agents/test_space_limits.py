@@ -1,12 +1,14 @@
 """Spaces that no agent can learn in are refused when it is made; spaces without a real number are no such spaces."""
 
+import gymnasium as gym
 import jax
 import numpy as np
 import pytest
 
 from rlkit import agents, envs, training
-from rlkit.spaces import Box, Dict, Discrete
-from rlkit.types import ConfigError
+from rlkit.agents import ppo
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, shape_of
+from rlkit.types import ConfigError, Transition
 
 MASK = Box(False, True, (2,), np.bool_)
 ACTIONS = {name: Discrete(2) for name in ("ppo", "dqn", "c51", "iqn", "pqn", "r2d2", "sac")} | {
@@ -45,3 +47,43 @@ def test_observations_without_a_real_number_have_no_statistics(name):
     init, step = training.make(agent, env, params, num_envs=4, num_steps=32)
     state, _ = jax.eval_shape(lambda key: step(init(module.Hyper(), key)), jax.random.key(0))
     assert state.agent.normalizer.obs == ()
+
+
+@pytest.mark.parametrize(("space", "named"), [
+    (gym.spaces.Box(0, 255, (84, 84, 4), np.uint8), "this one is gymnasium.spaces.box.Box"),
+    (gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (3,))}), "this one is gymnasium.spaces.dict.Dict"),
+    (Dict({"a": Box(-1, 1, (1,)), "b": gym.spaces.Discrete(3)}), "b is gymnasium.spaces.discrete.Discrete"),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_observation_space_of_another_library_is_refused(name, space, named):
+    """An image of it would end in an MLP, and an integer would be a number."""
+    module = agents.get(name)
+    with pytest.raises(ConfigError, match=f"^the observation space must be one of rlkit.spaces, and {named}; adapt"):
+        module.make(module.Config(), space, ACTIONS[name])
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_action_mask_has_an_entry_for_each_action(name):
+    module, x = agents.get(name), Box(-1, 1, (2,))
+    space = Dict({"action_mask": Box(False, True, (1,), np.bool_), "x": x})
+    rule = "must have the shape" if isinstance(ACTIONS[name], Discrete) else "marks legal integers"
+    with pytest.raises(ConfigError, match=f"^action_mask=Box.* {rule}"):
+        module.make(module.Config(), space, ACTIONS[name])
+
+
+@pytest.mark.parametrize("space", [Discrete(0), MultiDiscrete(()), Box(-1, 1, (0,))])
+def test_an_action_space_without_actions_is_refused(space):
+    with pytest.raises(ConfigError, match=r"^the action space must have actions, and .* has none"):
+        ppo.make(ppo.Config(), Box(-1, 1, (2,)), space)
+
+
+@pytest.mark.parametrize("space", [
+    Discrete(4, np.dtype(np.int64)), MultiDiscrete((2, 3), np.dtype(np.int64)), Box(-1, 1, (2,), np.float64),
+])  # fmt: skip
+def test_actions_of_64_bits_are_those_of_32_without_a_warning(space):
+    """Warnings are errors here."""
+    agent = ppo.make(ppo.Config(), Box(-1, 1, (2,)), space)
+    zero, obs = jax.numpy.zeros(()), jax.numpy.zeros(2)
+    state = agent.init(ppo.Hyper(), jax.random.key(0), Transition(obs, (), zero, zero > 0, zero > 0, obs), 1)
+    action = agent.act(agent.actor(state), agent.memory, obs, jax.random.key(1))[1]
+    assert action.dtype == space.sample(jax.random.key(0)).dtype == shape_of(space).dtype

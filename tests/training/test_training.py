@@ -1,5 +1,6 @@
 """rlkit.training: rollouts against what each environment really did, and evaluation without bias."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from flax import struct
 
 from rlkit import envs, training
-from rlkit.agents import ppo
+from rlkit.agents import dqn, ppo
+from rlkit.networks import as_network
 from rlkit.ops.statistics import running_update
 from rlkit.spaces import Box, Discrete
 from rlkit.types import Agent, ConfigError
@@ -190,6 +192,33 @@ def test_a_batch_that_cannot_be_divided_is_refused_before_anything_runs():
     agent = ppo.make(ppo.Config(num_minibatches=3), env.observation_space(params), env.action_space(params))
     with pytest.raises(ConfigError, match=r"num_minibatches=3 must divide"):
         training.make(agent, env, params, num_envs=4, num_steps=8)
+
+
+@pytest.mark.parametrize("sizes", [{"num_envs": 0}, {"num_steps": 0}, {"num_envs": -4}, {"num_steps": 8.0}])
+def test_sizes_that_are_no_positive_integers_are_refused(sizes):
+    env, params = envs.make("Probe-ConstantValue")
+    agent = dqn.make(dqn.Config(), env.observation_space(params), env.action_space(params))
+    for make in (training.make, training.offline):
+        with pytest.raises(ConfigError, match=f"^{next(iter(sizes))}=.* must be an integer of at least 1"):
+            make(agent, env, params, **({"num_envs": 4, "num_steps": 8} | sizes))
+
+
+def test_a_recurrent_network_of_the_users_divides_environments_into_minibatches():
+    env, params = envs.make("Probe-ConstantValue")
+    network = as_network(Remembering(), memory=np.zeros(4, np.float32))
+    spaces = env.observation_space(params), env.action_space(params)
+    agent = ppo.make(ppo.Config(num_minibatches=8), *spaces, network)
+    with pytest.raises(ConfigError, match="num_minibatches=8 must divide num_envs = 4; try 4"):
+        training.make(agent, env, params, num_envs=4, num_steps=8)
+
+
+class Remembering(nn.Module):
+    """Two logits, a value, and the next memory."""
+
+    @nn.compact
+    def __call__(self, obs, memory):
+        memory = nn.tanh(nn.Dense(4)(jnp.concatenate([obs, memory], -1)))
+        return nn.Dense(2)(memory), nn.Dense(1)(memory)[..., 0], memory
 
 
 def test_schedules_end_with_the_steps_of_the_run():

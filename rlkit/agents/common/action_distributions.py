@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
-from rlkit.spaces import Box, Discrete, Space
+from rlkit.spaces import Box, Discrete, Space, shape_of
 from rlkit.spaces import MultiDiscrete as MultiDiscreteSpace
 from rlkit.types import Array, Key, PyTree
 
@@ -82,10 +82,10 @@ def action(space: ActionSpace, raw: Array, *, squash: bool) -> Array:
     A bounded Box is spanned by raw values of -1 to 1, beyond which they are clipped, or by tanh where `squash` is set.
     """
     if not isinstance(space, Box):
-        return raw.astype(space.dtype)
+        return raw.astype(shape_of(space).dtype)
     low, high = jnp.asarray(space.low), jnp.asarray(space.high)
     raw = raw.reshape(*raw.shape[:-1], *space.shape)
     if space.bounded:
         unit = jnp.tanh(raw) if squash else jnp.clip(raw, -1.0, 1.0)
         raw = low + (high - low) * (unit + 1) / 2
-    return jnp.clip(raw, low, high).astype(space.dtype)
+    return jnp.clip(raw, low, high).astype(shape_of(space).dtype)

@@ -167,15 +167,13 @@ class MinibatchConfig(AgentConfig):
         description="rows that pass the network at once; null: 8192 on a CPU, else what 1/16 of the memory holds",
     )
 
-    @property
-    def whole_sequences(self) -> bool:
-        """True where a minibatch holds environments with all their steps, as recurrent networks need."""
-        return False
+    def check_rollout(self, num_envs: int, num_steps: int, devices: int = 1, *, sequences: bool = False) -> None:
+        """Raise a ConfigError where a rollout of this size cannot be divided over devices, and into minibatches.
 
-    def check_rollout(self, num_envs: int, num_steps: int, devices: int = 1) -> None:
-        """Raise a ConfigError where a rollout of this size cannot be divided over devices, and into minibatches."""
+        With `sequences` a minibatch holds environments with all their steps, as recurrent networks need.
+        """
         own_envs = _mesh.share("num_envs", num_envs, devices)
-        rows, of = (own_envs, "num_envs") if self.whole_sequences else (own_envs * num_steps, "num_envs * num_steps")
+        rows, of = (own_envs, "num_envs") if sequences else (own_envs * num_steps, "num_envs * num_steps")
         of += f" / {devices} devices" if devices > 1 else ""
         if rows % self.num_minibatches:
             small = [d for d in range(1, math.isqrt(rows) + 1) if rows % d == 0]

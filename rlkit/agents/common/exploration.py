@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.agents.common.mistakes import UNSET
-from rlkit.spaces import Box, Discrete
+from rlkit.spaces import Box, Discrete, shape_of
 from rlkit.types import Array, Key, PyTree, Scalar
 
 
@@ -37,7 +37,7 @@ def mask_illegal(q: Array, mask: Array | None) -> Array:
 
 def greedy(space: Discrete, q: Array, mask: Array | None) -> Array:
     """The legal action [...] of the largest value among q [..., A], in the space's dtype."""
-    return jnp.argmax(mask_illegal(q, mask), axis=-1).astype(space.dtype)
+    return jnp.argmax(mask_illegal(q, mask), axis=-1).astype(shape_of(space).dtype)
 
 
 def epsilon_greedy(key: Key, space: Discrete, q: Array, mask: Array | None, epsilon: Scalar) -> Array:
@@ -48,7 +48,7 @@ def epsilon_greedy(key: Key, space: Discrete, q: Array, mask: Array | None, epsi
     else:
         random = jax.random.categorical(action_key, mask_illegal(jnp.zeros_like(q), mask))
     explores = jax.random.uniform(explore_key) < epsilon
-    return jnp.where(explores, random.astype(space.dtype), greedy(space, q, mask))
+    return jnp.where(explores, random.astype(shape_of(space).dtype), greedy(space, q, mask))
 
 
 def uniform_while(warming_up: Array, space: Box, key: Key, action: Array) -> Array:

@@ -89,7 +89,7 @@ def make(
     for field in ("squash", "gsde"):
         if getattr(config, field):
             validation.check_box(field, action_space, bounded=field == "squash")
-    validation.check_encoder(config, obs_space)
+    validation.check_encoder(config, obs_space, action_space)
     validation.check_gsde(config)
     if networks is None:
         described = config.model_dump(include=set(actor_critic.SETTINGS)) | {"log_std_init": config.initial_log_std}

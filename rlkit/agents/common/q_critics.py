@@ -94,7 +94,7 @@ def make(
     assert isinstance(action_space, Discrete | Box)
     box = isinstance(action_space, Box)
     given = user_networks.by_name(networks, {"policy", "critics"} | ({"value"} if has_value else set()))
-    validation.check_encoder(config, obs_space)
+    validation.check_encoder(config, obs_space, action_space)
     described = config.model_dump(include=set(combine.SETTINGS))
     size = action_distributions.policy_size(action_space)
     spread = spread if box else "none"

@@ -62,7 +62,7 @@ def network(
     supported = isinstance(action_space, Discrete)
     validation.check_action_space(name, config, action_space, supported=supported, needed="a Discrete action space")
     assert isinstance(action_space, Discrete)
-    validation.check_encoder(config, obs_space)
+    validation.check_encoder(config, obs_space, action_space)
     width = None if outputs is None else getattr(config, outputs)
     if networks is None:
         settings = {"noisy": False} | config.model_dump(include=set(q_network.SETTINGS))

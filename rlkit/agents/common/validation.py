@@ -15,7 +15,7 @@ from rlkit.networks.encoders.combine import choose
 from rlkit.networks.encoders.conv import conv_layers, smallest_side
 from rlkit.networks.encoders.registry import IMAGES
 from rlkit.networks.features import Leaf, image_shape, is_ambiguous, is_image, leaves
-from rlkit.spaces import Box, Space, shape_of
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, shape_of
 from rlkit.types import ConfigError
 
 
@@ -36,6 +36,8 @@ def check_action_space(agent: str, config: Any, space: Space, *, supported: bool
     mistakes.check_config(agent, config)
     if supported:
         _check_range(space)
+        if not (space.n if isinstance(space, Discrete) else math.prod(space.shape)):  # type: ignore[union-attr]
+            raise ConfigError(f"the action space must have actions, and {space} has none; give it one")
         return
     if not isinstance(space, Space):
         raise ConfigError(
@@ -75,8 +77,35 @@ def check_box(field: str, space: Space, *, bounded: bool) -> None:
         raise ConfigError(f"{field}=True needs {kind}, and this one is {space}; use False")
 
 
-def check_encoder(config: Any, obs_space: Space) -> None:
-    """Raise a ConfigError where an observation is empty, or does not fit the encoder of an agent's Config."""
+def _check_kind(obs_space: Any) -> None:
+    """Raise a ConfigError where an observation space, or a part of it, is none of rlkit.spaces."""
+    for leaf in leaves(obs_space):
+        if not isinstance(leaf.space, Space):
+            name = f"{type(leaf.space).__module__}.{type(leaf.space).__qualname__}"
+            raise ConfigError(
+                f"the observation space must be one of rlkit.spaces, and {leaf.name or 'this one'} is {name}; adapt "
+                "the environment: env, params = envs.adapt(env)"
+            )
+
+
+def _check_mask(obs_space: Space, action_space: Space) -> None:
+    """Raise a ConfigError where the action mask of an observation is not of the actions."""
+    if not isinstance(obs_space, Dict) or ACTION_MASK not in obs_space.spaces:
+        return
+    mask = obs_space.spaces[ACTION_MASK]
+    if not isinstance(action_space, Discrete | MultiDiscrete):
+        raise ConfigError(f"{ACTION_MASK}={mask} marks legal integers, and actions are {action_space}; rename the leaf")
+    count = action_space.n if isinstance(action_space, Discrete) else sum(action_space.nvec)
+    if mask.shape != (count,):  # type: ignore[union-attr]
+        raise ConfigError(f"{ACTION_MASK}={mask} must have the shape ({count},), an entry for each action")
+
+
+def check_encoder(config: Any, obs_space: Space, action_space: Space) -> None:
+    """Raise a ConfigError where an observation is empty, or does not fit the encoder of an agent's Config.
+
+    An action mask of another size than the actions is refused as well.
+    """
+    _check_kind(obs_space)
     obs = shape_of(obs_space)
     if isinstance(obs, dict):
         obs = {name: x for name, x in obs.items() if name not in (ACTION_MASK, PRIVILEGED)}
@@ -84,6 +113,7 @@ def check_encoder(config: Any, obs_space: Space) -> None:
         raise ConfigError(
             f"observations must have numbers to act on, and these have none: {obs_space}; give e.g. a constant 0"
         )
+    _check_mask(obs_space, action_space)
     if getattr(config, "shared_torso", False) and views.has_privileged(obs_space):
         raise ConfigError(f"shared_torso=True gives the policy the leaf {PRIVILEGED!r}, which is for values; use False")
     _check_sizes(config)
