@@ -3,6 +3,7 @@
 import re
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -74,6 +75,38 @@ def test_outputs_of_another_width_are_refused(name, right, wrong):
 def test_the_policy_has_an_output_for_each_part_of_an_action(space, right, expected):
     assert make("ppo", right, space) is None
     assert expected in make("ppo", returning((7,), ()), space)
+
+
+class Low(nn.Module):
+    """Q of two critics, computed in less precision."""
+
+    param_dtype: type = jnp.float32
+
+    @nn.compact
+    def __call__(self, obs, action):
+        x = nn.relu(nn.Dense(8, dtype=jnp.bfloat16, param_dtype=self.param_dtype)(jnp.concatenate([obs, action], -1)))
+        return jnp.stack([nn.Dense(1, dtype=jnp.bfloat16)(x)[..., 0] for _ in range(2)])
+
+
+@pytest.mark.parametrize("name", ["td3", "sac", "iql"])
+def test_outputs_of_less_precision_are_used_in_float32(name):
+    module, actions = agents.get(name), Box(-1, 1, (3,))
+    agent = module.make(module.Config(), OBS, actions, {"critics": Low()})
+    variables = agent.static.networks.critics.init(jax.random.key(0), jnp.zeros(4), jnp.zeros(3))
+    q, _ = agent.static.networks.critics.apply(*variables, jnp.zeros(4), jnp.zeros(3))
+    assert (q.shape, q.dtype) == ((2,), jnp.float32)
+
+
+def test_parameters_and_memories_keep_their_dtypes():
+    critics = {"critics": Low(jnp.bfloat16)}
+    assert "critics must have float32 parameters, and it has some of bfloat16" in make("sac", critics, Box(-1, 1, (3,)))
+
+    def apply(params, obs, memory):
+        return jnp.zeros((*obs.shape[:-1], 2)), memory.astype(float)
+
+    init = returning((2,), memory=MEMORY)[0]
+    assert make("r2d2", (init, apply, MEMORY)) is None
+    assert "must return a memory of int32" in make("r2d2", (init, apply, np.zeros(3, np.int32)))
 
 
 def test_a_batch_keeps_its_axis():

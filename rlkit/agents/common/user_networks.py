@@ -47,8 +47,8 @@ def checked(
 
     Raises:
       ConfigError: a setting in `described` is on; the network has no known form, a memory or none against `memory`,
-        statistics and a memory without `parts`, cannot be traced, or changes its statistics where it does not train; or
-        an output is missing or has another shape.
+        statistics and a memory without `parts`, parameters or a memory of an unsuitable dtype, cannot be traced, or
+        changes its statistics where it does not train; or an output is missing or has another shape.
     """
     for setting, value in (described or {}).items():
         if value not in (False, "none"):
@@ -68,7 +68,8 @@ def checked(
         )
     if memory == "none" and recurrent:
         raise ConfigError(
-            f"{field} must have no memory for this agent, and it has one; leave it out, or use r2d2 or ppo"
+            f"{field} must have no memory for this agent, and it has one; leave it out, or use r2d2, or ppo with "
+            "one network"
         )
     if recurrent:
         inputs, form = (*inputs, network.memory), f"{form[:-1]}, memory)" if form[0] == "(" else f"({form}, memory)"
@@ -80,6 +81,11 @@ def checked(
     params, stats = _pair(
         field, "init(key, obs)", "params, stats", _trace(field, "init(key, obs)", network.init, key, *arguments)
     )
+    if found := _low_precision(params):
+        raise ConfigError(
+            f"{field} must have float32 parameters, and it has some of {found}; give its layers dtype={found}, in "
+            "which they compute, and leave param_dtype alone"
+        )
     if recurrent and network.parts is None and jax.tree.leaves(stats):
         raise ConfigError(f"{field} must have `parts` to keep statistics beside a memory; see types.Network")
     for leading, of in (((), "one observation"), ((_BATCH,), f"a batch of {_BATCH} observations")):
@@ -94,6 +100,8 @@ def checked(
                 f"{field} must return {form} of shapes {_text(expected)} for {of}, and it returned {_text(got)}; "
                 "change its last layers, or the axes that it works on"
             )
+        if recurrent and (got := _dtypes(outputs[-1])) != (start := _dtypes(batch[-1])):
+            raise ConfigError(f"{field} must return a memory of {start}, as its start is, and it returned {got}")
         _check_stats(field, name, stats, same)
 
     def train(key: Any, *arguments: Any) -> Any:
@@ -104,7 +112,35 @@ def checked(
 
     name = f"apply(params, stats, obs, train=True) for a batch of {_BATCH} observations"
     _check_stats(field, name, stats, _trace(field, name, train, key, params, stats, *batch)[1])
+    results = outputs[:-1] if recurrent else outputs
+    network = _with_float32_outputs(network) if _low_precision(results) else network
     return network if privileged else views.without_privileged(network)
+
+
+def _low_precision(tree: PyTree) -> str | None:
+    """The name of a floating-point dtype of less than 32 bits among a tree's; None where there is none."""
+    dtypes = (x.dtype for x in jax.tree.leaves(tree))
+    return next((d.name for d in dtypes if jnp.issubdtype(d, jnp.floating) and d.itemsize < 4), None)
+
+
+def _with_float32_outputs(network: Network) -> Network:
+    """A network whose outputs are float32 where they have less precision; its memory keeps its dtype."""
+
+    def cast(outputs: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: x.astype(jnp.float32) if _low_precision(x) else x, outputs)
+
+    def apply(*arguments: Any, **training: Any) -> tuple[PyTree, PyTree]:
+        outputs, stats = network.apply(*arguments, **training)
+        if jax.tree.leaves(network.memory):
+            return (*cast(outputs[:-1]), outputs[-1]), stats
+        return cast(outputs), stats
+
+    def decode(*arguments: Any, **training: Any) -> tuple[PyTree, PyTree]:
+        assert network.parts is not None
+        outputs, stats = network.parts[2](*arguments, **training)
+        return cast(outputs), stats
+
+    return network._replace(apply=apply, parts=network.parts and (*network.parts[:2], decode))
 
 
 def by_name(networks: Any, names: set[str], *, all_of: bool = False) -> dict[str, Any]:
@@ -122,6 +158,11 @@ def by_name(networks: Any, names: set[str], *, all_of: bool = False) -> dict[str
     if all_of and (missing := names - given.keys()):
         raise ConfigError(f"networks must have {listed} for this agent, and {min(missing)!r} is missing; give it")
     return given
+
+
+def _dtypes(tree: PyTree) -> str:
+    """The dtypes of a tree's leaves as text."""
+    return ", ".join(x.dtype.name for x in jax.tree.leaves(tree))
 
 
 def _pair(field: str, name: str, form: str, result: Any) -> tuple[PyTree, PyTree]:
