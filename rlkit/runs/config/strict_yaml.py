@@ -14,8 +14,9 @@ import yaml
 MAX_BYTES, MAX_DEPTH = 1 << 18, 8
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is installed
 
-_INT = re.compile(r"[-+]?[0-9][0-9_]{0,30}")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9][0-9_]{0,40}(\.[0-9_]{0,40})?)([eE][-+]?[0-9]{1,5})?")
+_DIGITS = "[0-9](_?[0-9]){0,40}"  # an underscore between two digits, as in Python
+_INT = re.compile(f"[-+]?{_DIGITS}")
+_FLOAT = re.compile(rf"[-+]?(\.{_DIGITS}|{_DIGITS}(\.({_DIGITS})?)?)([eE][-+]?[0-9]{{1,5}})?")
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
