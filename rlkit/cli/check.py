@@ -16,7 +16,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a description of the run, or the config's keys."""
-    if print_keys_for_help(options):
+    if print_keys_for_help(options, FLAGS):
         return 0
     use_cores()
     from rlkit.runs.config.load import load_config

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments, integer
 from rlkit.cli.jax_settings import enable_compilation_cache
 
 
@@ -13,12 +13,12 @@ def add_to(commands: Any) -> None:
     parser = add_command(commands, "collect", run, help)
     parser.add_argument("run", metavar="RUN")
     help = "steps of all environments together"
-    parser.add_argument("--steps", dest="num_steps", metavar="STEPS", type=int, required=True, help=help)
+    parser.add_argument("--steps", dest="num_steps", metavar="STEPS", type=integer, required=True, help=help)
     parser.add_argument("--out", help="the dataset's folder (RUN/dataset)")
-    parser.add_argument("--num-envs", type=int, default=16, help="environments side by side (%(default)s)")
+    parser.add_argument("--num-envs", type=integer, default=16, help="environments side by side (%(default)s)")
     parser.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
     add_checkpoint(parser)
-    parser.add_argument("--seed", type=int, default=0, help="of the environments and the exploration (%(default)s)")
+    parser.add_argument("--seed", type=integer, default=0, help="of the environments and the exploration (%(default)s)")
     add_own_code(parser)
 
 

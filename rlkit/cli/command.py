@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 
@@ -36,6 +37,16 @@ def add_own_code(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wrappers", type=_words, help="the run's wrappers again, where one of them is your own code")
 
 
+def integer(text: str) -> int:
+    """A whole number, as in a config: 1000, 1_000 or 1e3."""
+    from rlkit.runs.config.strict_yaml import scalar
+
+    value = scalar(text)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
+        raise ValueError
+    return int(value)
+
+
 def _words(text: str) -> list[str]:
     """One word, or a YAML list of words."""
     from rlkit.runs.config.strict_yaml import parse
@@ -50,7 +61,7 @@ def _words(text: str) -> list[str]:
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a checkpoint of a run."""
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--step", type=int, help="step of the checkpoint (the newest)")
+    choice.add_argument("--step", type=integer, help="step of the checkpoint (the newest)")
     choice.add_argument("--best", action="store_true", help="the checkpoint that was evaluated best, with keep_best")
 
 
@@ -67,14 +78,25 @@ def add_rest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
 
 
-def print_keys_for_help(options: argparse.Namespace) -> bool:
-    """Print the keys of a config if --help is among the words after it; True where it is."""
+def print_keys_for_help(options: argparse.Namespace, flags: Sequence[str]) -> bool:
+    """Print the keys of a config if --help is among the words after it; True where it is.
+
+    Of the other words those count that name the user's own code, which no file may name; `flags` as in
+    `parse_overrides`.
+    """
     if not {"-h", "--help"} & set(options.rest):
         return False
+    from rlkit.types import ConfigError
+
+    words = [word for word in options.rest if word not in ("-h", "--help")]
+    own_code = {}
+    with suppress(ConfigError):  # of a word that is not finished yet
+        given, _ = parse_overrides(words, flags)
+        own_code = {key: given[key] for key in ("env", "eval_env", "network", "wrappers") if key in given}
     from rlkit.runs.config.keys import describe_keys
     from rlkit.runs.config.load import load_config
 
-    print(describe_keys(load_config(options.config)))
+    print(describe_keys(load_config(options.config, own_code)))
     return True
 
 

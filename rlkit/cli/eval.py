@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code, integer
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 
 
@@ -13,7 +13,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(commands, "eval", run, "greedy episodes of a checkpoint: mean, IQM and interval")
     parser.add_argument("run", metavar="RUN")
     add_checkpoint(parser)
-    parser.add_argument("--episodes", type=int, help="greedy episodes for each seed (eval_episodes of the run)")
+    parser.add_argument("--episodes", type=integer, help="greedy episodes for each seed (eval_episodes of the run)")
     add_own_code(parser)
     parser.add_argument("--eval-env", help="the environment of the episodes (eval_env of the run, or its env)")
 

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments, integer
 from rlkit.cli.jax_settings import enable_compilation_cache
 
 
@@ -14,7 +14,7 @@ def add_to(commands: Any) -> None:
     help = "npz: NumPy arrays, of an MLP; stablehlo: by jax.export; onnx: needs the extra onnx"
     parser.add_argument("--format", required=True, choices=("npz", "onnx", "stablehlo"), help=help)
     parser.add_argument("--out", required=True, metavar="FILE", help="the file; an older one is replaced")
-    parser.add_argument("--seed", type=int, help="seed of the policy, in a run with several (the first)")
+    parser.add_argument("--seed", type=integer, help="seed of the policy, in a run with several (the first)")
     add_checkpoint(parser)
     add_own_code(parser)
 

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_command
+from rlkit.cli.command import add_command, integer
 
 
 def add_to(commands: Any) -> None:
@@ -13,7 +13,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--out", default="curves", help="the pictures' name, without ending (%(default)s)")
     parser.add_argument("--title", help="text above the axes (the environment of a single run)")
     parser.add_argument("--x", choices=("steps", "time"), default="steps", help="horizontal axis (%(default)s)")
-    parser.add_argument("--smooth", type=int, default=1, metavar="N", help="draw means over N metric lines")
+    parser.add_argument("--smooth", type=integer, default=1, metavar="N", help="draw means over N metric lines")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments, integer
 from rlkit.cli.jax_settings import enable_compilation_cache
 
 
@@ -12,10 +12,10 @@ def add_to(commands: Any) -> None:
     parser = add_command(commands, "render", run, "a GIF of the policy")
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--out", help="the GIF (RUN/policy.gif)")
-    parser.add_argument("--seed", type=int, help="seed of the policy, in a run with several (the first)")
+    parser.add_argument("--seed", type=integer, help="seed of the policy, in a run with several (the first)")
     add_checkpoint(parser)
     add_own_code(parser)
-    parser.add_argument("--max-steps", type=int, default=500, help="largest number of frames (%(default)s)")
+    parser.add_argument("--max-steps", type=integer, default=500, help="largest number of frames (%(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:

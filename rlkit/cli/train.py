@@ -17,7 +17,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train a config, or print its keys."""
-    if print_keys_for_help(options):
+    if print_keys_for_help(options, FLAGS):
         return 0
     use_cores()
     from rlkit.runs.config.load import load_config

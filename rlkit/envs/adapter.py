@@ -209,6 +209,8 @@ def convert(default: Any, value: Any, field: str) -> Any:
         raise ConfigError(f"{field} cannot be set by a keyword; replace it in the parameters that make returns")
     rules = {"b": ("b", "true or false"), "f": ("iuf", "a number")}
     kinds, rule = rules.get(expected.dtype.kind, ("iu", "an integer"))
+    if expected.dtype.kind in "iu" and isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1e3 is the whole number that it looks like
     try:
         given = np.asarray(value)
         fits = given.shape == expected.shape and given.dtype.kind in kinds

@@ -119,8 +119,8 @@ def resume(
     try:
         config = stored_config(path, overrides, {"env": env, "network": network})
     except ConfigError:
-        if reached and isinstance(total, int) and total < reached[0]:  # whatever else the number breaks
-            changes.refuse_length(total, reached[0])
+        if reached and isinstance(total, int | float) and total < reached[0]:  # whatever else the number breaks
+            changes.refuse_length(int(total), reached[0])
         raise
     require_writers(config)
     return _with_report(_resume(path, config, on_chunk, show), config, show)

@@ -6,9 +6,10 @@ import pytest
 
 import rlkit
 from rlkit import cli
-from rlkit.cli.command import parse_overrides
+from rlkit.cli.command import integer, parse_overrides
 from rlkit.runs.config.load import load_config
 from rlkit.runs.config.parse import parse
+from rlkit.runs.programs.make import make_program
 from rlkit.types import ConfigError
 
 BASE = {"agent": "ppo", "env": "CartPole-v1", "num_envs": 4, "num_steps": 8, "total_steps": 320}
@@ -64,6 +65,38 @@ def test_a_key_of_other_agents_alone_names_them():
 def test_key_equals_value_is_explained():
     with pytest.raises(ConfigError, match=r"^'learning_rate=0\.1' must be a flag; write --learning_rate 0\.1$"):
         parse_overrides(["learning_rate=0.1"])
+
+
+def test_a_sweep_that_is_trained_names_the_right_command():
+    with pytest.raises(ConfigError, match=r"config is a key of a sweep, .* use `rlkit sweep`"):
+        load_config("sweeps/ppo_cartpole")
+
+
+def test_entries_of_a_mapping_that_the_file_leaves_out_can_be_given(tmp_path):
+    """As in the config of a run, where `population_ranges: null` is written out."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("".join(f"{key}: {value}\n" for key, value in BASE.items()) + "population_ranges: null\n")
+    config = load_config(file, {"population": 4, "population_ranges.gamma": [0.9, 0.99]})
+    assert config.run.population_ranges["gamma"][:2] == (0.9, 0.99)
+
+
+def test_whole_numbers_may_be_written_as_in_a_config(capsys):
+    assert [integer(text) for text in ("1e3", "1_000", "-2", "3.0")] == [1000, 1000, -2, 3]
+    for text in ("1.5", "true", "x", "inf", "nan", "[1]"):
+        assert f"argument --steps: invalid integer value: {text!r}" in refused(
+            capsys, "collect", "runs/x", "--steps", text
+        )
+    length = {"env_kwargs": {"max_steps_in_episode": 1e3}}
+    assert make_program(parse(BASE | length)).params.max_steps_in_episode == 1000
+
+
+def test_help_about_a_config_with_ones_own_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_env_of_help.py").write_text("")
+    file = tmp_path / "mine.yaml"
+    file.write_text("".join(f"{key}: {value}\n" for key, value in (BASE | {"env": "own_env_of_help:Env"}).items()))
+    assert cli.main(["train", str(file), "--env", "own_env_of_help:Env", "--num_envs", "4", "--help"]) == 0
+    assert "learning_rate" in capsys.readouterr().out
 
 
 def test_a_long_value_is_cut():

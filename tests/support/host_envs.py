@@ -93,6 +93,8 @@ class Breaks(Counter):
             raise RuntimeError("broken on purpose")
         if self.how == "exit":
             os._exit(3)
+        if self.how == "sys.exit":
+            sys.exit(3)
         if self.how in ("sleep", "nap"):
             time.sleep(1000 if self.how == "sleep" else 1.0)
             return

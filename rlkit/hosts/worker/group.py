@@ -80,7 +80,7 @@ class Group:
             result = function()
             self.token.check()
             return result
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() of an environment
             raise Failed(fault(error, self.first + index, stage)) from error
 
     def attach(self, views: shared_arrays.Views) -> None:
@@ -110,7 +110,7 @@ class Group:
                 obs = _observation(env.reset(seed=int(self._seed[index])))
                 self.token.check()
                 self._write_obs("obs of reset", index, obs)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise Failed(fault(error, self.first + index, RESETTING)) from error
 
     def step(self) -> None:
@@ -141,7 +141,7 @@ class Group:
                     stage = STEPPING
                 else:
                     write("obs of step", index, obs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise Failed(fault(error, first + index, stage)) from error
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class Group:
         self.envs = []
 
 
-def fault(error: Exception, env: int, stage: int) -> Fault:
+def fault(error: BaseException, env: int, stage: int) -> Fault:
     """Convert an exception of an environment to a Fault, whose text is one line."""
     if isinstance(error, Violation):
         return Fault("contract", env, stage, str(error))

@@ -43,8 +43,8 @@ def with_overrides(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> d
     merged = dict(values)
     for key, value in overrides.items():
         outer, dot, inner = str(key).partition(".")
-        if dot and isinstance(merged.get(outer, {}), dict):
-            merged[outer] = {**merged.get(outer, {}), inner: value}
+        if dot and isinstance(entries := merged.get(outer) or {}, dict):
+            merged[outer] = {**entries, inner: value}
         else:
             merged[key] = value
     return merged

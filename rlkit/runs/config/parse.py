@@ -34,12 +34,16 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     """
     agent = values.get("agent")
     if not isinstance(agent, str):
+        if "agent" not in values and "config" in values:
+            raise ConfigError(
+                "config is a key of a sweep, and this is one run; use `rlkit sweep`, or add e.g. agent: ppo"
+            )
         given = f"agent={show_value(agent)}" if "agent" in values else "agent"
         raise ConfigError(f"{given} must be the name of an agent; add e.g. agent: ppo")
     keys, values = schema(agent), named_objects(values)
     _check_keys(values, agent, keys.fields)
     typed = [(key, value, keys.fields[key].annotation) for key, value in values.items()]
-    frozen = {key: _freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
+    frozen = {key: freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
     follow_run = frozen.get("schedule_steps") is None
     if follow_run and "total_steps" in frozen:
         frozen["schedule_steps"] = frozen["total_steps"]
@@ -167,15 +171,15 @@ def _as_list(value: Any, annotation: Any) -> Any:
     return [value] if isinstance(value, int | float | str) else value
 
 
-def _freeze(value: Any, annotation: Any) -> Any:
+def freeze(value: Any, annotation: Any) -> Any:
     """A value with tuples for lists, and with ints for whole floats such as 1e6 where a field is an int."""
     if isinstance(value, list | tuple):
-        return tuple(_freeze(item, annotation) for item in value)
+        return tuple(freeze(item, annotation) for item in value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         types = set(_types(annotation))
         return int(value) if int in types and float not in types else value
     if isinstance(value, dict):
-        return {key: _freeze(item, Any) for key, item in value.items()}
+        return {key: freeze(item, Any) for key, item in value.items()}
     return value
 
 

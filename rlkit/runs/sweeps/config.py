@@ -13,7 +13,7 @@ from rlkit.names import did_you_mean
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import explain, show_value
 from rlkit.runs.config.load import find, read, refuse_own_code, with_overrides
-from rlkit.runs.config.parse import parse
+from rlkit.runs.config.parse import freeze, parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 from rlkit.runs.sweeps.space import Dimension, is_dimension, parse_dimension
@@ -124,7 +124,8 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     base_path = path.parent / str(values["config"])
     base = read(base_path if base_path.is_file() else find(str(values["config"])))
     base.pop("num_seeds", None)  # seeds_per_trial is in its place
-    settings = {key: value for key, value in values.items() if key in SweepSettings.model_fields}
+    fields = SweepSettings.model_fields
+    settings = {key: freeze(value, fields[key].annotation) for key, value in values.items() if key in fields}
     dimensions = parse_dimensions(values)
     others = values.keys() - settings.keys() - dimensions.keys() - own_code.keys()
     base = with_overrides(base, {key: value for key, value in values.items() if key in others})
