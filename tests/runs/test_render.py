@@ -112,10 +112,12 @@ def test_wrapped_states_and_stacked_or_flat_observations():
     env, params = envs.make("Breakout-MinAtar")
     obs, state = jax.jit(env.reset)(jax.random.key(0), params)
     plain = pictures.frame("Breakout-MinAtar", state, obs)
-    for wrappers in (["frame_stack:3", "time_limit:9"], ["flatten"]):
+    for wrappers in (["frame_stack:3", "time_limit:9"], ["flatten"], ["previous_action_reward"]):
         wrapped = envs.wrap(env, wrappers)
         obs, state = jax.jit(wrapped.reset)(jax.random.key(0), params)
         np.testing.assert_array_equal(pictures.frame("Breakout-MinAtar", state, obs), plain)
+    obs, state = jax.jit(envs.wrap(env, ["previous_action_reward", "flatten"]).reset)(jax.random.key(0), params)
+    assert pictures.frame("Breakout-MinAtar", state, obs).ndim == 3, "the numbers"
     old, new = (np.eye(10, dtype=np.float32)[..., None] * channels for channels in ([1, 0, 0, 0], [0, 1, 0, 0]))
     np.testing.assert_array_equal(
         pictures.frame("Breakout-MinAtar", None, np.concatenate([old, new], -1)),

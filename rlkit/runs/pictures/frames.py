@@ -73,8 +73,10 @@ def frame(name: str, env_state: Any, obs: Any) -> np.ndarray:
         return _CLASSIC[name](env_state)
     if name in _MINATAR:
         channels = 1 + max(channel for channel, *_ in _MINATAR[name])
-        grid = np.asarray(obs).reshape(10, 10, -1)[..., -channels:]  # the newest, where several are stacked
-        return _grid(grid, _MINATAR[name])
+        cells = obs.get("obs") if isinstance(obs, dict) else obs  # a wrapper may have put leaves beside it
+        if not isinstance(cells, dict | tuple) and (cells := np.asarray(cells)).size % 100 == 0:
+            grid = cells.reshape(10, 10, -1)[..., -channels:]  # the newest, where several are stacked
+            return _grid(grid, _MINATAR[name])
     return _other(name, obs)
 
 
