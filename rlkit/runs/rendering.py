@@ -15,6 +15,7 @@ from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import Pool
 from rlkit.hosts.worker.group import READY, fault
 from rlkit.runs import files, run_directory
+from rlkit.runs.config.errors import plain_value
 from rlkit.runs.pictures.frames import frame, save_gif
 from rlkit.runs.policy import Policy, load
 from rlkit.types import ConfigError
@@ -85,7 +86,7 @@ def _record_jax(policy: Policy, max_steps: int) -> list[np.ndarray]:
 def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
     """The frames [height, width, 3] uint8 of an episode, by the environment's own `render`."""
     run = policy.config.run
-    kwargs = {**run.env_kwargs, "render_mode": "rgb_array"}
+    kwargs = {**plain_value(run.env_kwargs), "render_mode": "rgb_array"}
     frames, memory, done = [], policy.memory, False
     try:
         pool = registry.pool(

@@ -135,6 +135,14 @@ def test_a_host_that_fails_is_one_line(pictured, monkeypatch, capsys, words):
     assert not (pictured / "dataset").exists()
 
 
+def test_lists_of_a_config_reach_the_environment_as_lists(tmp_path):
+    """In training and in rendering."""
+    config = {key: SAC[key] for key in ("num_envs", "num_steps", "hidden_sizes", "eval_episodes", "backend")}
+    config |= {"agent": "ppo", "env": "host_envs:Listed", "total_steps": 8, "num_minibatches": 1}
+    run = runs.train(config | {"env_kwargs": {"sizes": [[1, 2], [3]]}}, out=tmp_path / "run", show=False).run
+    assert runs.render(run, env="host_envs:Listed").is_file()
+
+
 def test_a_render_that_fails_is_one_line(pictured, monkeypatch, capsys):
     monkeypatch.setattr(host_envs.Picture, "render", raises)
     assert "failed in render: RuntimeError: broken on purpose" in line(capsys, 1, "render", str(pictured))

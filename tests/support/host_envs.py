@@ -149,6 +149,15 @@ class Picture(Counter):
         return np.full((20, 30, 3), 50 * self.time, np.uint8)
 
 
+class Listed(Picture):
+    """A Picture that takes a list of lists."""
+
+    def __init__(self, sizes, render_mode=None):
+        super().__init__(render_mode)
+        if not isinstance(sizes, list) or not all(isinstance(size, list) for size in sizes):
+            raise TypeError(f"sizes={sizes!r} must be a list of lists")
+
+
 class Wrong(gymnasium.Env):
     """An environment that violates the contract; `how` is the kind of violation."""
 

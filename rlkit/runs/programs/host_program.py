@@ -24,6 +24,7 @@ from rlkit.hosts.evaluate import play
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
 from rlkit.hosts.spaces import starts
+from rlkit.runs.config.errors import plain_value
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
@@ -100,7 +101,7 @@ class HostProgram(HostIterations):
     def _new_pool(self, num_envs: int, env: str | None = None) -> hosts.Pool | hosts.VectorPool:
         """A pool of the run's environment, or of another one; it stops waiting for workers where the run shall stop."""
         run = self.config.run
-        kwargs = {name: list(value) if isinstance(value, tuple) else value for name, value in run.env_kwargs.items()}
+        kwargs = plain_value(run.env_kwargs)
         common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers, "wrappers": run.wrappers}
         limits = {"timeout": run.env_timeout, "restarts": run.env_restarts}
         pool = registry.pool(env or run.env, kwargs, num_envs=num_envs, **common, **limits)
