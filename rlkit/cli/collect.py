@@ -1,6 +1,7 @@
 """`rlkit collect`: write a dataset of a policy's transitions."""
 
 import argparse
+import shlex
 from typing import Any
 
 from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments, integer
@@ -30,5 +31,5 @@ def run(options: argparse.Namespace) -> int:
 
     with note_if_slow("compiling ..."):
         folder = collect(**arguments(options))
-    print(f"{folder}\nlearn from it: rlkit train CONFIG --dataset {folder}")
+    print(f"{folder}\nlearn from it: rlkit train CONFIG --dataset {shlex.quote(str(folder))}")
     return 0

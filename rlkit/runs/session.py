@@ -1,6 +1,7 @@
 """A session of training: the loop around a compiled program, with its clock, files, display and signals."""
 
 import importlib
+import shlex
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -197,7 +198,8 @@ class Session:
         """Evaluate and draw the learning curve, unless a signal stopped the run."""
         state = self.program.export(state)
         if self.signals.received is not None:
-            self.display.print(f"stopped at step {step} and saved; continue with: rlkit resume {self.path}")
+            path = shlex.quote(str(self.path))
+            self.display.print(f"stopped at step {step} and saved; continue with: rlkit resume {path}")
             return Trained(self.path, state, None, self.signals.received)
         self.prepared.result()
         evaluation = None

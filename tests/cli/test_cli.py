@@ -185,7 +185,8 @@ def test_a_truncated_checkpoint_is_one_line(run, tmp_path, capsys):
 @pytest.mark.thorough
 def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
     """With a real signal to a real process."""
-    run = tmp_path / "run"
+    run = tmp_path / "a folder" / "run"
+    run.parent.mkdir()
     arguments = ["train", "ppo/cartpole", *TINY, "--total_steps=3e6", "--log_every=3200", "--out", str(run)]
     arguments = [word for word in arguments if word not in ("--total_steps", "64")]
     process = subprocess.Popen([sys.executable, "-m", "rlkit", *arguments], stderr=subprocess.PIPE, text=True)
@@ -197,7 +198,7 @@ def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert f"rlkit resume {run}" in err
+    assert f"rlkit resume '{run}'" in err
     last = checkpoint.steps(run)[-1]
     assert 0 < last < 3_000_000
     assert last == metrics.read(run)[-1]["step"]

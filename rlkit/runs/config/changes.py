@@ -4,6 +4,7 @@ Every checkpoint holds the config that led to it, so that an edited config.yaml 
 """
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -79,7 +80,7 @@ def find(extra: Mapping[str, Any], config: RunConfig, run: Path) -> Changes:
         if not may_change(key, config.run.agent):
             raise ConfigError(
                 f"{key}={show_value(values[key])} must stay {_text(stored.get(key))} in run={str(run)!r}, which has "
-                f"begun; start another run with it: rlkit train CONFIG --init-from {run}"
+                f"begun; start another run with it: rlkit train CONFIG --init-from {shlex.quote(str(run))}"
             )
     return Changes({key: stored.get(key) for key in changed}, {key: values[key] for key in changed}, follow_run)
 

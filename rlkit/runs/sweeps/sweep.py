@@ -1,5 +1,6 @@
 """Sweeps: the loop over stages, with the table and the pictures of what was found."""
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,8 +120,8 @@ class _Run:
                 for _ in steps:
                     pass
             except Stopped as stopped:
-                received = stopped.args[0]
-                self.display.print(f"stopped and saved; continue with: rlkit sweep {self.folder}")
+                received, path = stopped.args[0], shlex.quote(str(self.folder))
+                self.display.print(f"stopped and saved; continue with: rlkit sweep {path}")
         found = self.results()
         results.write(self.folder, found, self.sweep)
         if received is None:
