@@ -152,7 +152,9 @@ def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool)
             if changed:
                 changes.write(path, constants["changes"])
                 files.replace(path / run_directory.CONFIG, constants["config"].encode())
-            with Session(program, path, on_chunk, show, constants, best=best_evaluation(extra)) as session:
+            best = None if "eval_env" in changed.now else best_evaluation(extra)  # of another environment
+            due = extra.get("due") is True
+            with Session(program, path, on_chunk, show, constants, best=best, due=due) as session:
                 for line in changed.lines(step):
                     session.display.print(line)
                 return session.resume(state, step, length, seconds)

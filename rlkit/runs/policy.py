@@ -189,7 +189,7 @@ def load_state(
     checkpoints = checkpoint.Reader(run)
     config, extra = stored_config(run, overrides, own_code), checkpoints.extra()
     if best:
-        step = best_step(extra, run)
+        step = best_step(extra, run, keep_best=config.run.keep_best)
     changes.find(extra, config, run)
     program = make_program(config, dataset_streams(extra))
     try:
@@ -208,12 +208,13 @@ def best_evaluation(extra: Mapping[str, Any]) -> tuple[int, float] | None:
     return None
 
 
-def best_step(extra: Mapping[str, Any], run: Path) -> int:
-    """Return the step of the best evaluation. Raises ConfigError where the run did not keep it."""
+def best_step(extra: Mapping[str, Any], run: Path, *, keep_best: bool) -> int:
+    """Return the step of the best evaluation. Raises ConfigError where the run did not keep it, or has none yet."""
     found = best_evaluation(extra)
     if found is None:
+        rule = "have finished an evaluation" if keep_best else "have been trained with keep_best: true"
         raise ConfigError(
-            f"run={str(run)!r} must have been trained with keep_best: true for its best checkpoint; "
+            f"run={str(run)!r} must {rule} for its best checkpoint; "
             f"give a step, one of {', '.join(map(str, checkpoint.steps(run)))}"
         )
     return found[0]

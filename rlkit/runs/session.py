@@ -62,9 +62,11 @@ class Session:
         show: bool,
         constants: Mapping[str, Any],
         best: tuple[int, float] | None = None,
+        due: bool = False,
     ):
         config = program.config
         self.constants, self.best = constants, best  # stored in each checkpoint; the best evaluation and its step
+        self.due = due  # True where the last evaluation was not finished, also in a checkpoint
         self.program, self.path, self.config, self.on_chunk = program, path, config, on_chunk
         self.batch, self.schedule = config.steps_per_update, Schedule(config)
         self.display = make_display(config.num_updates * self.batch, show=show)
@@ -117,6 +119,9 @@ class Session:
             self.evolution = Evolution(self.program, self.path, state, step)
         with closing(lines):
             self.program.should_stop = lambda: signals.received is not None
+            goes_on = update < self.config.num_updates and signals.received is None
+            if self.due and goes_on and self.config.run.keep_best:
+                self._is_best({"step": step, **self._evaluate(state)})
             while update < self.config.num_updates and not stop and signals.received is None:
                 begin = time.perf_counter()
                 num_updates = self.schedule.next_line(update) - update
@@ -220,10 +225,12 @@ class Session:
     def _evaluate(self, state: PyTree) -> dict[str, Any]:
         """The entries of greedy episodes in a metric line; none where a signal ends the episodes."""
         self.prepared.result()
+        self.due = True
         try:
             summary = scores.summary(self.program.evaluate(state), self.program.batched)
         except Interrupted:
             return {}
+        self.due = False
         return {f"eval_{name}": value for name, value in summary.items()}
 
     def _is_best(self, line: Mapping[str, Any]) -> bool:
@@ -264,6 +271,7 @@ class Session:
             "seconds": seconds,
             "streams": self.program.num_streams,
             "best": self.best,
+            "due": self.due,
         }
 
     def _fail(self, state: PyTree, chunk: Chunk, update: int, lines: MetricLines, seconds: float) -> NoReturn:

@@ -14,7 +14,8 @@ from tiny_runs import SMALL, digest, shared_compilations
 import rlkit
 from rlkit import agents
 from rlkit.cli import main
-from rlkit.runs import loop, metrics
+from rlkit.hosts.processes import Interrupted
+from rlkit.runs import loop, metrics, scores
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config import changes
 from rlkit.runs.config.settings import Settings
@@ -196,6 +197,36 @@ def test_best_needs_a_run_that_kept_it(finished):
         rlkit.load(finished.run, best=True)
     with pytest.raises(ConfigError, match=r"^keep_best=true needs evaluations to compare; add e.g. eval_every: 16$"):
         loop.train({**SMALL, "keep_best": True}, show=False)
+
+
+def test_an_evaluation_that_ctrl_c_interrupts_is_made_after_resuming(tmp_path, monkeypatch):
+    means = iter([None, 5.0, 2.0, 3.0, 1.0])
+
+    def summary(result, batched):
+        if (mean := next(means)) is None:
+            signal.raise_signal(signal.SIGINT)
+            raise Interrupted
+        return {"return_mean": mean}
+
+    monkeypatch.setattr(scores, "summary", summary)
+    config = {**SMALL, "eval_every": 96, "keep_best": True, "keep_checkpoints": 1}
+    run = loop.train(config, out=tmp_path / "run", show=False).run
+    (step,) = set(checkpoint.steps(run)) - {0}
+    with pytest.raises(ConfigError, match=r"must have finished an evaluation"):
+        rlkit.load(run, best=True)
+    loop.resume(run, show=False)
+    assert rlkit.load(run, best=True).step == step
+
+
+def test_the_best_evaluation_in_another_environment_is_forgotten(tmp_path, monkeypatch):
+    means = iter([5.0, 2.0, 3.0, 1.0])
+    monkeypatch.setattr(loop.Session, "_evaluate", lambda self, state: {"eval_return_mean": next(means)})
+    config = {**SMALL, "eval_every": 96, "keep_best": True}
+    run = loop.train(config, lambda line, state: line["step"] == 96, out=tmp_path / "run", show=False).run
+    assert rlkit.load(run, best=True).step == 96
+    resumed = loop.resume(run, overrides={"eval_env": "CartPole-v1"}, show=False)
+    evaluated = [line["step"] for line in metrics.read(run) if line.get("eval_return_mean") == 3.0]
+    assert [rlkit.load(resumed.run, best=True).step] == evaluated
 
 
 def test_resume_takes_keys_on_the_command_line(finished, capsys):
