@@ -61,6 +61,11 @@ class RunConfig:
             del values["schedule_steps"]
         if values["population"] is not None:
             del values["num_seeds"]  # the same number
-        if values.get("dataset") is not None and not values["dataset"].startswith("minari:"):
-            values["dataset"] = os.path.abspath(values["dataset"])
+        if "dataset" in values:
+            values["dataset"] = absolute_dataset(values["dataset"])
         return strict_yaml.dump(values)
+
+
+def absolute_dataset(value: Any) -> Any:
+    """Return a value of `dataset` that is the same one from any folder: an absolute path, or a name of Minari."""
+    return os.path.abspath(value) if isinstance(value, str) and not value.startswith("minari:") else value

@@ -12,6 +12,7 @@ import numpy as np
 
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
+from rlkit.runs.config.run_config import absolute_dataset
 from rlkit.runs.progress import make_display
 from rlkit.runs.sweeps import picture, results, stored, trials
 from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
@@ -77,9 +78,19 @@ def sweep(
         files.require_writable(folder, f"sweep={str(folder)!r}")
         stored.check_base(folder, sweep)
     else:
+        sweep = _with_absolute_dataset(sweep)
         folder = _create(sweep, out)
     with run_directory.locked(folder):
         return _Run(sweep, folder, show).run()
+
+
+def _with_absolute_dataset(sweep: Sweep) -> Sweep:
+    """The sweep with absolute paths of datasets, so that it goes on from any folder."""
+    base = {key: absolute_dataset(value) if key == "dataset" else value for key, value in sweep.base.items()}
+    dimensions = dict(sweep.dimensions)
+    if (tried := dimensions.get("dataset")) is not None:
+        dimensions["dataset"] = tried._replace(values=tuple(map(absolute_dataset, tried.values)))
+    return sweep._replace(base=base, dimensions=dimensions)
 
 
 def _create(sweep: Sweep, out: str | Path | None) -> Path:

@@ -7,7 +7,10 @@ import pytest
 from small_sweeps import a_sweep, rows
 
 from rlkit import ConfigError
+from rlkit.runs.config import strict_yaml
 from rlkit.runs.sweeps import stages
+from rlkit.runs.sweeps import sweep as sweeps
+from rlkit.runs.sweeps.config import load_sweep
 from rlkit.runs.sweeps.sweep import sweep
 
 pytestmark = pytest.mark.thorough
@@ -47,6 +50,24 @@ def test_an_edited_base_config_is_refused(folder, file, old, new, message):
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert (folder / "trials.csv").read_bytes() == table
+
+
+@pytest.mark.parametrize("value", ["data", {"values": ["data", "minari:D4RL/door/human-v2"]}])
+def test_a_dataset_is_found_from_any_folder(tmp_path, monkeypatch, value):
+    monkeypatch.setattr(sweeps, "check", lambda trials: None)
+    monkeypatch.setattr(sweeps._Run, "run", lambda self: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.yaml").write_text(
+        "agent: iql\nenv: Pendulum-v1\nnum_envs: 2\nnum_steps: 4\ntotal_steps: 64\ndataset: data\n"
+    )
+    file = {"config": "base.yaml", "learning_rate": {"values": [1e-3, 1e-4]}, "dataset": value}
+    (tmp_path / "mine.yaml").write_text(strict_yaml.dump(file))
+    sweep("mine.yaml", out="sweep", show=False)
+    monkeypatch.chdir("/")
+    again = load_sweep(tmp_path / "sweep")
+    found = again.dimensions["dataset"].values if "dataset" in again.dimensions else [again.base["dataset"]]
+    assert found[0] == str(tmp_path / "data")
+    assert all(name == "minari:D4RL/door/human-v2" for name in found[1:])
 
 
 def test_a_base_config_in_other_words_is_the_same(folder):
