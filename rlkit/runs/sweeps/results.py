@@ -73,7 +73,8 @@ def table(results: Sequence[Result], sweep: Sweep) -> list[list[str]]:
     """Return the rows of the table of all trials, the header first."""
     seeds = range(sweep.settings.seeds_per_trial)
     first = sweep.base.get("seed", 0)
-    header = ["trial", "status", "step", "score", "low", "high", *(f"seed_{first + seed}" for seed in seeds)]
+    names = [f"seed+{seed}" if "seed" in sweep.dimensions else f"seed_{first + seed}" for seed in seeds]
+    header = ["trial", "status", "step", "score", "low", "high", *names]
     rows = [[*header, *sweep.dimensions]]
     for result in results:
         of_seed = [*result.of_seed, *[None] * len(seeds)][: len(seeds)]

@@ -71,6 +71,12 @@ def test_scores_of_an_earlier_rung_are_not_called_final(small, monkeypatch):
     assert not upper.legends
 
 
+def test_columns_of_seeds_count_from_the_seed_of_a_trial_where_seeds_are_swept(tmp_path):
+    for keys, names in (({"seed": 5}, ["seed_5", "seed_6"]), ({"seed": {"values": [3, 8]}}, ["seed+0", "seed+1"])):
+        header = results.table([], load_sweep(a_sweep(tmp_path, **{"config": "ppo/cartpole"} | keys)))[0]
+        assert [name for name in header if name.startswith("seed") and name != "seed"] == names
+
+
 def test_a_table_that_stops_at_ten_trials_has_a_line_about_the_rest(small, tmp_path, capsys, monkeypatch):
     for count, last in ((10, None), (12, "10 of 12 trials; all are in trials.csv")):
         found = [a_result(small, number, 0, 64, [1.0, 2.0]) for number in range(count)]
