@@ -18,11 +18,12 @@ import numpy as np
 
 from rlkit.runs import files, versions
 from rlkit.runs.config import strict_yaml
+from rlkit.runs.programs.make import make_program
 from rlkit.runs.sweeps import stored
 from rlkit.runs.sweeps.config import Sweep, SweepSettings
 from rlkit.runs.sweeps.results import Result
 from rlkit.runs.sweeps.space import rounded
-from rlkit.runs.sweeps.trials import Trial
+from rlkit.runs.sweeps.trials import Trial, group_key
 from rlkit.types import ConfigError
 
 _HEARTBEAT, _GRACE = 30, 120  # seconds
@@ -185,19 +186,29 @@ def batches(run: Any) -> Iterator[None]:
         f"optuna: {sweep.settings.trials} trial(s) in batches of {size}; it learns from {first} scores on, until then "
         "values are random"
     )
-    number = 0
+    number, mistake = 0, None
+    programs: set[str] = set()  # that can be made
     while len(run.trials) < sweep.settings.trials:
         asked = study.batch(number, min(size, sweep.settings.trials - len(run.trials)))
-        batch = [
-            Trial(len(run.trials) + place, values, sweep.trial_config(values))
-            for place, (_, values) in enumerate(asked)
-        ]
+        batch = []
+        for place, (_, values) in enumerate(asked):
+            try:
+                config = sweep.trial_config(values)
+                if (program := group_key(config)) not in programs:
+                    make_program(config).close()
+                    programs.add(program)
+            except ConfigError as error:  # each value is valid, but not with the others
+                config, mistake = None, error
+                run.display.print(f"trial {len(run.trials) + place} is invalid: {error}")
+            batch.append(Trial(len(run.trials) + place, values, config))
         run.trials += batch
         run.alive |= {trial.number for trial in batch}
         with study.alive([known for known, _ in asked]):
-            run.stages.run(f"batch-{number:03d}", batch)
+            run.stages.run(f"batch-{number:03d}", [trial for trial in batch if trial.config is not None])
         for (known, _), trial in zip(asked, batch, strict=True):
             result: Result = run.result(trial)
             study.tell(known, result.score)
         number += 1
         yield
+    if mistake is not None and all(trial.config is None for trial in run.trials):
+        raise mistake

@@ -22,7 +22,7 @@ class Result(NamedTuple):
     """A trial with its score."""
 
     trial: Trial
-    status: str  # "done", "stopped" by halving, "diverged", or "waiting"
+    status: str  # "done", "stopped" by halving, "diverged", "invalid", or "waiting"
     rung: int  # of halving that it has reached; rungs end at equal shares of the steps in the config
     step: int  # reached; of whole updates, so that trials of one rung may differ in it
     score: float | None  # interquartile mean over seeds; None where a seed diverged, or none has ended
@@ -60,7 +60,7 @@ def score(trial: Trial, outcomes: Sequence[Outcome], sweep: Sweep, *, ended: boo
     step = max((outcome.step for outcome in last), default=0)
     values = [objective(outcome, sweep.settings.objective) for outcome in last]
     if not values:
-        return Result(trial, "waiting", 0, 0, None, (None, None), [], [])
+        return Result(trial, "waiting" if trial.config is not None else "invalid", 0, 0, None, (None, None), [], [])
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return Result(trial, "diverged", rung, step, None, (None, None), values, list(outcomes))

@@ -77,6 +77,8 @@ def sweep(
         folder = Path(source)
         files.require_writable(folder, f"sweep={str(folder)!r}")
         stored.check_base(folder, sweep)
+        if sweep.settings.sampler == "optuna":  # or all trials would be invalid where e.g. a dataset is missing
+            _check_ends(sweep)
     else:
         sweep = _with_absolute_dataset(sweep)
         folder = _create(sweep, out)
@@ -96,9 +98,8 @@ def _with_absolute_dataset(sweep: Sweep) -> Sweep:
 def _create(sweep: Sweep, out: str | Path | None) -> Path:
     """A new folder with the sweep's config and its base."""
     if sweep.settings.sampler == "optuna":  # all mistakes are found before anything is written
-        require()
+        _check_ends(sweep)
         trials.within_budget(sweep)
-        check([Trial(0, values, sweep.trial_config(values)) for values in trials.ends(sweep)])
     else:
         check(trials.draw(sweep))
     folder = run_directory.create(out if out is not None else run_directory.next_free(sweep.name))
@@ -107,6 +108,12 @@ def _create(sweep: Sweep, out: str | Path | None) -> Path:
     stored.write_base(folder, sweep)
     files.replace(folder / CONFIG, sweep.resolved().encode())
     return folder
+
+
+def _check_ends(sweep: Sweep) -> None:
+    """Raise ConfigError where a value that Optuna may choose is a mistake by itself."""
+    require()
+    check([Trial(0, values, sweep.trial_config(values)) for values in trials.ends(sweep)])
 
 
 class _Run:

@@ -17,7 +17,7 @@ class Trial(NamedTuple):
 
     number: int
     values: dict[str, Any]  # of the swept keys
-    config: RunConfig  # of one seed
+    config: Any  # RunConfig of one seed; None where Optuna's values do not fit together
 
 
 def draw(sweep: Sweep) -> list[Trial]:

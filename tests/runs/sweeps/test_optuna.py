@@ -30,6 +30,27 @@ def test_a_study_knows_all_trials_and_their_scores(tmp_path):
         assert trial.params["learning_rate"] == pytest.approx(float(row["learning_rate"]), rel=1e-5)
 
 
+INVALID = {"num_envs": {"values": [4, 3]}, "num_minibatches": {"values": [2, 32]}, "seeds_per_trial": 1}
+
+
+def test_values_that_do_not_fit_together_are_a_failed_trial(tmp_path, capsys):
+    """32 minibatches do not divide 3 * 16 rows."""
+    keys = KEYS | INVALID | {"total_steps": 64, "batch": 4, "trials": 4}
+    swept = sweep(a_sweep(tmp_path, **keys), out=tmp_path / "sweep")
+    assert "is invalid: num_minibatches=32 must divide" in capsys.readouterr().err
+    study = optuna.load_study(study_name="sweep-mine", storage=f"sqlite:///{swept.folder}/study.db")
+    for row, told in zip(rows(swept.folder), study.trials, strict=True):
+        invalid = (row["num_envs"], row["num_minibatches"]) == ("3", "32")
+        assert (row["status"], told.state.name) == (("invalid", "FAIL") if invalid else ("done", "COMPLETE"))
+
+
+def test_a_sweep_without_a_valid_trial_is_one_line(tmp_path, monkeypatch):
+    both = {"num_envs": 3, "num_minibatches": 32, "gae_lambda": 0.8, "learning_rate": 0.1}
+    monkeypatch.setattr(optuna_study.Study, "_values", lambda self, trial: both)
+    with pytest.raises(ConfigError, match="num_minibatches=32 must divide"):
+        sweep(a_sweep(tmp_path, **KEYS | INVALID), out=tmp_path / "sweep", show=False)
+
+
 def test_killed_twice_it_asks_for_the_same_trials(tmp_path, monkeypatch):
     expected = rows(sweep(a_sweep(tmp_path, **KEYS), out=tmp_path / "whole", show=False).folder)
     broken, source = tmp_path / "broken", a_sweep(tmp_path, **KEYS)
