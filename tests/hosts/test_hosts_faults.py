@@ -73,13 +73,6 @@ def test_without_restarts_a_fault_is_an_error(how, where, message):
     assert "\n" not in text
 
 
-@pytest.mark.parametrize("backend", ["serial", "process"])
-@pytest.mark.parametrize("where", ["step", "constructor", "reset"])
-def test_an_environment_that_leaves_python_fails_by_itself(backend, where):
-    with pytest.raises(hosts.HostError, match="SystemExit: 3"):
-        run_to_the_fault(how="sys.exit", where=where, num_envs=2, restarts=0, backend=backend)
-
-
 def run_to_the_fault(**settings):
     with hosts.make("host_envs:Breaks", **settings) as pool:
         pool.reset()

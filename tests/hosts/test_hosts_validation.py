@@ -71,3 +71,17 @@ def test_the_check_can_be_switched_off(tmp_path, monkeypatch, capsys, env):
     assert ("checking env='host_envs:Target' by a few random steps" in shown) == (":" in env)
     runs.train(values | {"env_check": False}, out=tmp_path / "unchecked", show=False)
     assert (tmp_path / "unchecked" / "eval.json").exists()
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize("where", ["step", "constructor", "reset"])
+def test_an_environment_that_leaves_python_fails_by_itself(backend, where):
+    def play():
+        settings = {"num_envs": 2, "restarts": 0, "backend": backend}
+        with hosts.make("host_envs:Breaks", how="sys.exit", where=where, **settings) as pool:
+            pool.reset()
+            for _ in range(12):
+                pool.step(np.zeros(2, np.int32))
+
+    with pytest.raises(hosts.HostError, match="SystemExit: 3"):
+        play()
