@@ -18,7 +18,7 @@ def test_the_commands_train_and_the_policy_acts(tmp_path):
     assert "rlkit train" in commands[0]
     for block in commands:
         run("bash", "-ec", block, cwd=tmp_path)
-    folder = tmp_path / "runs/ppo-cartpole"
+    folder = tmp_path / "runs/three"
     assert {"config.yaml", "metrics.jsonl", "eval.json", "policy.gif"} <= {path.name for path in folder.iterdir()}
     assert run(sys.executable, "-c", python[0], cwd=tmp_path).split()[-1] in ("0", "1")
 
