@@ -71,7 +71,7 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     names: dict = {}
     for block in blocks(PAGE, "python"):
         exec(compile(block, str(PAGE), "exec"), names)
-    first, stopped, logged = (metrics.read(Path("runs") / name) for name in ("first", "stopped", "logged"))
+    first, stopped, logged = (metrics.read(Path("runs") / name) for name in ("from-python", "good-enough", "logged"))
     assert len(stopped) < len(first) == len(logged)
     assert all(line["largest_param"] > 0 for line in logged)
     assert len(Path("my_log.csv").read_text().splitlines()) == len(logged)
