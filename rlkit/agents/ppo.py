@@ -170,8 +170,8 @@ def gradient_step(
 ) -> tuple[Learner, tuple[dict[str, Array], Array]]:
     """One step of descent on a minibatch; none from the first one on whose KL divergence exceeds 1.5 target_kl.
 
-    The first minibatch of an update is always learned from: a network with batch statistics or dropout has another
-    policy in a loss than while it acts, and would never leave a state in which the two are far apart.
+    The first minibatch of an update is never skipped: with batch statistics or dropout, a loss sees another policy than
+    acting did, and where their KL divergence exceeds the limit, every update would otherwise change nothing.
 
     Returns the learner, the metrics, and whether they count (they do up to the minibatch that stopped the update). The
     minibatch of a network with a memory or with statistics is never cut into chunks.

@@ -203,10 +203,10 @@ def next_values(
 ) -> tuple[Array, ...]:
     """Q [T, B, A] of next_obs by each network, with the memory after each row, before any reset; without a gradient.
 
-    They are those of the next row, but where an episode is cut off and at the last row: what these see next is
-    evaluated by itself, one row of each sequence at a time. After a terminated row they have no meaning.
+    Where an episode goes on, they are the values of the next row. Where it is cut off, and at the last row, next_obs is
+    evaluated separately: one row of each sequence in each turn of a loop. After a terminated row they have no meaning.
 
-    `networks` are the variables of each and its memory before each row [T, B, ...] of `item`.
+    `networks` holds, for each network, its variables and its memory before each row [T, B, ...] of `item`.
     """
     networks, columns = jax.lax.stop_gradient(networks), jnp.arange(item.reward.shape[1])
 

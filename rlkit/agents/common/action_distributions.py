@@ -56,7 +56,7 @@ def distribution(space: ActionSpace, output: PyTree, mask: Array | None, *, squa
     scale = jnp.sqrt(jnp.square(rest[0]) @ jnp.exp(2 * log_std) + 1e-6) if rest else jnp.exp(log_std)
     if squash:
         low, high = space.low.reshape(-1), space.high.reshape(-1)
-        fixed = low == high  # a dimension without a width has no density; that of the tanh has the same ratios
+        fixed = low == high  # there, a density would be infinite; with other bounds its ratios are the same
         return TanhNormal(loc, scale, np.where(fixed, low - 1, low), np.where(fixed, low + 1, high))
     return DiagNormal(loc, scale)
 

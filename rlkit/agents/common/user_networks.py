@@ -101,7 +101,9 @@ def checked(
                 "change its last layers, or the axes that it works on"
             )
         if recurrent and (got := _dtypes(outputs[-1])) != (start := _dtypes(batch[-1])):
-            raise ConfigError(f"{field} must return a memory of {start}, as its start is, and it returned {got}")
+            raise ConfigError(
+                f"{field} must return a memory of {start}, as its start is, and it returned {got}; cast it"
+            )
         _check_stats(field, name, stats, same)
 
     def train(key: Any, *arguments: Any) -> Any:
@@ -118,7 +120,7 @@ def checked(
 
 
 def _low_precision(tree: PyTree) -> str | None:
-    """The name of a floating-point dtype of less than 32 bits among a tree's; None where there is none."""
+    """The name of the first floating-point dtype of less than 32 bits in a tree; None where there is none."""
     dtypes = (x.dtype for x in jax.tree.leaves(tree))
     return next((d.name for d in dtypes if jnp.issubdtype(d, jnp.floating) and d.itemsize < 4), None)
 

@@ -77,7 +77,7 @@ def check_box(field: str, space: Space, *, bounded: bool) -> None:
         raise ConfigError(f"{field}=True needs {kind}, and this one is {space}; use False")
 
 
-def _check_kind(obs_space: Any) -> None:
+def _check_library(obs_space: Any) -> None:
     """Raise a ConfigError where an observation space, or a part of it, is none of rlkit.spaces."""
     for leaf in leaves(obs_space):
         if not isinstance(leaf.space, Space):
@@ -105,7 +105,7 @@ def check_encoder(config: Any, obs_space: Space, action_space: Space) -> None:
 
     An action mask of another size than the actions is refused as well.
     """
-    _check_kind(obs_space)
+    _check_library(obs_space)
     obs = shape_of(obs_space)
     if isinstance(obs, dict):
         obs = {name: x for name, x in obs.items() if name not in (ACTION_MASK, PRIVILEGED)}
