@@ -85,8 +85,7 @@ def quantiles(
     With the network's statistics; `training` are `train` and `key` of `Network.apply`.
     """
     obs = normalize_obs(static.obs_space, network.obs_stats, obs)
-    output, stats = static.network.apply(network.params, network.stats, obs, fractions, **training)
-    return output.astype(jnp.promote_types(output.dtype, jnp.float32)), stats
+    return static.network.apply(network.params, network.stats, obs, fractions, **training)
 
 
 def values(static: Static, network: Values | Actor, obs: PyTree) -> Array:

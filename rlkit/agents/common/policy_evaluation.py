@@ -136,7 +136,7 @@ def apply(policy: Policy, actor: Actor, obs: PyTree, core: PyTree) -> tuple[PyTr
     obs = normalize_obs(policy.obs_space, actor.obs_stats, obs)
     memory = (core,) if policy.recurrent else ()
     output, value, *rest = policy.network.apply(actor.params, actor.stats, obs, *memory)[0]
-    return *_at_least_float32((output, value)), (rest[0] if rest else ())
+    return output, value, rest[0] if rest else ()
 
 
 def apply_in_training(
@@ -156,11 +156,7 @@ def apply_in_training(
         (output, value), _, stats = along(policy.network, *actor[:2], obs, start, core, train=True, key=key)
     else:
         (output, value), stats = policy.network.apply(*actor[:2], obs, train=True, key=key)
-    return *_at_least_float32((output, value)), stats
-
-
-def _at_least_float32(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree)
+    return output, value, stats
 
 
 def act(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tuple[Memory, PyTree, Extras]:

@@ -105,8 +105,7 @@ def apply(
       key, train: as for `Network.apply`.
     """
     obs = normalize_obs(static.obs_space, obs_stats, obs)
-    output, stats = static.network.apply(*variables, obs, train=train, key=key)
-    return output.astype(jnp.promote_types(output.dtype, jnp.float32)), stats
+    return static.network.apply(*variables, obs, train=train, key=key)
 
 
 def actor(static: Static, state: Any) -> Actor:
