@@ -6,7 +6,7 @@ Worker processes import this module, so it does not import JAX.
 import difflib
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 ACTION_MASK = "action_mask"  # the leaf of a Dict observation, at its top level, that marks the legal actions
@@ -39,16 +39,26 @@ def shorten(text: str) -> str:
 OWN_CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
 
 
+_objects: dict[str, Any] = {}  # the user's own, that were given as objects, by name
+
+
+def register(objects: Mapping[str, Any]) -> None:
+    """Let `find_object` return objects by their names `module:attribute`, until others are registered by them."""
+    _objects.update(objects)
+
+
 class UnknownName(Exception):
     """Raised for `module:attribute` where there is no such module or attribute."""
 
 
 def find_object(name: str) -> Any:
-    """Import a module and return its attribute, by the name `module:attribute`.
+    """Return what is registered by the name `module:attribute`, or import the module and return its attribute.
 
     Raises:
       UnknownName: there is no such module or attribute; and whatever the module raises.
     """
+    if name in _objects:
+        return _objects[name]
     path, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(path)

@@ -12,11 +12,9 @@ from rlkit.envs.suites.legacy import adapt
 from rlkit.names import OWN_CODE, UnknownName, find_object
 from rlkit.types import ConfigError, Env
 
-_objects: dict[str, Any] = {}  # environments that were given as objects, by name
-
 
 def name_of(env: Any) -> str:
-    """Return the name `module:Class` of an environment that is given as an object, which `make` then returns.
+    """Return the name `module:Class` of an environment that is given as an object.
 
     Raises:
       ConfigError: it is not an environment in JAX.
@@ -28,7 +26,6 @@ def name_of(env: Any) -> str:
             f"env={name!r} must have the interface of rlkit.types.Env or gymnax where it is given as an object; for a "
             "Gymnasium class, give its name 'module:Class'"
         )
-    _objects[name] = env
     return name
 
 
@@ -68,8 +65,6 @@ def make(name: str, /, **kwargs: Any) -> tuple[Env, Any]:
 
 def _find(name: str) -> Any:
     """The object of a name. Raises ConfigError where there is none, and what its module raises."""
-    if name in _objects:
-        return _objects[name]
     try:
         return find_object(name)
     except UnknownName as error:

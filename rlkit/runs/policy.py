@@ -151,7 +151,7 @@ def stored_config(run: Path, overrides: Mapping[str, Any] | None, own_code: Mapp
             f"run={str(run)!r} was made by an earlier version, whose networks had other parameters: its checkpoints "
             "cannot be read; train it anew, or use the version that made it"
         )
-    given = {key: value for key, value in named_objects(own_code).items() if value is not None}
+    given = {key: value for key, value in named_objects(own_code)[0].items() if value is not None}
     if "wrappers" in given:
         given["wrappers"] = list(given["wrappers"])
     if isinstance(stored.get("wrappers"), str):  # the only one

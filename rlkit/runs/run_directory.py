@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ CONFIG, METRICS, CHECKPOINTS = "config.yaml", "metrics.jsonl", "checkpoints"
 EVALUATION, SWEEP = "eval.json", "sweep.yaml"
 MAX_EVALUATION = 1 << 24  # bytes of eval.json that are read, several times what `scores.save` writes
 INIT_FROM, LOCK = "init_from", ".lock"
+_PROBED = 0.1  # seconds for which a lock is tried, as `is_locked` of another process may hold it for a moment
 
 
 def create(out: str | Path) -> Path:
@@ -104,9 +106,10 @@ def locked(run: Path) -> Iterator[None]:
             raise ConfigError(
                 f"run={str(run)!r} must have a writable {LOCK}: {error.strerror}; check its owner and the disk"
             ) from None
-        try:
-            _flock(descriptor)
-        except BlockingIOError:
+        deadline = time.monotonic() + _PROBED
+        while not (free := _flock(descriptor)) and time.monotonic() < deadline:
+            time.sleep(_PROBED / 20)
+        if not free:
             os.close(descriptor)
             raise ConfigError(
                 f"run={str(run)!r} must not be trained twice, and another process trains it; wait for it or stop it"
@@ -132,25 +135,22 @@ def is_locked(run: Path) -> bool:
         descriptor = files.open_regular(run / LOCK, os.O_RDWR)
     except OSError:
         return False
-    try:
-        _flock(descriptor)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    free = _flock(descriptor)
+    os.close(descriptor)
+    return not free
 
 
-def _flock(descriptor: int) -> None:
-    """Lock an open file, where the system has locks. Raises BlockingIOError where another process holds the lock."""
+def _flock(descriptor: int) -> bool:
+    """Lock an open file, where the system has locks. False where another process holds the lock."""
     try:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise
+        return False
     except (ImportError, OSError):
         pass
+    return True
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:

@@ -1,5 +1,7 @@
 """Environments of the user's own in JAX: by name and as objects, in every command and in `runs`."""
 
+from contextlib import closing
+
 import host_envs
 import jax
 import jax_envs
@@ -11,6 +13,7 @@ import rlkit
 from rlkit import envs, hosts, runs
 from rlkit.agents import ppo
 from rlkit.cli import main
+from rlkit.runs.programs.make import make_program
 from rlkit.types import ConfigError
 
 PPO = {
@@ -93,3 +96,17 @@ def test_an_object_is_an_environment_of_runs(tmp_path):
 def test_an_object_outside_of_jax_is_refused():
     with pytest.raises(ConfigError, match="env='host_envs:Counter' must have the interface"):
         runs.parse(PPO | {"env": host_envs.Counter})
+
+
+def test_two_objects_of_one_class_are_two_environments():
+    """A run may be evaluated in another object of its environment's class, and configs keep their own objects."""
+    train, evaluation, other = (jax_envs.Reach(limit=limit) for limit in (5, 7, 9))
+    config = runs.parse(PPO | {"env": train, "eval_env": evaluation})
+    again = runs.parse(PPO | {"env": other})
+    named = runs.parse(PPO | {"env": "jax_envs:Reach", "eval_env": evaluation})
+    same = runs.parse(PPO | {"env": train, "eval_env": train})
+    assert config.run.env == again.run.env == same.run.eval_env == "jax_envs:Reach"
+    assert config.run.eval_env == named.run.eval_env == "jax_envs:Reach_eval"
+    for which, env, eval_env in ((config, train, evaluation), (again, other, other), (same, train, train)):
+        with closing(make_program(which)) as program:
+            assert (program.env, program.eval_env) == (env, eval_env)

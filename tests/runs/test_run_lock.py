@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -63,3 +64,12 @@ def test_where_there_are_no_locks_runs_go_on(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"must have a writable \.lock"), run_directory.locked(tmp_path):
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_probe_of_another_process_does_not_look_like_training(tmp_path, monkeypatch):
+    probe = os.open(tmp_path / run_directory.LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(probe, fcntl.LOCK_EX)
+    monkeypatch.setattr(time, "sleep", lambda _: os.close(probe))
+    with run_directory.locked(tmp_path):
+        assert run_directory.is_locked(tmp_path)
+    assert not run_directory.is_locked(tmp_path)

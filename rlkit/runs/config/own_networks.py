@@ -1,6 +1,5 @@
 """Networks of the user's own in a run: a function of the spaces, by the name `module:function` or as an object."""
 
-from collections.abc import Callable
 from typing import Any
 
 from rlkit import agents
@@ -10,11 +9,9 @@ from rlkit.runs.config.run_config import RunConfig
 from rlkit.spaces import Space
 from rlkit.types import Agent, ConfigError
 
-_functions: dict[str, Callable[..., Any]] = {}  # that were given as objects, by name
-
 
 def name_of(function: Any) -> str:
-    """Return the name `module:function` of a function that is given as an object, which `make_agent` then calls.
+    """Return the name `module:function` of a function that is given as an object.
 
     Raises:
       ConfigError: it is no function.
@@ -25,9 +22,7 @@ def name_of(function: Any) -> str:
             "'module:function'; give one"
         )
     name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__).replace('.', '_')}"
-    name = "".join(x if x.isalnum() or x in "_.:" else "_" for x in name)  # such as <lambda>
-    _functions[name] = function
-    return name
+    return "".join(x if x.isalnum() or x in "_.:" else "_" for x in name)  # such as <lambda>
 
 
 def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agent:
@@ -40,7 +35,7 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agen
     if name is None:
         return make(config.agent, obs_space, action_space)
     try:
-        function = _functions.get(name) or find_object(name)
+        function = find_object(name)
         networks = function(obs_space, action_space)
     except UnknownName as error:
         raise ConfigError(f"network={show_value(name)}: {error}") from None

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from rlkit import agents, envs
 from rlkit.envs import own
 from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_prefix
+from rlkit.names import register
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.aliases import suggestion
 from rlkit.runs.config.errors import explain, is_missing, show_key, show_value
@@ -40,7 +41,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
             )
         given = f"agent={show_value(agent)}" if "agent" in values else "agent"
         raise ConfigError(f"{given} must be the name of an agent; add e.g. agent: ppo")
-    keys, values = schema(agent), named_objects(values)
+    keys, (values, objects) = schema(agent), named_objects(values)
     _check_keys(values, agent, keys.fields)
     typed = [(key, value, keys.fields[key].annotation) for key, value in values.items()]
     frozen = {key: freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
@@ -60,21 +61,26 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
         agent_config.check_hyper(hyper)
 
     run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper)
-    return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run=follow_run)
+    return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run, objects)
 
 
-def named_objects(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The values with names for environments and a network that are given as objects.
+def named_objects(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], Mapping[str, Any]]:
+    """The values with names for environments and a network that are given as objects; and the objects by these names.
+
+    The objects are registered by their names, of which two environments of one class have two.
 
     Raises:
       ConfigError: an environment is not in JAX, or the network is no function.
     """
     plain = str | bytes | int | float | list | tuple | dict | None
-    objects = {key: values[key] for key in ("env", "eval_env") if not isinstance(values.get(key), plain)}
-    names = {key: own.name_of(env) for key, env in objects.items()}
-    if not isinstance(values.get("network"), plain):
-        names["network"] = name_of_network(values["network"])
-    return {**values, **names}
+    naming = {"env": own.name_of, "eval_env": own.name_of, "network": name_of_network}
+    names = {key: name_of(values[key]) for key, name_of in naming.items() if not isinstance(values.get(key), plain)}
+    env = names.get("env", values.get("env"))
+    if "eval_env" in names and names["eval_env"] == env and values["eval_env"] is not values["env"]:
+        names["eval_env"] += "_eval"
+    objects = MappingProxyType({name: values[key] for key, name in names.items()})
+    register(objects)
+    return {**values, **names}, objects
 
 
 def _check_keys(values: Mapping[Any, Any], agent: str, fields: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ class RunConfig:
     hyper: Mapping[str, Any]  # the fields of the agent's Hyper, each a float, or None where it is not set
     name: str = "run"  # the stem of the run directory's name
     follow_run: bool = False  # True where schedule_steps was not given, and schedules end with the run
+    objects: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # that were given as such, by name
 
     @property
     def hyper_arrays(self) -> dict[str, np.float32]:

@@ -1,6 +1,7 @@
 """The choice of a config's program, and whether it fits the memory."""
 
 from rlkit import hosts
+from rlkit.names import register
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
 from rlkit.runs.programs.host_program import HostProgram
@@ -27,6 +28,7 @@ def make_program(config: RunConfig, num_streams: int | None = None, runs: Runs |
       ConfigError: the environment cannot be made or breaks its contract, or it or the dataset does not fit the agent.
       HostError: an environment outside of JAX fails when it is made.
     """
+    register(config.objects)  # as configs that were parsed later may have others of the same names
     in_jax = not hosts.is_host(config.run.env)
     if config.run.dataset is None:
         of_host = HostProgram if config.run.num_seeds == 1 else HostSeedsProgram
