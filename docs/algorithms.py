@@ -201,7 +201,8 @@ def _results(name: str) -> list[str]:
         label = f"`{config}`_" + (f", {changed}" if changed else "")  # a link to the config, on this page
         returns = f"{result['iqm']:.1f} [{low:.1f}, {high:.1f}]"
         seeds, seconds = str(len(result["mean_of_seed"])), f"{np.median(result['seconds']):.0f}"
-        rows.append([label, f"{result['steps']:,}", seeds, returns, f"{result['min']:.1f}", seconds])
+        cores = str(result["made"]["machine"]["cores"])
+        rows.append([label, f"{result['steps']:,}", seeds, returns, f"{result['min']:.1f}", seconds, cores])
     further = {
         "offline": (("iql", "td3_bc"), "Learning from a dataset alone"),
         "minatar": (
@@ -212,12 +213,12 @@ def _results(name: str) -> list[str]:
     links = [f"{text}: :doc:`/benchmarks/learning/{page}`." for page, (names, text) in further.items() if name in names]
     if not rows and not links:
         return []
-    header = ["config", "steps", "seeds", "IQM [95% interval]", "least seed", "seconds a seed"]
+    header = ["config", "steps", "seeds", "IQM [95% interval]", "least seed", "seconds a seed", "cores"]
     lines = [*heading("Results", "-")]
     if rows:
         lines += [
-            "Greedy returns of the final parameters, 128 episodes a seed, no seed and no checkpoint chosen. Each is",
-            "made by ``python benchmarks/learning/run.py CONFIG``.",
+            "Greedy returns of the final parameters, ``eval_episodes`` of each seed, no seed and no checkpoint chosen.",
+            "Each is made by ``python benchmarks/learning/run.py CONFIG``.",
             "All rows, with machine and versions: :doc:`/benchmarks/learning/learning`; raw data:",
             ":download:`learning.json </benchmarks/learning/learning.json>`.",
             "",

@@ -97,7 +97,7 @@ def render(results: Mapping[str, Any]) -> str:
             rows.append([result["width"], *times, report.spread(report.ratio(seconds[first], seconds[second]))])
         text += f"## {titles[part]}\n\n"
         text += report.table(["units", *measured[0]["seconds"], f"{first} / {second}"], rows) + "\n"
-    return text + report.provenance_line(list(results.values())[-1]["made"]) + "\n"
+    return text + report.provenance_lines(result["made"] for result in results.values())
 
 
 def main() -> None:

@@ -68,16 +68,13 @@ def render(results: Mapping[str, Any]) -> str:
         )
     header = ["task", "an iteration", "rlkit steps/s", "rejax steps/s", "ratio", "target"]
     header += ["rlkit compile s", "rejax compile s"]
-    last = list(results.values())[-1]["made"]
-    ours, theirs = (", ".join(f"{k} {v}" for k, v in last["versions"][name].items()) for name in ("rlkit", "rejax"))
-    machine = last["machine"]
     return (
         "# Off-policy agents against rejax\n\n"
         "Equal networks (2x64 relu), buffers, batches, gradient steps and target updates. Medians over alternating "
         "rounds; ratios of the medians, with the least and the greatest ratio of a round.\n\n"
         + report.table(header, rows)
-        + f"\n{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}; {last['date']}. "
-        f"rlkit: {ours}. rejax: {theirs}.\n"
+        + "\n"
+        + report.provenance_lines(result["made"] for result in results.values())
     )
 
 

@@ -106,10 +106,12 @@ def render(results: Mapping[str, Any]) -> str:
             ]
         )
     header = ["agent", "units", "plain JAX ms", "rlkit ms", "without `_cpu` ms", "rlkit / plain", "target"]
-    made = list(results.values())[-1]["made"]
     return (
         "# Gradient steps of SAC and TD3\n\nMilliseconds of one step in a scan of 200, batches of 256 from 100,000 "
-        "transitions; two layers.\n\n" + report.table(header, rows) + f"\n{report.provenance_line(made)}\n"
+        "transitions; two layers.\n\n"
+        + report.table(header, rows)
+        + "\n"
+        + report.provenance_lines(result["made"] for result in results.values())
     )
 
 

@@ -5,7 +5,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -45,10 +45,27 @@ def versions(packages: Sequence[str]) -> dict[str, str | None]:
 
 
 def provenance_line(provenance: Mapping[str, Any]) -> str:
-    """One line with the machine, the versions and the date."""
-    installed = ", ".join(f"{name} {number}" for name, number in provenance["versions"].items() if number)
-    machine, date = provenance["machine"], provenance["date"]
-    return f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}, {installed}; {date}."
+    """One line with the machine, the versions, which may be those of several processes by name, and the date."""
+    of_processes, own = {}, {}
+    for name, value in provenance["versions"].items():
+        (of_processes if isinstance(value, Mapping) else own)[name] = value
+    parts = [f"{machine_name(provenance['machine'])}", *_numbers(own)]
+    parts = [", ".join(parts), *(f"{name}: {', '.join(_numbers(value))}" for name, value in of_processes.items())]
+    return f"{'; '.join([*parts, provenance['date']])}."
+
+
+def provenance_lines(made: Iterable[Mapping[str, Any]]) -> str:
+    """The different lines of the provenances of several results."""
+    return "".join(f"{line}\n" for line in sorted(set(map(provenance_line, made))))
+
+
+def machine_name(machine: Mapping[str, Any]) -> str:
+    """A machine as text: its cores and the version of Python."""
+    return f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}"
+
+
+def _numbers(versions: Mapping[str, str | None]) -> list[str]:
+    return [f"{name} {number}" for name, number in versions.items() if number]
 
 
 def interleaved(functions: Mapping[str, Callable[[int], Any]], rounds: int) -> dict[str, list[float]]:
@@ -94,9 +111,14 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def write(folder: Path, name: str, results: Mapping[str, Any], render: Callable[[Mapping[str, Any]], str]) -> None:
-    """Write the results to NAME.json, and as the Markdown of `render` to NAME.md and to standard output."""
+    """Write the results to NAME.json, and as the Markdown of `render` to NAME.md and to standard output.
+
+    Where the program is killed meanwhile, the results of before are kept.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    part = folder / f"{name}.json.part"
+    part.write_text(json.dumps(results, indent=1) + "\n")
+    part.replace(folder / f"{name}.json")
     markdown = render(results)
     (folder / f"{name}.md").write_text(markdown)
     print(markdown)

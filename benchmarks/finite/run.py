@@ -4,19 +4,18 @@ A run's compiled chunk checks losses, gradients, parameters, observations and re
 """
 
 import argparse
-import contextlib
+import math
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
 
 from rlkit.runs import load_config
-from rlkit.runs.programs import jax_program
+from rlkit.runs.programs.jax_program import JaxProgram
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
@@ -36,14 +35,14 @@ TARGET = 1.01
 def prepared(name: str, *, watched: bool) -> tuple[Any, Any, int]:
     """Compile a chunk: the function, a state to start from, and the number of updates of the chunk."""
     config = load_config(name.partition(",")[0], CASES[name])
-    unwatched = mock.patch.object(jax_program, "_watched", return_value={"nothing": np.zeros(1, np.float32)})
-    program = jax_program.JaxProgram(config)
-    with contextlib.nullcontext() if watched else unwatched:
-        program.compile()
-    advance = program.advance
-    count = config.updates_per_line
-    state = advance(program.start(), np.int32(count)).state  # past the steps before learning starts
-    return advance, jax.block_until_ready(state), count
+    program = JaxProgram(config)
+    program.stop_if_not_finite = watched
+    program.compile()
+    count, state = config.updates_per_line, program.start()
+    before = getattr(config.agent, "learning_starts", 0)  # steps without a gradient step
+    for _ in range(1 + math.ceil(before / (count * config.steps_per_update))):
+        state = program.advance(state, np.int32(count)).state
+    return program.advance, jax.block_until_ready(state), count
 
 
 def measure(name: str, rounds: int, least: float) -> dict[str, Any]:
@@ -71,7 +70,7 @@ def render(results: Mapping[str, Any]) -> str:
     header = ["config", "CPU ms an update", "checked / not checked", "target"]
     text = "# Cost of checking for NaN and infinity\n\nMedians over alternating rounds of CPU seconds, and the "
     text += "least and the greatest ratio of a round.\n\n" + report.table(header, rows)
-    return text + "\n" + report.provenance_line(next(iter(results.values()))["made"]) + "\n"
+    return text + "\n" + report.provenance_lines(result["made"] for result in results.values())
 
 
 def main() -> None:

@@ -63,8 +63,8 @@ def main() -> None:
             for seed in range(options.seeds):
                 for way, overlap in WAYS.items():
                     ways[way].append(final_return(env, rate, overlap, options.steps, seed))
-    results = {"steps": options.steps, "returns": returns, "made": report.provenance()}
-    report.write(options.results, "overlap_returns", results, render)
+            results = {"steps": options.steps, "returns": returns, "made": report.provenance()}
+            report.write(options.results, "overlap_returns", results, render)
 
 
 if __name__ == "__main__":

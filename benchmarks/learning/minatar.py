@@ -11,7 +11,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,7 +128,8 @@ def leaderboard(results: Results) -> str:
     rows = [[label, len(table[label]), interval(table[label], 2), f"{np.median(table[label]):.2f}"] for label in order]
     return (
         "## All games\n\nA score is a return over the mean return of PPO on the same game. The interval is a "
-        "stratified bootstrap over seeds (Agarwal et al. 2021).\n\n"
+        "stratified bootstrap over seeds (Agarwal et al. 2021), in which PPO's mean is taken as exact: it compares "
+        "agents with each other.\n\n"
         + report.table(["agent", "seeds a game", "IQM [95% interval]", "median"], rows)
         + "\n![Performance profiles](minatar_profiles.png)\n"
         + unfinished
@@ -142,7 +143,7 @@ def line(label: str, seeds: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{seeds[0]['points'][-1][0]:,}",
         ", ".join(f"{x:.1f}" for x in last),
         f"{last.mean():.1f}",
-        interval(last, 1),
+        interval(last, 1) + (" (range)" if len(last) <= 3 else ""),
     ]
 
 
@@ -151,7 +152,8 @@ def render(results: Results) -> str:
     text = (
         "# MinAtar\n\n"
         f"Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 on, none chosen; rejax acts "
-        "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels. "
+        "at random in 0.5% of the steps, as its `act` does. rejax's networks are layers of 64 and 64 on the pixels, "
+        "DQN's with swish. "
         "Settings were chosen on Breakout; those of PPO on each game, and DQN's `n_step` on Asterix and Freeway too, "
         "which the other agents with replay take over. On Freeway it was changed after two of the seeds 0 to 4 were "
         "seen: with three steps, seeds 0 and 1 ended at 43.3 and 2.2, and are left out; with one, seed 10 had 46.9 "
@@ -225,6 +227,14 @@ def by_number(seeds: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]
     return {seed.get("seed", place): seed for place, seed in enumerate(seeds)}
 
 
+def require_steps(label: str, game: str, steps: int, seeds: Iterable[Mapping[str, Any]]) -> None:
+    """Exit where seeds of a row were trained for another number of steps than its next ones."""
+    others = {seed["points"][-1][0] for seed in seeds}
+    if any(abs(other - steps) > steps / POINTS for other in others):
+        numbers = ", ".join(f"{other:,}" for other in sorted(others))
+        raise SystemExit(f"{label} has seeds of {numbers} steps on {game}; give --results another folder")
+
+
 def merge(results: dict[str, Any], folders: Sequence[Path]) -> None:
     """Add the seeds of other folders that are not there."""
     for folder in folders:
@@ -262,8 +272,10 @@ def main() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         for label in labels:
             for game in options.games:
-                there = by_number([] if options.again else results.get(game, {}).get(label, []))
-                while missing := [seed for seed in range(options.first, options.seeds) if seed not in there]:
+                there = by_number(results.get(game, {}).get(label, []))
+                require_steps(label, game, options.steps, there.values())
+                done = set() if options.again else set(there)
+                while missing := [seed for seed in range(options.first, options.seeds) if seed not in done]:
                     first, number, made = missing[0], 1, report.provenance()
                     if ROWS[label].library == "rejax":
                         trained = [train_rejax(ROWS[label], game, options.steps, first, options.peer_python)]
@@ -272,7 +284,8 @@ def main() -> None:
                             number = sum(seed == first + i for i, seed in enumerate(missing))
                         trained = train_rlkit(ROWS[label], game, options.steps, range(first, first + number))
                         made["device"] = jax.devices()[0].device_kind
-                    there |= {first + i: {**one, "seed": first + i, "made": made} for i, one in enumerate(trained)}
+                    new = {first + i: {**one, "seed": first + i, "made": made} for i, one in enumerate(trained)}
+                    there, done = there | new, done | set(new)
                     seeds = [there[seed] for seed in sorted(there)]
                     print(label, game, [seed["points"][-1] for seed in seeds], file=sys.stderr)
                     results.setdefault(game, {})[label] = seeds

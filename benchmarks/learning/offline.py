@@ -82,7 +82,7 @@ def main() -> None:
             folder.mkdir()
             seeds.append(measure(seed, folder))
             print(seed, seeds[-1], file=sys.stderr)
-    report.write(options.results, "offline", {"seeds": seeds, "made": report.provenance()}, render)
+            report.write(options.results, "offline", {"seeds": seeds, "made": report.provenance()}, render)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ ROWS = {
     "r2d2/cartpole_no_velocity": Row("r2d2/cartpole_no_velocity", mean=400),
     "sac/pendulum": Row("sac/pendulum", mean=-200),
     "td3/pendulum": Row("td3/pendulum", mean=-200),
-    "td3/ddpg_pendulum": Row("td3/ddpg_pendulum"),
+    "ddpg/pendulum": Row("ddpg/pendulum", mean=-250),
     "sac/mountain_car_continuous": Row("sac/mountain_car_continuous", mean=90),
     "sac/cartpole": Row("sac/cartpole"),
     "dqn/breakout_minatar": _minatar("dqn/breakout"),
@@ -168,6 +168,7 @@ def line(label: str, result: Mapping[str, Any]) -> list[str]:
         result["mark"],
         report.verdict(result["met"]),
         number(statistics.median(result["seconds"])),
+        str(result["made"]["machine"]["cores"]),
         "; ".join(notes),
     ]
 
@@ -175,8 +176,7 @@ def line(label: str, result: Mapping[str, Any]) -> list[str]:
 def render(results: Mapping[str, Mapping[str, Any]]) -> str:
     order = [*(label for label in ROWS if label in results), *(label for label in results if label not in ROWS)]
     header = ["config", "environment", "steps", "seeds", "mean", "least seed", "IQM [95% interval]", "target", ""]
-    header += ["seconds a seed", "note"]
-    made = sorted({report.provenance_line(result["made"]) for result in results.values()})
+    header += ["seconds a seed", "cores", "note"]
     return (
         "# Returns of the configs\n\n"
         f"Greedy evaluation of the final parameters, {EPISODES} episodes of each seed, seeds 0 and up, no seed and no "
@@ -186,8 +186,7 @@ def render(results: Mapping[str, Mapping[str, Any]]) -> str:
         "made by this program.\n\n"
         + report.table(header, [line(label, results[label]) for label in order])
         + "\n"
-        + "\n".join(made)
-        + "\n"
+        + report.provenance_lines(result["made"] for result in results.values())
     )
 
 
@@ -224,6 +223,8 @@ def main() -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         for index, (label, row) in enumerate(rows.items()):
             out = (options.out or Path(temporary)) / f"{index}-{row.config.replace('/', '-')}"
+            if out.exists():
+                raise SystemExit(f"--out {options.out} has runs of an earlier call; give another folder")
             out.mkdir(parents=True)
             result = measure(row, options.seeds or row.seeds, out, vmap=options.vmap)
             results = report.read(options.results, "learning") | {label: result}

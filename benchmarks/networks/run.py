@@ -82,12 +82,8 @@ def render(results: Mapping[str, Any]) -> str:
         ratios = [f"{way} / {base}" for way in ("rlkit", TWO) if way in ways]
         header = ["images", "pass", *(f"{way} ms" for way in ways), *ratios, "target"]
         text += f"## {TITLES[network]}\n\n" + report.table(header, rows) + "\n"
-    last = list(results.values())[-1]
-    text += "A pass is a forward pass, or a gradient and a step of gradient descent. "
-    for name, versions in last["versions"].items():
-        text += f"{name}: {', '.join(f'{k} {v}' for k, v in versions.items())}. "
-    machine = last["made"]["machine"]
-    return text + f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}; {last['made']['date']}.\n"
+    text += "A pass is a forward pass, or a gradient and a step of gradient descent.\n\n"
+    return text + report.provenance_lines(x["made"] | {"versions": x["versions"]} for x in results.values())
 
 
 def main() -> None:

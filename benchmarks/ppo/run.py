@@ -87,9 +87,6 @@ def render(results: Mapping[str, Any]) -> str:
         )
     header = ["envs", "rlkit steps/s", "rejax steps/s", "ratio", "target"]
     header += ["rlkit compile s", "rejax compile s", "ratio", "target", "ratio with metrics"]
-    last = list(results.values())[-1]["made"]
-    ours, theirs = (", ".join(f"{k} {v}" for k, v in last["versions"][name].items()) for name in ("rlkit", "rejax"))
-    machine = last["machine"]
     return (
         "# PPO on CartPole-v1 against rejax\n\n"
         f"{worker.NUM_STEPS} steps, {worker.NUM_EPOCHS} epochs, {worker.NUM_MINIBATCHES} minibatches, "
@@ -98,8 +95,8 @@ def render(results: Mapping[str, Any]) -> str:
         "without a cache. rejax has no metrics: rlkit runs with its metrics and is compiled without them, and the last "
         "column has the ratio of compile times with them.\n\n"
         + report.table(header, rows)
-        + f"\n{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}; {last['date']}. "
-        f"rlkit: {ours}. rejax: {theirs}.\n"
+        + "\n"
+        + report.provenance_lines(result["made"] for result in results.values())
     )
 
 

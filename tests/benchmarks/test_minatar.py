@@ -46,3 +46,19 @@ def test_seeds_are_merged_by_number_and_none_is_replaced(minatar, tmp_path):
     minatar.merge(results, [tmp_path / "0", tmp_path / "1"])
     assert [one["points"][0][1] for one in results["Breakout"]["DQN"]] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert results["Freeway"]["IQN"] == [seed(7.0, 2)]
+
+
+def test_a_seed_that_is_trained_again_replaces_itself_alone(minatar, tmp_path, monkeypatch):
+    made = minatar.report.provenance()
+    stored = [seed(value, number) | {"made": made} for number, value in enumerate((1.0, 2.0, 3.0))]
+    (tmp_path / "minatar.json").write_text(json.dumps({"Breakout": {"DQN": stored}}))
+    monkeypatch.setattr(minatar, "train_rlkit", lambda row, game, steps, seeds: [seed(9.0) for _ in seeds])
+    monkeypatch.setattr(minatar, "draw", lambda results, folder: None)
+    call = ["minatar.py", "DQN", "--games", "Breakout", "--results", str(tmp_path), "--again", "--seeds", "2"]
+    monkeypatch.setattr(sys, "argv", [*call, "--first", "1", "--steps", "10"])
+    minatar.main()
+    trained = json.loads((tmp_path / "minatar.json").read_text())["Breakout"]["DQN"]
+    assert [one["points"][0][1] for one in trained] == [1.0, 9.0, 3.0]
+    monkeypatch.setattr(sys, "argv", [*call, "--steps", "100"])
+    with pytest.raises(SystemExit, match="DQN has seeds of 10 steps on Breakout"):
+        minatar.main()
