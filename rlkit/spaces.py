@@ -72,9 +72,16 @@ class Box:
         if not self.bounded:
             return jax.random.normal(key, self.shape).clip(self.low, self.high).astype(dtype)
         if not np.issubdtype(self.dtype, np.floating):
-            low, high = self.low.astype(np.int64), self.high.astype(np.int64)
-            return jax.random.randint(key, self.shape, low, high + 1).astype(dtype)
-        return jax.random.uniform(key, self.shape, dtype, self.low, self.high)
+            # Modulo 2^32 (or 2^64), so that the widest box has a width; of that one the highest number is not drawn.
+            unsigned = np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
+            low, high = self.low.astype(unsigned), self.high.astype(unsigned)
+            count = np.minimum(high - low, np.iinfo(unsigned).max - 1) + unsigned.type(1)
+            return (jax.random.randint(key, self.shape, 0, count, unsigned) + low).astype(dtype)
+        with np.errstate(over="ignore"):
+            if np.isfinite(self.high - self.low).all():
+                return jax.random.uniform(key, self.shape, dtype, self.low, self.high)
+        share = jax.random.uniform(key, self.shape, dtype)  # of a width that is no number
+        return (1 - share) * self.low.astype(dtype) + share * self.high.astype(dtype)
 
     def contains(self, x: Any) -> Array:
         return jnp.all((jnp.asarray(x) >= self.low) & (jnp.asarray(x) <= self.high))

@@ -288,8 +288,8 @@ def _broadcast_to_loc(distribution, *names: str) -> None:
             raise ValueError(
                 f"{name} has shape {jnp.shape(value)}, expected {loc.shape}, the shape of loc, or fewer axes"
             )
-        # A Python number takes loc's dtype: a weakly typed leaf would compile everything a second time.
-        value = jnp.asarray(value, loc.dtype if isinstance(value, float | int) else None)
+        # Python numbers take a dtype: a weakly typed leaf would compile everything twice, and 16 bits round bounds.
+        value = jnp.asarray(value, as_floats(loc)[0].dtype if isinstance(value, float | int) else None)
         object.__setattr__(distribution, name, jnp.broadcast_to(value, loc.shape))
 
 

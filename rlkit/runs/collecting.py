@@ -60,6 +60,8 @@ def collect(
     folder = Path(out) if out is not None else path / "dataset"
     if not files.NAME.fullmatch(folder.name):
         raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try offline/first")
+    if folder.parent.is_dir():
+        files.require_writable(folder.parent, f"out={str(folder)!r}")
     own_code = {"env": env, "wrappers": wrappers, "network": network}
     program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, own_code=own_code)
     with closing(program):

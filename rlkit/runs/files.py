@@ -124,16 +124,25 @@ def sync(directory: Path) -> None:
 
 
 def append(path: Path, data: bytes, *, durable: bool = False) -> int:
-    """Append to a file in one write, and flush it to the disk where `durable`. Returns the file's new length."""
+    """Append to a file all of the data or none of it, and flush it to the disk where `durable`.
+
+    Returns:
+      The file's new length.
+    """
     with (
         operation("append", path),
         os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb", 0) as file,
     ):
-        if data:
-            file.write(data)
+        length, left = os.fstat(file.fileno()).st_size, memoryview(data)
+        try:
+            while left:  # a disk that fills up takes a part of it
+                left = left[file.write(left) :]
+        except BaseException:
+            file.truncate(length)
+            raise
         if durable:
             os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size
+        return length + len(data)
 
 
 def cut(path: Path, length: int) -> None:

@@ -1,7 +1,7 @@
 """Training and resuming of runs."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,7 @@ def resume(
     *,
     overrides: Mapping[str, Any] | None = None,
     env: Any = None,
+    wrappers: Sequence[str] | None = None,
     network: Any = None,
     show: bool = True,
 ) -> Trained:
@@ -105,8 +106,8 @@ def resume(
       run: a run directory.
       on_chunk, show: as for `train`.
       overrides: keys that replace those of the run's config.
-      env, network: the run's environment and network again, where they are the user's own code (`module:Class`, or
-        objects): no code runs because a file names it.
+      env, wrappers, network: those of the run again, where they are the user's own code (`module:Class`, or objects):
+        no code runs because a file names it.
 
     Raises:
       ConfigError: there is no such run, no checkpoint that fits its config, a key has changed that must not, or without
@@ -117,7 +118,7 @@ def resume(
     files.require_writable(path, f"run={str(run)!r}")
     reached, total = checkpoint.steps(path)[-1:], (overrides or {}).get("total_steps")
     try:
-        config = stored_config(path, overrides, {"env": env, "network": network})
+        config = stored_config(path, overrides, {"env": env, "wrappers": wrappers, "network": network})
     except ConfigError:
         if reached and isinstance(total, int | float) and total < reached[0]:  # whatever else the number breaks
             changes.refuse_length(int(total), reached[0])

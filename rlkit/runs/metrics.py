@@ -148,7 +148,7 @@ def _tensorboard(run: Path, config: RunConfig, step: int) -> _Writer:
     """The functions that write scalars as TensorBoard events, and close the file."""
     from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
 
-    writer = SummaryWriter(str(run / "tensorboard"), purge_step=step or None)
+    writer = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)  # of a resumed run
 
     def write(scalars: dict[str, float], step: int) -> None:
         for name, value in scalars.items():

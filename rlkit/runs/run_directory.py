@@ -14,7 +14,7 @@ CONFIG, METRICS, CHECKPOINTS = "config.yaml", "metrics.jsonl", "checkpoints"
 EVALUATION, SWEEP = "eval.json", "sweep.yaml"
 MAX_EVALUATION = 1 << 24  # bytes of eval.json that are read, several times what `scores.save` writes
 INIT_FROM, LOCK = "init_from", ".lock"
-_PROBED = 0.1  # seconds for which a lock is tried, as `is_locked` of another process may hold it for a moment
+_PROBED = 0.1  # seconds for which a lock is tried, as `is_locked` of another process may share it for a moment
 
 
 def create(out: str | Path) -> Path:
@@ -107,7 +107,7 @@ def locked(run: Path) -> Iterator[None]:
                 f"run={str(run)!r} must have a writable {LOCK}: {error.strerror}; check its owner and the disk"
             ) from None
         deadline = time.monotonic() + _PROBED
-        while not (free := _flock(descriptor)) and time.monotonic() < deadline:
+        while not (free := _flock(descriptor, exclusive=True)) and time.monotonic() < deadline:
             time.sleep(_PROBED / 20)
         if not free:
             os.close(descriptor)
@@ -127,25 +127,25 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def is_locked(run: Path) -> bool:
-    """Return True where a process trains the run, as far as the system has locks.
+    """Return True where a process trains the run, as far as the system has locks, also where it may only be read.
 
-    The lock is held for a moment to find that out.
+    The lock is shared for a moment to find that out.
     """
     try:
-        descriptor = files.open_regular(run / LOCK, os.O_RDWR)
+        descriptor = files.open_regular(run / LOCK, os.O_RDONLY)
     except OSError:
         return False
-    free = _flock(descriptor)
+    free = _flock(descriptor, exclusive=False)
     os.close(descriptor)
     return not free
 
 
-def _flock(descriptor: int) -> bool:
+def _flock(descriptor: int, *, exclusive: bool) -> bool:
     """Lock an open file, where the system has locks. False where another process holds the lock."""
     try:
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (ImportError, OSError):

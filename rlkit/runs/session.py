@@ -216,11 +216,14 @@ class Session:
 
     def _draw(self) -> None:
         """Draw the learning curve, or give the reason where there is none, and the lineage of a population."""
-        reason = curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
-        if reason is not None:
-            self.display.print(f"no curve.png: {reason}")
-        if self.evolution is not None:
-            lineage.draw(self.path, title=self.config.run.env)
+        try:
+            reason = curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
+            if reason is not None:
+                self.display.print(f"no curve.png: {reason}")
+            if self.evolution is not None:
+                lineage.draw(self.path, title=self.config.run.env)
+        except ConfigError as error:  # such as a full disk; the training is saved
+            self.display.print(f"no picture of the run: {error}")
 
     def _evaluate(self, state: PyTree) -> dict[str, Any]:
         """The entries of greedy episodes in a metric line; none where a signal ends the episodes."""

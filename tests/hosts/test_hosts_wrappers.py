@@ -193,6 +193,7 @@ def test_a_run_with_wrappers(tmp_path, monkeypatch, capsys):
     assert main(["collect", "run", "--steps", "8", *words]) == 0
     assert main(["resume", "run", "--total_steps", "32", *words]) == 0
     assert runs.train(values | {"wrappers": [OWN]}, out="python", init_from=None, show=False).evaluation is not None
+    assert runs.resume("python", wrappers=[OWN], overrides={"total_steps": 64}, show=False).evaluation is not None
 
 
 def test_own_code_is_recognized():

@@ -121,3 +121,12 @@ def test_actions_at_a_bound_keep_value_and_gradient_finite():
         return TanhNormal(loc, 1.0).log_prob(action).sum()
 
     assert finite(jax.value_and_grad(total, (0, 1))(jnp.zeros((3, 1)), action))
+
+
+def test_python_numbers_beside_integers_or_16_bits_keep_their_values():
+    normal = DiagNormal(jnp.array([1, 2]), 0.5)
+    expected = DiagNormal(jnp.array([1.0, 2.0]), jnp.array([0.5, 0.5]))
+    np.testing.assert_array_equal(normal.log_prob(jnp.array([0.5, 2.0])), expected.log_prob(jnp.array([0.5, 2.0])))
+    squashed = TanhNormal(jnp.zeros(1, jnp.bfloat16), 1.0, -0.3, 0.3)
+    assert float(squashed.high[0]) == np.float32(0.3)
+    assert float(squashed.sample(jax.random.key(0))[0]) < 0.3

@@ -2,6 +2,7 @@
 
 import errno
 import random
+import resource
 import shutil
 import warnings
 
@@ -243,6 +244,20 @@ def test_a_file_replaced_under_fault_is_the_old_one_or_the_new_one(tmp_path, mon
             files.replace(path, b"new")
         assert path.read_bytes() in (b"old", b"new")
         assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_data_are_appended_whole_or_not_at_all(tmp_path):
+    """A disk that fills up takes a part of the data; here it is a file that may not grow further."""
+    path, unlimited = tmp_path / "x", resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert files.append(path, b"a" * 100) == 100
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, unlimited[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            files.append(path, b"b" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert files.append(path, b"c") == 101
+    assert path.read_bytes() == b"a" * 100 + b"c"
 
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "a b", "a/..", "x" * 101, "-x", "_x", "a\nb"])

@@ -68,7 +68,8 @@ def test_where_there_are_no_locks_runs_go_on(tmp_path, monkeypatch):
 
 def test_the_probe_of_another_process_does_not_look_like_training(tmp_path, monkeypatch):
     probe = os.open(tmp_path / run_directory.LOCK, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(probe, fcntl.LOCK_EX)
+    fcntl.flock(probe, fcntl.LOCK_SH)
+    assert not run_directory.is_locked(tmp_path)
     monkeypatch.setattr(time, "sleep", lambda _: os.close(probe))
     with run_directory.locked(tmp_path):
         assert run_directory.is_locked(tmp_path)

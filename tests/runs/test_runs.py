@@ -215,10 +215,21 @@ def test_tensorboard_gets_every_line(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", type(sys)("tensorboardX"))
     sys.modules["tensorboardX"].SummaryWriter = SummaryWriter
     run = loop.train(SMALL | {"tensorboard": True, "total_steps": 64}, out=tmp_path / "run", show=False).run
-    assert calls[0] == ("open", str(run / "tensorboard"), None)
+    loop.resume(run, overrides={"total_steps": 128}, show=False)
+    opened = [call for call in calls if call[0] == "open"]  # steps from the last number on are written again
+    assert opened == [("open", str(run / "tensorboard"), 1), ("open", str(run / "tensorboard"), 65)]
     assert calls[-1] == ("close",)
-    losses = [(value, step) for name, value, step in calls[1:-1] if name == "policy_loss"]
+    losses = [call[1:] for call in calls if call[0] == "policy_loss"]
     assert losses == [(line["policy_loss"], line["step"]) for line in metrics.read(run)]
+
+
+def test_a_picture_that_cannot_be_written_fails_no_training(tmp_path, capsys):
+    def obstruct(line, state):
+        (tmp_path / "run" / "curve.png").mkdir(exist_ok=True)
+
+    trained = loop.train(SMALL | {"total_steps": 64}, obstruct, out=tmp_path / "run")
+    assert trained.evaluation["step"] == 64
+    assert "no picture of the run: out=" in " ".join(capsys.readouterr().err.split())
 
 
 def test_wandb_gets_every_line_and_a_resumed_run_goes_on_in_its_curves(tmp_path, monkeypatch):

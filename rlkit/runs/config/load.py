@@ -55,9 +55,10 @@ def refuse_own_code(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> 
     for key in ("env", "eval_env", "network"):
         word = values.get(key)
         if isinstance(word, str) and is_own(word) and key not in overrides:
+            in_python = f'overrides={{"{key}": ...}}' if key == "eval_env" else f"{key}="
             raise ConfigError(
                 f"{key}={show_value(word)} is code, and no file may name code to run; add --{key} {word[:80]}, or "
-                f"{key}= in Python"
+                f"{in_python} in Python"
             )
     wrappers = values.get("wrappers") if "wrappers" not in overrides else None
     for word in wrappers if isinstance(wrappers, list) else [wrappers]:
