@@ -199,7 +199,7 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     (config, policy, axis_name), hyper = static, as_arrays(hyper, static.config, num_envs)
     statistics = {"obs": config.normalize_obs, "reward": config.normalize_reward}
     params, stats = policy.network.init(key, example.obs, *((policy.network.memory,) if policy.recurrent else ()))
-    return State(
+    state = State(
         hyper=hyper,
         params=params,
         stats=stats,
@@ -208,6 +208,7 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
         kl_coef=jnp.array(hyper.kl_coef),
         num_updates=jnp.zeros((), jnp.int32),
     )
+    return _mesh.vary_like(state, without=axis_name)
 
 
 def actor(state: State) -> Actor:

@@ -121,7 +121,7 @@ def gradient_step(
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
     params, stats = static.network.init(key, example.obs)
-    return State(
+    state = State(
         hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
         stats=stats,
@@ -129,6 +129,7 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         num_steps=jnp.zeros((), jnp.uint32),
     )
+    return _mesh.vary_like(state, without=static.axis_name)
 
 
 def actor(state: State) -> Actor:

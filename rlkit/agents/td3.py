@@ -161,12 +161,13 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     hyper, variables = as_arrays(hyper, static.config, num_envs), q_critics.init(static.networks, key, example.obs)
     state = off_policy.init(static, hyper, example, num_envs, variables)
     optimizer = Optimizer.of(static.config, hyper, 0.0)
-    return State(
+    state = State(
         **(vars(state) | {"opt_state": {name: optimizer.init(part) for name, part in state.params.items()}}),  # type: ignore[arg-type]
         policy_metrics={name: jnp.zeros((), jnp.float32) for name in ("policy_loss", "q")},
         since_policy=jnp.zeros((), jnp.int32),
         target_pending=jnp.zeros((), bool),
     )
+    return _mesh.vary_like(state, without=static.axis_name)
 
 
 def actor(static: Static, state: State) -> Actor:

@@ -30,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
     from rlkit.types import ConfigError
 
     path = run_directory.existing(options.run)
+    if options.episodes is not None and options.episodes < 1:
+        raise ConfigError(f"episodes={options.episodes} must be at least 1")
     given = {"eval_episodes": options.episodes, "eval_env": options.eval_env}
     overrides = {key: value for key, value in given.items() if value is not None}
     own_code = {"env": options.env, "wrappers": options.wrappers, "network": options.network}

@@ -210,7 +210,7 @@ def _check_callable(name: str) -> None:
     found = getattr(sys.modules.get(path), attribute, type)
     if not callable(found):
         kind = type(found).__name__
-        raise ConfigError(f"env={name!r} must be a class or a function that makes an environment; it is a {kind}")
+        raise ConfigError(f"env={name!r} must be a class or a function that makes an environment, not of type {kind}")
 
 
 def _check_installed(package: str, extra: str, subject: str) -> None:

@@ -54,11 +54,16 @@ def check_integers(**arrays: Any) -> None:
             raise ValueError(f"{name} has dtype {jnp.asarray(array).dtype}, expected integers")
 
 
+def check_keys(keys: Any) -> None:
+    """Raise ValueError unless it is a key or an array of them, as made by jax.random.key, not jax.random.PRNGKey."""
+    if not isinstance(keys, jax.Array) or not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+        kind = f"an array of {keys.dtype}" if hasattr(keys, "dtype") else f"{keys!r:.40}"
+        raise ValueError(f"key is {kind}, expected a key; make one with jax.random.key(seed)")
+
+
 def check_key(key: Any) -> None:
     """Raise ValueError unless it is one key, as made by jax.random.key."""
-    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        kind = f"an array of {key.dtype}" if hasattr(key, "dtype") else f"{key!r:.40}"
-        raise ValueError(f"key is {kind}, expected a key; make one with jax.random.key(seed)")
+    check_keys(key)
     if key.shape:
         raise ValueError(f"key has shape {key.shape}, expected one key []; use jax.vmap for several")
 

@@ -1,5 +1,6 @@
 """Checks of a buffer's settings, made before anything is traced."""
 
+import jax
 from jax.core import Tracer
 
 from rlkit import _mesh
@@ -81,8 +82,9 @@ def shard(
 
 
 def check_not_empty(size: Array) -> None:
-    """Raise ValueError outside of jit where no item can be drawn; inside, the size is not known."""
-    if not isinstance(size, Tracer) and size == 0:
+    """Raise ValueError outside of jit where no item can be drawn; inside, also where it is disabled, it is no error."""
+    without_jit = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(size, Tracer) and not without_jit and size == 0:
         raise ValueError(
             "the buffer has nothing to draw: its size is 0; add more rows, or give an item a priority above 0"
         )

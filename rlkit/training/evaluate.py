@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from rlkit import _cpu
 from rlkit._mesh import vary_like
 from rlkit.networks.cores.recurrent import where_rows
+from rlkit.ops._arrays import check_key
 from rlkit.training.rollout import reset
 from rlkit.types import Agent, Array, Env, Key, PyTree
 
@@ -50,6 +51,7 @@ def evaluate(
     Returns:
       `Evaluation`, of N * E episodes.
     """
+    check_key(key)
     reset_key, run_key = jax.random.split(key)
     start = reset(agent, env, params, reset_key, num_envs)
     empty = Evaluation(

@@ -9,6 +9,7 @@ from flax import struct
 from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
 from rlkit.networks.cores.recurrent import where_rows
+from rlkit.ops._arrays import check_keys
 from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
 
 
@@ -34,6 +35,7 @@ def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int, *, axis_
 
     Each device of the mesh axis `axis_name` starts its own of them, as one device alone would.
     """
+    check_keys(key)
     keys = _mesh.own(key if key.ndim else jax.random.split(key, num_envs), axis_name)
     obs, env_state = jax.vmap(env.reset, (0, None))(keys, params)
     state = EnvsState(
@@ -101,6 +103,7 @@ def rollout(
         )
         return vary_like(next_state, state), _cpu.sequence(lambda x: x, (transition, episodes), max_bytes=128)
 
+    check_keys(key)
     # All keys at once, split along one axis: a smaller and faster program than a split in each step.
     keys = key if key.ndim else jax.random.split(key, num_steps * 2 * num_envs).reshape(num_steps, 2, num_envs)
     keys = _mesh.own(keys, axis_name, dim=2)

@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
-from rlkit.ops._arrays import as_int
+from rlkit.ops._arrays import as_int, check_key
 from rlkit.spaces import zeros
 from rlkit.training.rollout import EnvsState, reset, rollout
 from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
@@ -70,6 +70,7 @@ def make(
     axis_name = agent.axis_name
 
     def init(hyper: PyTree, key: Key) -> TrainState:
+        check_key(key)
         if axis_name is not None:
             agent.check(num_envs, num_steps, _mesh.size(axis_name))
         return _init(agent, env, params, num_envs, total_steps, hyper, key)
@@ -82,15 +83,15 @@ def make(
         agent_state, metrics = agent.update(state.agent, transitions, update_key)
         ended = episodes.lengths > 0
         num_episodes, sum_returns, sum_lengths, reward_mean = (
-            _mesh.total(ended.sum(), axis_name),
+            _mesh.total(ended.sum(dtype=jnp.int32), axis_name),
             _mesh.total(jnp.sum(episodes.returns, where=ended), axis_name),
-            _mesh.total(episodes.lengths.sum(), axis_name),
+            _mesh.total(episodes.lengths.sum(dtype=jnp.int32), axis_name),
             _mesh.mean(transitions.reward.mean(), axis_name),
         )
         metrics |= {
             "reward_mean": reward_mean,
             "episode_return": sum_returns / num_episodes.astype(jnp.float32),
-            "episode_length": sum_lengths / num_episodes,
+            "episode_length": sum_lengths.astype(jnp.float32) / num_episodes.astype(jnp.float32),
             "num_episodes": num_episodes,
             "returns": episodes.returns,
             "lengths": episodes.lengths,
@@ -143,10 +144,10 @@ def offline(
         agent_state, metrics = learn(state.agent, update_key, num_steps)
         metrics = _require_items(metrics)
         metrics |= {
-            "episode_return": jnp.array(jnp.nan),
-            "episode_length": jnp.array(jnp.nan),
-            "num_episodes": jnp.array(0),
-            "returns": jnp.full((1, own_envs), jnp.nan),
+            "episode_return": jnp.float32(jnp.nan),
+            "episode_length": jnp.float32(jnp.nan),
+            "num_episodes": jnp.int32(0),
+            "returns": jnp.full((1, own_envs), jnp.nan, jnp.float32),
             "lengths": jnp.zeros((1, own_envs), jnp.int32),
         }
         return _next(agent, state, agent_state, state.envs, next_key), metrics

@@ -183,6 +183,19 @@ def test_integers_of_a_dataset_must_be_in_their_space(tmp_path, lowest, held):
         make_program(config)
 
 
+@pytest.mark.parametrize(("scale", "fits"), [(1.0, True), (1.00001, True), (2.0, False)])
+def test_actions_of_a_dataset_must_be_within_their_bounds(tmp_path, scale, fits):
+    arrays = {"observations": np.zeros((8, 1), np.float32), "rewards": np.zeros(8), "terminals": np.ones(8)}
+    actions = scale * np.linspace(-2, 2, 8, dtype=np.float32)[:, None]
+    np.savez(tmp_path / "data.npz", **arrays, timeouts=np.zeros(8), actions=actions)
+    config = runs.parse(offline(tmp_path / "data.npz"))
+    if fits:
+        make_program(config)
+        return
+    with pytest.raises(ConfigError, match=r"action from \[-2\.0\] to \[2\.0\], and it holds \[-4\.0\] to \[4\.0\]"):
+        make_program(config)
+
+
 @pytest.mark.parametrize(("name", "terminal", "is_read"), [
     ("observations", 1, True), ("actions", 1, True), ("rewards", 1, True),
     ("next_observations", 0, True), ("next_observations", 1, False),
@@ -198,7 +211,7 @@ def test_a_number_that_is_not_finite_is_named(tmp_path, name, terminal, is_read)
     if not is_read:
         program.start()
         return
-    with pytest.raises(ConfigError, match=f"finite numbers, and 1 of {fields[name]} are not, such as nan"):
+    with pytest.raises(ConfigError, match=f"dataset=.* finite numbers, and 1 of {fields[name]} are not, such as nan"):
         program.start()
 
 

@@ -12,9 +12,10 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from rlkit import _cpu, envs, replay, training
-from rlkit.agents import dqn, ppo, sac
+from rlkit.agents import dqn, ppo, pqn, sac, td3
 from rlkit.ops import chunked, permutation, returns
 from rlkit.replay import segment_tree, slice_index
+from rlkit.spaces import Box, Discrete
 from rlkit.types import Transition
 
 N = 4  # environments
@@ -153,7 +154,12 @@ def agents():
     """Training steps of agents, and an evaluation."""
     settings = {"hidden_sizes": (8,), "capacity": 2048, "batch_size": 8, "learning_starts": 8, "replay_ratio": 0.25}
     prioritized = settings | {"replay": "prioritized", "n_step": 3, "store_obs_once": True}
+    alone = {"hidden_sizes": (8,), "capacity": 2048, "batch_size": 8}
     return {
+        "ppo alone": updates(ppo, Discrete(2), {"hidden_sizes": (8,), "num_minibatches": 2}),
+        "pqn alone": updates(pqn, Discrete(2), {"hidden_sizes": (8,), "num_minibatches": 2}),
+        "dqn alone": updates(dqn, Discrete(2), alone),
+        "td3 alone": updates(td3, Box(-1, 1, (1,)), alone),
         "ppo": agent_program(ppo, "CartPole-v1", {"hidden_sizes": (8,), "num_minibatches": 2, "chunk_size": 8}, 16),
         "dqn": agent_program(dqn, "CartPole-v1", prioritized, 8),
         "sac": agent_program(sac, "Pendulum-v1", settings, 8),
@@ -169,6 +175,30 @@ def agent_program(module, name, settings, num_steps):
         state, metrics = jax.lax.scan(lambda state, _: step(state), init(module.Hyper(), key), None, length=2)
         evaluated = training.evaluate(agent, env, params, agent.actor(state.agent), key, num_envs=2, max_steps=5)
         return state.agent.params, metrics, evaluated, jax.random.key_data(state.key)
+
+    return run
+
+
+def updates(module, action_space, settings):
+    """An agent in a loop of the user's own, without `training`."""
+    obs_space = Box(-np.inf, np.inf, (3,))
+    agent = module.make(module.Config(**settings), obs_space, action_space)
+    obs, reward, never = jnp.zeros(3), jnp.float32(0), jnp.zeros((), bool)
+
+    def update(state, key):
+        keys = jax.random.split(key, (8, N))
+        rollout_obs = jax.random.normal(key, (8, N, 3))
+        act = jax.vmap(jax.vmap(agent.act, (None, None, 0, 0)), (None, None, 0, 0))
+        _, action, extras = act(agent.actor(state), agent.memory, rollout_obs, keys)
+        flag = jnp.zeros((8, N), bool)
+        rollout = Transition(rollout_obs, action, rollout_obs[..., 0], flag, flag, rollout_obs, extras)
+        return agent.update(state, rollout, key)
+
+    def run(key):
+        example = Transition(obs, action_space.sample(jax.random.key(0)), reward, never, never, obs)
+        state = agent.init(module.Hyper(), key, example, N)
+        state, metrics = jax.lax.scan(update, state, jax.random.split(key, 2))
+        return agent.actor(state), metrics
 
     return run
 

@@ -242,3 +242,44 @@ def test_schedules_end_with_the_steps_of_the_run():
     jax.eval_shape(lambda key: pair.init(ppo.Hyper(), key), key)
     with pytest.raises(ConfigError, match=r"or give training\.make total_steps"):
         jax.eval_shape(lambda key: endless.init(ppo.Hyper(), key), key)
+
+
+def test_keys_of_the_old_kind_are_refused_in_one_line():
+    env, params = envs.make("CartPole-v1")
+    agent = ppo.make(ppo.Config(num_minibatches=1), env.observation_space(params), env.action_space(params))
+    init, _ = training.make(agent, env, params, num_envs=2, num_steps=4)
+    state = init(ppo.Hyper(), jax.random.key(0))
+    old, actor = jax.random.PRNGKey(0), agent.actor(state.agent)
+    for call in (
+        lambda: init(ppo.Hyper(), old),
+        lambda: training.reset(agent, env, params, old, 2),
+        lambda: training.rollout(agent, env, params, actor, state.envs, old, 4),
+        lambda: training.evaluate(agent, env, params, actor, old, num_envs=2),
+    ):
+        with pytest.raises(ValueError, match=r"key is an array of uint32, .* make one with jax\.random\.key"):
+            call()
+
+
+def test_metrics_keep_their_dtypes_under_x64():
+    env, params = envs.make("CartPole-v1")
+    spaces = env.observation_space(params), env.action_space(params)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        init, step = training.make(
+            ppo.make(ppo.Config(num_minibatches=1), *spaces), env, params, num_envs=2, num_steps=4
+        )
+        state = jax.eval_shape(init, ppo.Hyper(), jax.random.key(0))
+        metrics = jax.eval_shape(step, state)[1]
+    expected = {"episode_return": "float32", "episode_length": "float32", "num_episodes": "int32", "lengths": "int32"}
+    assert {name: str(metrics[name].dtype) for name in expected} == expected
+
+
+def test_before_an_item_can_be_drawn_an_update_without_jit_changes_nothing():
+    env, params = envs.make("CartPole-v1")
+    config = dqn.Config(capacity=64, batch_size=4, n_step=3, learning_starts=32, hidden_sizes=(4,))
+    agent = dqn.make(config, env.observation_space(params), env.action_space(params))
+    init, step = training.make(agent, env, params, num_envs=1, num_steps=1)
+    state = init(dqn.Hyper(), jax.random.key(0))
+    with jax.disable_jit():
+        after, metrics = step(state)
+    assert float(metrics["loss"]) == 0.0
+    jax.tree.map(np.testing.assert_array_equal, after.agent.params, state.agent.params)

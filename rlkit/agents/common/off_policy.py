@@ -82,7 +82,7 @@ def init(
     params, stats = variables
     target_params, target_stats = jax.tree.map(jnp.array, variables if target is None else target)
     start = jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.int32)
-    return State(
+    state = State(
         hyper=hyper,
         params=params,
         stats=stats,
@@ -92,6 +92,7 @@ def init(
         normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
         replay=ReplayState(static.buffer.init(example, num_envs), *start),
     )
+    return vary_like(state, without=static.axis_name)
 
 
 def check(config: OffPolicyConfig, num_envs: int, num_steps: int, devices: int = 1) -> None:

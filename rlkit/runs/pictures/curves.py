@@ -143,7 +143,8 @@ def plain(axes: Any, labelsize: int = 9) -> None:
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors="#444444", labelsize=labelsize)
+    axes.tick_params(which="both", colors="#444444", labelsize=labelsize)
+    axes.tick_params(which="minor", labelsize=labelsize - 2)
 
 
 def time_unit(curves: dict[str, Curve]) -> tuple[str, float]:

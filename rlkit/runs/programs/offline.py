@@ -10,7 +10,7 @@ from rlkit.networks import features
 from rlkit.replay.validation import check_capacity
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.datasets import Dataset
-from rlkit.spaces import Discrete, MultiDiscrete
+from rlkit.spaces import Box, Discrete, MultiDiscrete
 from rlkit.types import Agent, ConfigError, Env, PyTree, Transition
 
 _STEPS_AT_ONCE = 1 << 16  # steps that are added to a buffer at a time
@@ -51,14 +51,20 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
         if field == "next_obs":  # what follows a terminated step is not read
             continue
         for leaf in features.leaves(space, getattr(dataset.steps, field)):
-            if not isinstance(leaf.space, Discrete | MultiDiscrete):
-                continue
-            most = np.subtract(leaf.space.n if isinstance(leaf.space, Discrete) else leaf.space.nvec, 1)
+            name = "/".join(filter(None, (field, leaf.name)))
             low, high = leaf.value.min((0, 1)), leaf.value.max((0, 1))
-            if np.any(low < 0) or np.any(high > most):
+            if isinstance(leaf.space, Discrete | MultiDiscrete):
+                most = np.subtract(leaf.space.n if isinstance(leaf.space, Discrete) else leaf.space.nvec, 1)
+                least, tolerance, remedy = np.zeros_like(most), 0, "count its integers from 0"
+            elif field == "action" and isinstance(leaf.space, Box) and leaf.space.bounded:
+                least, most = leaf.space.low, leaf.space.high
+                tolerance, remedy = 1e-4 * (most - least), "rescale them, or clip what the environment has clipped"
+            else:
+                continue
+            if np.any(low < least - tolerance) or np.any(high > most + tolerance):
                 raise ConfigError(
-                    f"dataset={source!r} must hold {'/'.join(filter(None, (field, leaf.name)))} from 0 to "
-                    f"{most.tolist()}, and it holds {low.tolist()} to {high.tolist()}; count its integers from 0"
+                    f"dataset={source!r} must hold {name} from {least.tolist()} to {most.tolist()}, and it holds "
+                    f"{low.tolist()} to {high.tolist()}; {remedy}"
                 )
 
 
@@ -68,13 +74,14 @@ def _shapes_text(tree: PyTree) -> str:
     return ", ".join(f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}".strip() for path, leaf in leaves)
 
 
-def fill(agent: Agent, state: PyTree, dataset: Dataset, *, batched: bool) -> PyTree:
+def fill(agent: Agent, state: PyTree, dataset: Dataset, source: str, *, batched: bool) -> PyTree:
     """Return an agent's state with all of a dataset in its replay buffer.
 
     Args:
       agent: one with a replay buffer.
       state: of the agent; leaves [S, ...] where `batched`, and then each seed's buffer is filled.
       dataset: T steps of N streams.
+      source: the config's name of it, for errors.
       batched: True for states of several seeds.
 
     Raises:
@@ -83,12 +90,12 @@ def fill(agent: Agent, state: PyTree, dataset: Dataset, *, batched: bool) -> PyT
     assert agent.add is not None
     add = jax.jit(jax.vmap(agent.add, (0, None)) if batched else agent.add, donate_argnums=0)
     for rows in dataset.chunks(max(_STEPS_AT_ONCE // dataset.num_envs, 1)):
-        _check_finite(rows)
+        _check_finite(rows, source)
         state = add(state, jax.tree.map(jnp.asarray, rows._replace(extras=())))
     return state
 
 
-def _check_finite(rows: Transition) -> None:
+def _check_finite(rows: Transition, source: str) -> None:
     """Raise a ConfigError where a number that learning reads is not finite; next_obs of terminated steps is not."""
     read = {"obs": rows.obs, "action": rows.action, "reward": rows.reward, "next_obs": rows.next_obs}
     for path, leaf in jax.tree_util.tree_leaves_with_path(read):
@@ -100,6 +107,6 @@ def _check_finite(rows: Transition) -> None:
             wrong &= ~rows.terminated.reshape(*rows.terminated.shape, *(1,) * (leaf.ndim - 2))
         if wrong.any():
             raise ConfigError(
-                f"a dataset must hold finite numbers, and {int(wrong.sum())} of {name} are not, such as "
+                f"dataset={source!r} must hold finite numbers, and {int(wrong.sum())} of {name} are not, such as "
                 f"{leaf[wrong][0]}; leave their episodes out"
             )

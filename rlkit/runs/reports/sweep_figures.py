@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rlkit.runs import files, run_directory
 from rlkit.runs.config.load import read
 from rlkit.runs.reports.figures import LOG_AXIS, Figure, scale, text
@@ -51,9 +53,18 @@ def read_trials(folder: Path) -> Trials:
 
 
 def ranked(trials: Trials) -> list[list[str]]:
-    """Return the rows of the table, the greatest score first."""
-    order = sorted(trials.rows, key=lambda row: -math.inf if (score := number(row["score"])) is None else score)
-    return [[row[name] for name in trials.header] for row in reversed(order)]
+    """Return the rows of the table, the best first: those that went furthest, then by score, and mean over seeds."""
+
+    def order(row: dict[str, str]) -> tuple[float, ...]:
+        score = number(row["score"])
+        of_seed = [number(row[name]) for name in trials.header if name[:5] in ("seed_", "seed+")]
+        if score is None:
+            return (1, 0, 0, 0, int(row["trial"]))
+        steps = math.inf if row["status"] == "done" else number(row["step"]) or 0
+        mean = float(np.mean([value for value in of_seed if value is not None] or [score]))
+        return (0, -steps, -score, -mean, int(row["trial"]))
+
+    return [[row[name] for name in trials.header] for row in sorted(trials.rows, key=order)]
 
 
 def number(cell: str) -> float | None:
@@ -73,7 +84,8 @@ def effects(trials: Trials) -> list[Figure]:
 def _effect(trials: Trials, key: str) -> Figure:
     words = _is_words(trials, key)
     bottom = min((score for row in trials.rows if (score := number(row["score"])) is not None), default=0.0)
-    kinds = (("done", "@0", "circle"), ("stopped", "@soft", "circle"), ("diverged", "@3", "x"))
+    soft = ("@soft", "circle")
+    kinds = (("done", "@0", "circle"), ("stopped", *soft), ("unfinished", *soft), ("diverged", "@3", "x"))
     traces = []
     for status, color, symbol in kinds:
         rows = [row for row in trials.rows if row["status"] == status]
@@ -113,11 +125,17 @@ def _effect(trials: Trials, key: str) -> Figure:
         axis |= LOG_AXIS
     layout = {
         "xaxis": axis,
-        "yaxis": {"title": {"text": f"{text(trials.objective)} greedy return"}},
+        "yaxis": {"title": {"text": _score_name(trials)}},
         "showlegend": len(traces) > 1,
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
     }
     return Figure(key, "", {"data": traces, "layout": layout}, 300)
+
+
+def _score_name(trials: Trials) -> str:
+    """What scores are; where some are of trials that went less far, not those of the end."""
+    all_done = all(row["status"] == "done" for row in trials.rows if number(row["score"]) is not None)
+    return f"{text(trials.objective)} greedy return" if all_done else "greedy return at the last step"
 
 
 def _is_words(trials: Trials, key: str) -> bool:
@@ -133,7 +151,7 @@ def parallel_coordinates(trials: Trials) -> Figure | None:
     scores = [score for row in rows if (score := number(row["score"])) is not None]
     axes = [_coordinate(trials, key, rows) for key in trials.dimensions]
     axes.append({"label": "score", "values": scores})
-    line = {"color": scores, **scale(min(scores), max(scores), f"{text(trials.objective)} greedy return")}
+    line = {"color": scores, **scale(min(scores), max(scores), _score_name(trials))}
     trace = {"type": "parcoords", "dimensions": axes, "line": line}
     caption = (
         "A line is a trial, colored by its score. Dragging along an axis selects values, and a click on the axis "

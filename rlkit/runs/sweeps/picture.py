@@ -60,8 +60,11 @@ def figure(scored: Sequence[Result], diverged: Sequence[Result], sweep: Sweep) -
 
 def _effect(axes: Any, key: str, scored: Sequence[Result], diverged: Sequence[Result], sweep: Sweep) -> None:
     """Draw the score over a key: trials of the last rung in blue; in gray those that were stopped, with their steps."""
+    from matplotlib.ticker import LogFormatterSciNotation
+
     dimension = sweep.dimensions[key]
-    words = dimension.kind == "values" and not all(isinstance(value, int | float) for value in dimension.values)
+    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in dimension.values]
+    words = dimension.kind == "values" and not all(numbers)
     names = [str(value) for value in dimension.values] if words else []
 
     def place(result: Result) -> float:
@@ -78,6 +81,8 @@ def _effect(axes: Any, key: str, scored: Sequence[Result], diverged: Sequence[Re
     axes.plot([place(r) for r in diverged], [bottom] * len(diverged), "x", color="#b5484f", markersize=5)
     if dimension.kind == "log_uniform":
         axes.set_xscale("log")
+        # Of less than a decade some numbers between powers of ten, not all of them, which would overlap.
+        axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(1.0, 0.1)))
     if words:
         axes.set_xticks(range(len(names)), names, rotation=20, fontsize=8)
     axes.set_xlabel(key)
@@ -119,7 +124,12 @@ def _curves(axes: Any, best: Sequence[Result]) -> None:
         steps = sorted(points)
         color = colormaps["viridis"](place / max(len(best) - 1, 1) * 0.9)
         axes.plot(steps, [np.mean(points[step]) for step in steps], color=color, label=str(result.trial.number))
-    axes.legend(title="trial", fontsize=7, title_fontsize=8, frameon=False, ncols=2)
+    if any(line.get_xdata().size for line in axes.lines):
+        axes.legend(title="trial", fontsize=7, title_fontsize=8, frameon=False, ncols=2)
+    else:
+        axes.text(0.5, 0.5, "no training episode ended", transform=axes.transAxes, ha="center", color="#444444")
+        axes.set_xlim(0, best[0].step)
+        axes.set_yticks([])
     axes.set_xlabel("environment steps of a run")
     axes.set_ylabel("training return (mean over seeds)")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -22,10 +22,10 @@ class Result(NamedTuple):
     """A trial with its score."""
 
     trial: Trial
-    status: str  # "done", "stopped" by halving, "diverged", "invalid", or "waiting"
+    status: str  # "done", "unfinished", "stopped" by halving, "diverged", "invalid", or "waiting"
     rung: int  # of halving that it has reached; rungs end at equal shares of the steps in the config
     step: int  # reached; of whole updates, so that trials of one rung may differ in it
-    score: float | None  # interquartile mean over seeds; None where a seed diverged, or none has ended
+    score: float | None  # interquartile mean over seeds; None where a seed diverged, or some have not ended
     interval: tuple[float | None, float | None]  # 95% bootstrap interval over seeds; of up to three seeds, their range
     of_seed: list[float | None]
     outcomes: list[Outcome]  # of each seed, in all rungs
@@ -55,17 +55,23 @@ def score(trial: Trial, outcomes: Sequence[Outcome], sweep: Sweep, *, ended: boo
       sweep: with the objective.
       ended: False where it goes no further although its run has not ended.
     """
+    settings = sweep.settings
     rung = max((outcome.rung for outcome in outcomes), default=0)
     last = [outcome for outcome in outcomes if outcome.rung == rung]
     step = max((outcome.step for outcome in last), default=0)
-    values = [objective(outcome, sweep.settings.objective) for outcome in last]
+    values = [objective(outcome, settings.objective) for outcome in last]
     if not values:
         return Result(trial, "waiting" if trial.config is not None else "invalid", 0, 0, None, (None, None), [], [])
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return Result(trial, "diverged", rung, step, None, (None, None), values, list(outcomes))
+    if len(values) < settings.seeds_per_trial:
+        return Result(trial, "unfinished", rung, step, None, (None, None), values, list(outcomes))
     center, low, high = (float(x) for x in scores.iqm_and_interval(np.array(known, np.float32)))
-    status = "done" if ended else "stopped"
+    status = "stopped"
+    if ended:
+        whole = trial.config.num_updates * trial.config.steps_per_update
+        status = "done" if step >= whole else "unfinished"
     return Result(trial, status, rung, step, center, (low, high), values, list(outcomes))
 
 
@@ -109,7 +115,8 @@ def best_config(result: Result, sweep: Sweep) -> str:
     seeds = len(result.of_seed)
     comment = f"# trial {result.trial.number}: {sweep.settings.objective} greedy return {result.score:.6g}, "
     interval = f"{scores.interval_name(seeds)} [{low:.6g}, {high:.6g}] over {seeds} seed(s) at step {result.step}"
-    return f"{comment}{interval}\n{strict_yaml.dump(values)}"
+    so_far = "" if result.status == "done" else ", the best so far of a sweep that has not ended"
+    return f"{comment}{interval}{so_far}\n{strict_yaml.dump(values)}"
 
 
 def cell(value: Any) -> str:

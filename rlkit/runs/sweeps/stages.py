@@ -18,6 +18,7 @@ from rlkit.runs.devices import memory
 from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.runs import Runs
+from rlkit.runs.signals import Signals
 from rlkit.runs.sweeps import blocks, stored
 from rlkit.runs.sweeps.blocks import Outcome, Run
 from rlkit.runs.sweeps.config import Sweep
@@ -52,6 +53,7 @@ class Stages:
         self._programs: dict[tuple[Any, ...], JaxProgram] = {}
         self._background = ThreadPoolExecutor(1, "rlkit-compile")
         self._prepared: Future | None = None  # the compilation of the next rung's program
+        self.signals = Signals()  # those that come while no block runs, once the caller has entered this context
 
     @property
     def num_programs(self) -> int:
@@ -76,6 +78,7 @@ class Stages:
             for start in range(0, len(group.runs), group.size):
                 runs = group.runs[start : start + group.size]
                 path = self.folder / "blocks" / f"{name}-{number:03d}-{start // group.size:03d}"
+                self._stop_if_asked()
                 self.on_block(self._run_block(path, runs, group.size, share, earlier))
 
     def prepare(self, trials: Sequence[Trial], count: int, share: float) -> None:
@@ -119,6 +122,7 @@ class Stages:
         config, stacked = blocks.block_config(runs[0], size, end), blocks.stack(runs, size)
         if self._prepared is not None:
             self._prepared.result()
+            self._stop_if_asked()
         shared = not hosts.is_host(config.run.env)  # by later blocks
         program = self._program(config, stacked) if shared else blocks.make(config, stacked)
         with nullcontext() if shared else closing(program):
@@ -127,6 +131,11 @@ class Stages:
         result = blocks.read(path, runs, size, before)
         assert result is not None
         return result
+
+    def _stop_if_asked(self) -> None:
+        """Raise Stopped where a signal has come."""
+        if self.signals.received is not None:
+            raise blocks.Stopped(self.signals.received)
 
     def _program(self, config: RunConfig, runs: Runs) -> JaxProgram:
         """The program of a block, the same one for all blocks of a group that end at the same step."""

@@ -133,7 +133,7 @@ class _Run:
         """Run all stages."""
         received, steps = None, self._steps()
         self.display = make_display(self.total, show=self.show, describe=self._describe)
-        with self.display, closing(self.stages):
+        with self.display, closing(self.stages), self.stages.signals:
             try:
                 for _ in steps:
                     pass

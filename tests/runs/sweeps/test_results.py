@@ -22,8 +22,9 @@ def small(tmp_path):
 
 def a_result(small, number, rung, step, of_seed):
     """The result of a trial that ran in a rung."""
-    trial = Trial(number, {"learning_rate": 10.0 ** -(number + 1)}, None)
-    size = len(of_seed)
+    values, size = {"learning_rate": 10.0 ** -(number + 1)}, len(of_seed)
+    trial = Trial(number, values, small.trial_config(values))
+    small = small._replace(settings=small.settings.model_copy(update={"seeds_per_trial": size}))
     outcomes = [Outcome(number, seed, Path(), seed, size, rung, step, score, []) for seed, score in enumerate(of_seed)]
     return results.score(trial, outcomes, small, ended=True)
 

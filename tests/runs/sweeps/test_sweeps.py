@@ -15,9 +15,13 @@ from rlkit import ConfigError
 from rlkit.cli import main
 from rlkit.ops.statistics import iqm
 from rlkit.runs import files, load_config, train
+from rlkit.runs.reports import sweep_figures
+from rlkit.runs.sweeps import results
+from rlkit.runs.sweeps.blocks import Outcome
+from rlkit.runs.sweeps.config import load_sweep
 from rlkit.runs.sweeps.results import Result, best
 from rlkit.runs.sweeps.sweep import sweep
-from rlkit.runs.sweeps.trials import Trial
+from rlkit.runs.sweeps.trials import Trial, draw
 
 pytestmark = pytest.mark.thorough
 
@@ -186,3 +190,35 @@ def test_mistakes_of_the_command(tmp_path, capsys):
     assert "must be a sweep, and it is a run's" in capsys.readouterr().err
     assert main(["sweep", "x", "--help"]) == 0
     assert "--seeds_per_trial 3" in capsys.readouterr().out
+
+
+def test_a_signal_between_two_rungs_stops_it_and_nothing_counts_as_done(tmp_path, monkeypatch, capsys):
+    path, out = a_sweep(tmp_path, halving=3, trials=3, rungs=2), tmp_path / "sweep"
+    whole = sweep(path, out=tmp_path / "whole", show=False).folder
+    write = results.write
+
+    def interrupt(*arguments):
+        write(*arguments)
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(results, "write", interrupt)
+    assert sweep(path, out=out).signal == signal.SIGINT
+    assert "continue with: rlkit sweep" in " ".join(capsys.readouterr().err.split())
+    assert sorted(row["status"] for row in rows(out)) == ["stopped", "stopped", "unfinished"]
+    assert "of a sweep that has not ended" in (out / "best.yaml").read_text()
+    assert sweep(out, show=False).signal is None
+    for name in ("trials.csv", "best.yaml"):
+        assert (out / name).read_text() == (whole / name).read_text()
+    ordered = [row[0] for row in sweep_figures.ranked(sweep_figures.read_trials(out))]
+    assert ordered == [str(result.trial.number) for result in sweep(out, show=False).results]
+
+
+def test_a_trial_has_a_score_once_all_of_its_seeds_have_one(tmp_path):
+    config = load_sweep(a_sweep(tmp_path, trials=1))
+    trial = draw(config)[0]
+    step = trial.config.num_updates * trial.config.steps_per_update
+    one, two = (Outcome(0, seed, tmp_path, 0, 1, 0, step, 10.0, []) for seed in (0, 1))
+    half, whole = (results.score(trial, some, config, ended=True) for some in ([one], [one, two]))
+    assert (half.status, half.score, half.of_seed) == ("unfinished", None, [10.0])
+    assert (whole.status, whole.score) == ("done", 10.0)
