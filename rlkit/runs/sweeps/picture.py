@@ -123,7 +123,8 @@ def _curves(axes: Any, best: Sequence[Result]) -> None:
                 points.setdefault(step, []).append(value)
         steps = sorted(points)
         color = colormaps["viridis"](place / max(len(best) - 1, 1) * 0.9)
-        axes.plot(steps, [np.mean(points[step]) for step in steps], color=color, label=str(result.trial.number))
+        means, marker = [np.mean(points[step]) for step in steps], "o" if len(steps) == 1 else ""
+        axes.plot(steps, means, color=color, marker=marker, label=str(result.trial.number))
     if any(line.get_xdata().size for line in axes.lines):
         axes.legend(title="trial", fontsize=7, title_fontsize=8, frameon=False, ncols=2)
     else:
