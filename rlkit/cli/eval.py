@@ -1,7 +1,6 @@
 """`rlkit eval`: evaluate a run."""
 
 import argparse
-import sys
 from contextlib import closing
 from typing import Any
 
@@ -24,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the scores of a run's checkpoint, and write those of the newest one into the run."""
     use_cores()
     enable_compilation_cache()
-    from rlkit.runs import run_directory, scores
+    from rlkit.runs import files, run_directory, scores
     from rlkit.runs.policy import load_state
     from rlkit.runs.progress import note_if_slow
     from rlkit.types import ConfigError
@@ -43,8 +42,6 @@ def run(options: argparse.Namespace) -> int:
             evaluation = scores.evaluate(program, state, step)
     print(scores.evaluation_line(evaluation))
     if options.step is None and not options.best:  # eval.json describes the run as it ended
-        try:
-            scores.save(path, evaluation)
-        except OSError as error:  # a run of somebody else
-            print(f"rlkit: eval.json was not written: {error.strerror}", file=sys.stderr)
+        files.require_writable(path, f"run={options.run!r}")
+        scores.save(path, evaluation)
     return 0

@@ -133,7 +133,7 @@ def _effect(trials: Trials, key: str) -> Figure:
 
 
 def _score_name(trials: Trials) -> str:
-    """What scores are; where some are of trials that went less far, not those of the end."""
+    """The name of the scores: of the end of runs, unless some are of trials that went less far."""
     all_done = all(row["status"] == "done" for row in trials.rows if number(row["score"]) is not None)
     return f"{text(trials.objective)} greedy return" if all_done else "greedy return at the last step"
 
