@@ -43,7 +43,7 @@ _objects: dict[str, Any] = {}  # the user's own, that were given as objects, by 
 
 
 def register(objects: Mapping[str, Any]) -> None:
-    """Let `find_object` return objects by their names `module:attribute`, until others are registered by them."""
+    """Make `find_object` return these objects by their names `module:attribute`; a later call may replace them."""
     _objects.update(objects)
 
 

@@ -72,7 +72,7 @@ class Box:
         if not self.bounded:
             return jax.random.normal(key, self.shape).clip(self.low, self.high).astype(dtype)
         if not np.issubdtype(self.dtype, np.floating):
-            # Modulo 2^32 (or 2^64), so that the widest box has a width; of that one the highest number is not drawn.
+            # Unsigned, as the width of a range may overflow int32. The highest number of the widest range is not drawn.
             unsigned = np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
             low, high = self.low.astype(unsigned), self.high.astype(unsigned)
             count = np.minimum(high - low, np.iinfo(unsigned).max - 1) + unsigned.type(1)
@@ -80,7 +80,7 @@ class Box:
         with np.errstate(over="ignore"):
             if np.isfinite(self.high - self.low).all():
                 return jax.random.uniform(key, self.shape, dtype, self.low, self.high)
-        share = jax.random.uniform(key, self.shape, dtype)  # of a width that is no number
+        share = jax.random.uniform(key, self.shape, dtype)  # between the bounds, as their difference overflows
         return (1 - share) * self.low.astype(dtype) + share * self.high.astype(dtype)
 
     def contains(self, x: Any) -> Array:

@@ -82,9 +82,9 @@ def shard(
 
 
 def check_not_empty(size: Array) -> None:
-    """Raise ValueError outside of jit where no item can be drawn; inside, also where it is disabled, it is no error."""
-    without_jit = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
-    if not isinstance(size, Tracer) and not without_jit and size == 0:
+    """Raise ValueError where no item can be drawn, outside of jit; not under `jax.disable_jit`, which stands for it."""
+    jit_is_disabled = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(size, Tracer) and not jit_is_disabled and size == 0:
         raise ValueError(
             "the buffer has nothing to draw: its size is 0; add more rows, or give an item a priority above 0"
         )

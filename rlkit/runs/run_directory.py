@@ -14,7 +14,7 @@ CONFIG, METRICS, CHECKPOINTS = "config.yaml", "metrics.jsonl", "checkpoints"
 EVALUATION, SWEEP = "eval.json", "sweep.yaml"
 MAX_EVALUATION = 1 << 24  # bytes of eval.json that are read, several times what `scores.save` writes
 INIT_FROM, LOCK = "init_from", ".lock"
-_PROBED = 0.1  # seconds for which a lock is tried, as `is_locked` of another process may share it for a moment
+_LOCK_SECONDS = 0.1  # seconds for which a lock is tried, as `is_locked` of another process may share it for a moment
 
 
 def create(out: str | Path) -> Path:
@@ -106,9 +106,9 @@ def locked(run: Path) -> Iterator[None]:
             raise ConfigError(
                 f"run={str(run)!r} must have a writable {LOCK}: {error.strerror}; check its owner and the disk"
             ) from None
-        deadline = time.monotonic() + _PROBED
+        deadline = time.monotonic() + _LOCK_SECONDS
         while not (free := _flock(descriptor, exclusive=True)) and time.monotonic() < deadline:
-            time.sleep(_PROBED / 20)
+            time.sleep(_LOCK_SECONDS / 20)
         if not free:
             os.close(descriptor)
             raise ConfigError(

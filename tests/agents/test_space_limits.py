@@ -65,10 +65,11 @@ def test_an_observation_space_of_another_library_is_refused(name, space, named):
 @pytest.mark.parametrize("name", ACTIONS)
 def test_an_action_mask_has_an_entry_for_each_action(name):
     module, x = agents.get(name), Box(-1, 1, (2,))
-    space = Dict({"action_mask": Box(False, True, (1,), np.bool_), "x": x})
+    mask = Box(False, True, (1,), np.bool_)
     rule = "must have the shape" if isinstance(ACTIONS[name], Discrete) else "marks legal integers"
-    with pytest.raises(ConfigError, match=f"^action_mask=Box.* {rule}"):
-        module.make(module.Config(), space, ACTIONS[name])
+    for wrong in (mask, Dict({"part": mask})):
+        with pytest.raises(ConfigError, match=f"^action_mask={type(wrong).__name__}.* {rule}"):
+            module.make(module.Config(), Dict({"action_mask": wrong, "x": x}), ACTIONS[name])
 
 
 @pytest.mark.parametrize("space", [Discrete(0), MultiDiscrete(()), Box(-1, 1, (0,))])

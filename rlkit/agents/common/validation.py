@@ -96,7 +96,7 @@ def _check_mask(obs_space: Space, action_space: Space) -> None:
     if not isinstance(action_space, Discrete | MultiDiscrete):
         raise ConfigError(f"{ACTION_MASK}={mask} marks legal integers, and actions are {action_space}; rename the leaf")
     count = action_space.n if isinstance(action_space, Discrete) else sum(action_space.nvec)
-    if mask.shape != (count,):  # type: ignore[union-attr]
+    if getattr(mask, "shape", None) != (count,):  # a Dict or a Tuple has none
         raise ConfigError(f"{ACTION_MASK}={mask} must have the shape ({count},), an entry for each action")
 
 

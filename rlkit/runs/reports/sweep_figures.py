@@ -84,8 +84,8 @@ def effects(trials: Trials) -> list[Figure]:
 def _effect(trials: Trials, key: str) -> Figure:
     words = _is_words(trials, key)
     bottom = min((score for row in trials.rows if (score := number(row["score"])) is not None), default=0.0)
-    soft = ("@soft", "circle")
-    kinds = (("done", "@0", "circle"), ("stopped", *soft), ("unfinished", *soft), ("diverged", "@3", "x"))
+    gray = ("@soft", "circle")
+    kinds = (("done", "@0", "circle"), ("stopped", *gray), ("unfinished", *gray), ("diverged", "@3", "x"))
     traces = []
     for status, color, symbol in kinds:
         rows = [row for row in trials.rows if row["status"] == status]

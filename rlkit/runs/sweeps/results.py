@@ -115,8 +115,8 @@ def best_config(result: Result, sweep: Sweep) -> str:
     seeds = len(result.of_seed)
     comment = f"# trial {result.trial.number}: {sweep.settings.objective} greedy return {result.score:.6g}, "
     interval = f"{scores.interval_name(seeds)} [{low:.6g}, {high:.6g}] over {seeds} seed(s) at step {result.step}"
-    so_far = "" if result.status == "done" else ", the best so far of a sweep that has not ended"
-    return f"{comment}{interval}{so_far}\n{strict_yaml.dump(values)}"
+    note = ", the best so far of a sweep that has not ended" if result.status == "unfinished" else ""
+    return f"{comment}{interval}{note}\n{strict_yaml.dump(values)}"
 
 
 def cell(value: Any) -> str:

@@ -88,3 +88,11 @@ def test_a_table_that_stops_at_ten_trials_has_a_line_about_the_rest(small, tmp_p
         assert len(lines) == 1 + 10 + (last is not None) + 3
         if last is not None:
             assert lines[11] == last
+
+
+def test_only_the_best_of_an_unfinished_sweep_is_called_the_best_so_far(small):
+    """Where all trials of the last rung diverged, the best is one that was stopped, and the sweep has ended."""
+    result = a_result(small, 0, 0, 64, [1.0, 2.0])
+    assert result.status == "unfinished"
+    assert "so far" in results.best_config(result, small).splitlines()[0]
+    assert "so far" not in results.best_config(result._replace(status="stopped"), small).splitlines()[0]
