@@ -1,6 +1,6 @@
 """Sphinx extension: write the pages that are made from the code, and copy those outside of docs/, before a build.
 
-The pages are in folders that git ignores: `algorithms`, `api`, `notebooks`, `benchmarks` and `project`.
+The pages are in folders that git ignores: `algorithms`, `api`, `notebooks`, `benchmarks`, `configs` and `project`.
 """
 
 import posixpath
@@ -14,12 +14,13 @@ import environments
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
-_WRITTEN = ("algorithms", "api", "notebooks", "benchmarks", "project")  # folders of pages that are made or copied
+_WRITTEN = ("algorithms", "api", "notebooks", "benchmarks", "configs", "project")  # folders that a build fills
 _PAGES = {  # whose source is a file or a folder elsewhere
     "README.md": "index.md",
     "rlkit/agents": "algorithms/index.rst",
     "rlkit/runs/config/settings.py": "algorithms/run-keys.rst",
 }
+_SHOWN = {"benchmarks": (".md", ".png", ".json"), "notebooks": (".ipynb",), "configs": (".yaml",)}
 _PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -34,8 +35,8 @@ def site_path(path: str) -> str | None:
         return "project/" + path
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    shown = path.startswith("benchmarks/") and path.endswith((".md", ".png"))
-    return path if shown or (path.startswith("notebooks/") and path.endswith(".ipynb")) else None
+    shown = any(path.startswith(f"{folder}/") and path.endswith(kinds) for folder, kinds in _SHOWN.items())
+    return path if shown else None
 
 
 def relink(text: str, path: str) -> str:
@@ -73,8 +74,11 @@ def write(app: Sphinx) -> None:
     for path, text in pages.items():
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).write_text(text)
-    for file in (*ROOT.glob("benchmarks/**/*.png"), ROOT / "benchmarks/learning/learning.json"):
-        shutil.copyfile(file, source / file.relative_to(ROOT))
+    for pattern in ("benchmarks/**/*.png", "benchmarks/**/*.json", "configs/**/*.yaml"):
+        for file in ROOT.glob(pattern):
+            copy = source / file.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
 def _complete_source(app: Sphinx, name: str, source: list[str]) -> None:

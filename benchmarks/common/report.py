@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+BENCHMARKS = Path(__file__).resolve().parents[1]
 PACKAGES = ("rlkit-jax", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy")
 
 
@@ -111,7 +113,7 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def write(folder: Path, name: str, results: Mapping[str, Any], render: Callable[[Mapping[str, Any]], str]) -> None:
-    """Write the results to NAME.json, and as the Markdown of `render` to NAME.md and to standard output.
+    """Write the results to NAME.json, and as the Markdown of `page` to NAME.md and to standard output.
 
     Where the program is killed meanwhile, the results of before are kept.
     """
@@ -119,6 +121,12 @@ def write(folder: Path, name: str, results: Mapping[str, Any], render: Callable[
     part = folder / f"{name}.json.part"
     part.write_text(json.dumps(results, indent=1) + "\n")
     part.replace(folder / f"{name}.json")
-    markdown = render(results)
+    markdown = page(name, results, render, Path(sys.argv[0]))
     (folder / f"{name}.md").write_text(markdown)
     print(markdown)
+
+
+def page(name: str, results: Mapping[str, Any], render: Callable[[Mapping[str, Any]], str], program: Path) -> str:
+    """The Markdown of `render`, followed by the command that made the results, and a link to NAME.json."""
+    command = f"python benchmarks/{program.resolve().relative_to(BENCHMARKS).as_posix()}"
+    return f"{render(results).rstrip()}\n\nMade by `{command}`; every number is in [{name}.json]({name}.json).\n"

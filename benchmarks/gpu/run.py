@@ -87,7 +87,8 @@ def run_part(part: str, seconds: float, results: dict[str, Any], options: argpar
 def write(results: dict[str, Any], options: argparse.Namespace) -> None:
     """Write the results; each file is whole at any moment."""
     options.results.mkdir(parents=True, exist_ok=True)
-    for name, text in (("gpu.json", json.dumps(results, indent=1) + "\n"), ("gpu.md", rendering.render(results))):
+    page = report.page("gpu", results, rendering.render, Path(__file__))
+    for name, text in (("gpu.json", json.dumps(results, indent=1) + "\n"), ("gpu.md", page)):
         temporary = options.results / f".{name}"
         temporary.write_text(text)
         temporary.replace(options.results / name)

@@ -60,15 +60,18 @@ ROWS = {
 Results = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]  # seeds, by game and row
 
 
+def config_of(row: Row, game: str) -> str:
+    """The name of the config of a row of rlkit's for a game: that of Breakout, where the game has none."""
+    name = row.config.format(game=GAMES[game])
+    return name if (CONFIGS / f"{name}.yaml").exists() else row.config.format(game=GAMES["Breakout"])
+
+
 def train_rlkit(row: Row, game: str, steps: int, seeds: range) -> list[dict[str, Any]]:
     """Train seeds of rlkit in one program: of each, greedy returns at POINTS steps, the last of the final parameters,
     and the seconds of all."""
     keys = {"env": f"{game}-MinAtar", "seed": seeds[0], "num_seeds": len(seeds), "total_steps": steps}
     keys |= {"eval_every": steps // POINTS, "eval_episodes": EPISODES}
-    name = row.config.format(game=GAMES[game])
-    if not (CONFIGS / f"{name}.yaml").exists():
-        name = row.config.format(game=GAMES["Breakout"])
-    config = load_config(name, {**row.overrides, **keys})
+    config = load_config(config_of(row, game), {**row.overrides, **keys})
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         trained = train(config, out=Path(folder), show=False)
@@ -136,10 +139,10 @@ def leaderboard(results: Results) -> str:
     )
 
 
-def line(label: str, seeds: Sequence[Mapping[str, Any]]) -> list[str]:
-    last = final(seeds)
+def line(label: str, game: str, seeds: Sequence[Mapping[str, Any]]) -> list[str]:
+    last, row = final(seeds), ROWS[label]
     return [
-        label,
+        f"[{label}](../../configs/{config_of(row, game)}.yaml)" if row.library == "rlkit" else label,
         f"{seeds[0]['points'][-1][0]:,}",
         ", ".join(f"{x:.1f}" for x in last),
         f"{last.mean():.1f}",
@@ -163,7 +166,7 @@ def render(results: Results) -> str:
         + "\n![Returns over steps](minatar.png)\n"
     )
     for game in (game for game in GAMES if game in results):
-        rows = [line(label, results[game][label]) for label in ROWS if label in results[game]]
+        rows = [line(label, game, results[game][label]) for label in ROWS if label in results[game]]
         text += f"\n## {game}\n\n" + report.table(header, rows)
     made = {machine_line(seed["made"]) for rows in results.values() for row in rows.values() for seed in row}
     return text + "\n" + "\n".join(sorted(made)) + "\n"

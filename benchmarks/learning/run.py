@@ -154,11 +154,12 @@ def number(value: float) -> str:
 
 def line(label: str, result: Mapping[str, Any]) -> list[str]:
     low, high = result["interval"]
+    config, comma, changed = label.partition(",")
     notes = [result["note"]] if result["note"] else []
     notes += [f"{result['episodes']} episodes a seed"] if result["episodes"] != EPISODES else []
     notes += [f"{result['unfinished']} episodes cut and not counted"] if result["unfinished"] else []
     return [
-        label,
+        f"[{config}](../../configs/{config}.yaml){comma}{changed}",
         " + ".join([result["env"], *result["wrappers"]]),
         f"{result['steps']:,}",
         str(len(result["mean_of_seed"])),

@@ -164,7 +164,9 @@ def slices_text(part: Results) -> str:
         "## Slices: add 256 steps, sample 256 slices of 4\n\n"
         "Four bytes a step; episodes of 200 steps on average, geometric. TorchRL holds one stream in one dimension and "
         "draws an episode first, then a slice in it. From Python, each operation is a call that is waited for. "
-        f"{THREAD}\n\n" + report.table(["target", "measured", "bound", ""], slices_targets(results))
+        f"{THREAD} The smallest buffer is measured anew beside each larger one: its row has the first measurement, and "
+        "a ratio to it the one of the same rounds.\n\n"
+        + report.table(["target", "measured", "bound", ""], slices_targets(results))
     )
     for layout, measured in results.items():
         cases, growth = measured["cases"], measured["growth"]
@@ -223,7 +225,7 @@ def render(results: Results) -> str:
     return (
         "# Replay buffers\n\n"
         "Medians over rounds that alternate over libraries and sizes, each library in a process of its own. "
-        f"A ratio is {RATIO}. Made by `python benchmarks/replay/run.py`.\n\n"
+        f"A ratio is {RATIO}.\n\n"
         "![Cost against size](replay.png)\n\n"
         + "".join(text(results[name]) for name, text in TEXTS.items() if name in results)
     ).rstrip() + "\n"

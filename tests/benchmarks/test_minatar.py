@@ -1,32 +1,22 @@
-"""benchmarks/learning/minatar.py: seeds of several machines come together by their numbers."""
+"""benchmarks/learning/minatar.py: seeds of several machines come together by their numbers, and make scores."""
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
+import numpy as np
 import pytest
-
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "learning" / "minatar.py"
+from benchmark_scripts import BENCHMARKS, loaded
 
 pytestmark = [
     pytest.mark.thorough,
-    pytest.mark.skipif(not SCRIPT.exists(), reason="a source distribution has no benchmarks"),
+    pytest.mark.skipif(not BENCHMARKS.exists(), reason="a source distribution has no benchmarks"),
 ]
 
 
 @pytest.fixture
-def minatar(monkeypatch):
-    """The script as a module; what it imports beside itself is forgotten again."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    before = {*sys.modules}
-    spec = importlib.util.spec_from_file_location("minatar", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    for name in {*sys.modules} - before:
-        if str(SCRIPT.parents[1]) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def minatar():
+    with loaded("learning/minatar.py") as script:
+        yield script
 
 
 def seed(value, number=None):
@@ -54,7 +44,9 @@ def test_a_seed_that_is_trained_again_replaces_itself_alone(minatar, tmp_path, m
     (tmp_path / "minatar.json").write_text(json.dumps({"Breakout": {"DQN": stored}}))
     monkeypatch.setattr(minatar, "train_rlkit", lambda row, game, steps, seeds: [seed(9.0) for _ in seeds])
     monkeypatch.setattr(minatar, "draw", lambda results, folder: None)
-    call = ["minatar.py", "DQN", "--games", "Breakout", "--results", str(tmp_path), "--again", "--seeds", "2"]
+    monkeypatch.setattr(minatar.jax.config, "update", lambda *_: None)  # its cache of programs ends with the program
+    program = str(BENCHMARKS / "learning" / "minatar.py")
+    call = [program, "DQN", "--games", "Breakout", "--results", str(tmp_path), "--again", "--seeds", "2"]
     monkeypatch.setattr(sys, "argv", [*call, "--first", "1", "--steps", "10"])
     minatar.main()
     trained = json.loads((tmp_path / "minatar.json").read_text())["Breakout"]["DQN"]
@@ -62,3 +54,21 @@ def test_a_seed_that_is_trained_again_replaces_itself_alone(minatar, tmp_path, m
     monkeypatch.setattr(sys, "argv", [*call, "--steps", "100"])
     with pytest.raises(SystemExit, match="DQN has seeds of 10 steps on Breakout"):
         minatar.main()
+
+
+def test_a_score_is_a_return_over_the_mean_of_ppo_and_waits_for_all_seeds(minatar):
+    games = {game: 10.0 * (i + 1) for i, game in enumerate(minatar.GAMES)}  # PPO's mean return on each
+    results = {
+        game: {
+            "PPO": [seed(0.5 * mean), seed(1.5 * mean)],
+            "C51": [seed(2.0 * mean), seed(3.0 * mean), seed(9.0 * mean)],
+            "SAC": [seed(4.0 * mean)],
+        }
+        for game, mean in games.items()
+    }
+    scores = minatar.scores(results)
+    assert {*scores} == {"PPO", "C51"}
+    np.testing.assert_allclose(scores["C51"], [[2.0] * 4, [3.0] * 4, [9.0] * 4])
+    text = minatar.leaderboard(results)
+    assert text.index("| C51 | 3 | ") < text.index("| PPO | 2 | 1.00 [")
+    assert "SAC" in text.rpartition("without a score over all:")[2]
