@@ -1,8 +1,10 @@
 """Tables of benchmarks/ are what their programs make from the JSON files beside them."""
 
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmark_scripts import BENCHMARKS, loaded
@@ -52,3 +54,25 @@ def test_rows_link_their_configs_and_the_raw_data(result):
         rows = [label for of_game in rows.values() for label in of_game if not label.startswith("rejax")]
     assert len(configs) == len(rows)
     assert all((path.parent / link).exists() for link in found)
+
+
+def test_the_figures_of_the_readme_are_those_of_the_json():
+    def read(result: str) -> Any:
+        return json.loads((BENCHMARKS / f"{result}.json").read_text())
+
+    prioritized = {
+        name: statistics.median(of["jit"]["total"])
+        for name, of in read("replay/replay")["prioritized"]["found"][str(2**20)].items()
+        if "jit" in of
+    }
+    measured = {
+        "startup": statistics.median(read("startup/startup")["seconds"]["cold"]),
+        "ppo": read("ppo/ppo")["64"]["speed_ratio"]["median"],
+        "replay": prioritized["rlkit"] / prioritized["flashbax"],
+    }
+    lines = (BENCHMARKS.parent / "README.md").read_text().splitlines()
+    for folder, value in measured.items():
+        (line,) = (line for line in lines if line.endswith(f"| `python benchmarks/{folder}/run.py` |"))
+        stated = line.split(" | ")[1]
+        digits = len(stated.partition(".")[2])
+        assert f"{value:.{digits}f}" == stated
