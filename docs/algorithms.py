@@ -1,8 +1,10 @@
 """Pages of the algorithms, the keys of a run, and the matrix of algorithms and features, from the code."""
 
+import importlib
 import inspect
 import json
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,13 +16,17 @@ from api import heading
 from docstrings import to_rst
 
 from rlkit import agents, envs, spaces, training
+from rlkit.ops.statistics import iqm, iqm_interval
 from rlkit.runs.config.keys import limits_text, type_text, value_text
 from rlkit.runs.config.schema import schema
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
+LEARNING = ROOT / "benchmarks/learning"
 METRICS = ROOT / "docs/metrics.md"
 _OF_TRAINING = ("returns", "lengths", "num_episodes", "episode_return", "episode_length", "reward_mean")
+_OFFLINE = {"iql": "IQL", "td3_bc": "TD3+BC"}  # agents in offline.json, by its names
+_ON_MINATAR = ("ppo", "pqn", "dqn", "c51", "qrdqn", "iqn", "r2d2", "sac")
 _BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 SPACES = {
     "Discrete": spaces.Discrete(2),
@@ -134,11 +140,7 @@ def _algorithm(name: str) -> str:
         ":doc:`index` compares all algorithms; :py:mod:`the API <rlkit.agents." + name + ">` has its functions.",
         "",
     ]
-    losses = [f for key, f in vars(module).items() if "loss" in key and getattr(f, "__module__", "") == module.__name__]
-    losses = [f for f in losses if inspect.isfunction(f)]
-    lines += heading("Loss", "-") if losses else []
-    for function in losses:
-        lines += [".. code-block:: python", "", *_indent(inspect.getsource(function)), ""]
+    lines += _losses(module)
     _, config, hyper = schema(name).models
     lines += [
         *_metrics(module),
@@ -157,6 +159,23 @@ def _algorithm(name: str) -> str:
         *_configs(name),
     ]
     return "\n".join(lines)
+
+
+def _losses(module: ModuleType) -> list[str]:
+    """The section of an agent's losses: of its own module, or else of the one whose gradient step it has."""
+
+    def of(module: ModuleType) -> list[Callable]:
+        functions = [function for name, function in vars(module).items() if "loss" in name]
+        return [f for f in functions if inspect.isfunction(f) and f.__module__ == module.__name__]
+
+    lines, losses = heading("Loss", "-"), of(module)
+    if not losses:
+        parent = importlib.import_module(module.gradient_step.__module__)
+        name, losses = parent.__name__.rpartition(".")[2], of(parent)
+        lines += [f"That of :doc:`{name} <{name}>`, with this agent's ``Config`` and ``Hyper``.", ""]
+    for function in losses:
+        lines += [".. code-block:: python", "", *_indent(inspect.getsource(function)), ""]
+    return lines
 
 
 def logged(module: ModuleType) -> list[str]:
@@ -192,8 +211,20 @@ def _metrics(module: ModuleType) -> list[str]:
 
 def _results(name: str) -> list[str]:
     """The section of the returns that an agent's configs reach, each with the command that measures it."""
+    tables = [*_learning_table(name), *_offline_table(name)]
+    minatar = [
+        "MinAtar, beside other agents and rejax (``python benchmarks/learning/minatar.py``):",
+        ":doc:`/benchmarks/learning/minatar`.",
+        "",
+    ]
+    lines = [*tables, *(minatar if name in _ON_MINATAR else [])]
+    return [*heading("Results", "-"), *lines] if lines else []
+
+
+def _learning_table(name: str) -> list[str]:
+    """The returns of an agent's configs, each trained with its environment."""
     rows = []
-    for key, result in json.loads((ROOT / "benchmarks/learning/learning.json").read_text()).items():
+    for key, result in json.loads((LEARNING / "learning.json").read_text()).items():
         if _agent_of(result["config"]) != name:
             continue
         low, high = result["interval"]
@@ -203,28 +234,36 @@ def _results(name: str) -> list[str]:
         seeds, seconds = str(len(result["mean_of_seed"])), f"{np.median(result['seconds']):.0f}"
         cores = str(result["made"]["machine"]["cores"])
         rows.append([label, f"{result['steps']:,}", seeds, returns, f"{result['min']:.1f}", seconds, cores])
-    further = {
-        "offline": (("iql", "td3_bc"), "Learning from a dataset alone"),
-        "minatar": (
-            ("ppo", "pqn", "dqn", "c51", "qrdqn", "iqn", "r2d2", "sac"),
-            "MinAtar, beside other agents and rejax",
-        ),
-    }
-    links = [f"{text}: :doc:`/benchmarks/learning/{page}`." for page, (names, text) in further.items() if name in names]
-    if not rows and not links:
+    if not rows:
         return []
-    header = ["config", "steps", "seeds", "IQM [95% interval]", "least seed", "seconds a seed", "cores"]
-    lines = [*heading("Results", "-")]
-    if rows:
-        lines += [
-            "Greedy returns of the final parameters, ``eval_episodes`` of each seed, no seed and no checkpoint chosen.",
-            "Each is made by ``python benchmarks/learning/run.py CONFIG``.",
-            "All rows, with machine and versions: :doc:`/benchmarks/learning/learning`; raw data:",
-            ":download:`learning.json </benchmarks/learning/learning.json>`.",
-            "",
-            *table(header, rows),
-        ]
-    return [*lines, *links, ""]
+    return [
+        "Greedy returns of the final parameters, ``eval_episodes`` of each seed, no seed and no checkpoint chosen.",
+        "Each is made by ``python benchmarks/learning/run.py CONFIG``.",
+        "All rows, with machine and versions: :doc:`/benchmarks/learning/learning`; raw data:",
+        ":download:`learning.json </benchmarks/learning/learning.json>`.",
+        "",
+        *table(["config", "steps", "seeds", "IQM [95% interval]", "least seed", "seconds a seed", "cores"], rows),
+    ]
+
+
+def _offline_table(name: str) -> list[str]:
+    """The returns of an agent that learned from a dataset alone, beside those of the policy that collected it."""
+    if name not in _OFFLINE:
+        return []
+    seeds, rows = json.loads((LEARNING / "offline.json").read_text())["seeds"], []
+    config = next(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in (CONFIGS / name).glob("*.yaml"))
+    for key, label in ((_OFFLINE[name], f"`{config}`_"), ("SAC that collected", "the SAC that collected the data")):
+        returns = np.array([seed["returns"][key] for seed in seeds], np.float32)
+        low, high = map(float, iqm_interval(returns, jax.random.key(0)))
+        rows.append([label, str(len(seeds)), f"{float(iqm(returns)):.1f} [{low:.1f}, {high:.1f}]"])
+        rows[-1].append(f"{returns.min():.1f}")
+    return [
+        "Greedy returns of the final parameters after learning from a dataset alone, no seed and no checkpoint chosen.",
+        "They are made by ``python benchmarks/learning/offline.py``; :doc:`/benchmarks/learning/offline` describes the",
+        "dataset, and has the machine and versions.",
+        "",
+        *table(["policy", "seeds", "IQM [95% interval]", "least seed"], rows),
+    ]
 
 
 def _agent_of(config: str) -> str:

@@ -13,6 +13,7 @@ version = release = rlkit.__version__
 
 extensions = [
     "sphinx.ext.autodoc",
+    "sphinx.ext.githubpages",  # writes .nojekyll, without which a host of static pages may leave out _static
     "sphinx.ext.napoleon",
     "myst_nb",
     "docstrings",

@@ -1,11 +1,18 @@
 """Categorical deep Q-learning, C51 (Bellemare et al. 2017): DQN with a distribution of returns on fixed atoms.
 
-A gradient step minimizes the cross-entropy of the distribution Z(o, a) to the target's, r + γ^n Z_target(o', a*),
-projected onto the atoms (algorithm 1); a* maximizes the mean of the online network's Z, with `double: false` that of
-the target's, as in the paper. The fields are those of `dqn`; with all of them on it is
+The network gives the probabilities p_i(o, a) of the return Z(o, a) at the atoms. A gradient step minimizes, over
+transitions drawn from a replay buffer, the cross-entropy to the target's distribution (algorithm 1)
+
+    E[ -w Σ_i m_i log p_i(o, a) ],   m = the probabilities of r + γ^n Z_target(o', a*), projected onto the atoms
+
+where a* maximizes the mean of the online network's Z. The fields are those of `dqn`; with all of them on it is
 Rainbow (Hessel et al. 2018), whose priorities are the KL divergences of the distributions from the targets: the
-cross-entropies without the targets' own entropies. Rainbow's noisy layers are those of the heads alone here, as in
-`dqn`.
+cross-entropies without the targets' own entropies.
+
+Departures from the papers: by default the online network selects a* (`double: false` leaves it to the target network,
+as Bellemare et al. do), and the target network follows instead of being copied. Rainbow's noisy layers are those of the
+heads alone. Many environments may collect at once, and time limits are bootstrapped from the true final observation, as
+in `dqn`.
 """
 
 from functools import partial

@@ -1,8 +1,18 @@
 """Deep deterministic policy gradient, DDPG (Lillicrap et al. 2016).
 
-It is `td3` with one critic, no delay of the policy and no noise in the targets. Its acting noise is correlated from
-step to step, as the paper's Ornstein-Uhlenbeck process is, but has a deviation of 0.2 where that one has 0.38 (0.2 is
-that of its increments).
+It is `td3` with one critic, no delay of the policy and no noise in the targets. A gradient step minimizes, over
+transitions drawn from a replay buffer,
+
+    critic  E[ w (Q(o, a) - r - γ^n Q_target(o', μ_target(o')))^2 / 2 ]
+    policy  E[ -Q(o, μ(o)) ]
+
+with actions in [-1, 1].
+
+Departures from the paper: the acting noise is correlated from step to step, as the paper's Ornstein-Uhlenbeck process
+is, but has a deviation of 0.2 where that one has 0.38 (0.2 is that of its increments). There is no batch normalization
+and no weight decay of the critic, which joins the action to a vector observation before its first layer. Policy and
+critic have the same learning rate, unless `actor_learning_rate` is set, and by default the targets follow faster
+(0.005, and 0.001 in the paper). The departures of `td3` apply as well.
 """
 
 from functools import partial

@@ -9,7 +9,12 @@ parameters:
 
 so that no action outside of the data is ever evaluated. The policy of a bounded box is a normal whose mean is squashed
 into it and whose deviation, of at least e^-5, does not depend on the observation; that of a discrete space is
-categorical. Time limits are bootstrapped from the true final observation.
+categorical.
+
+Departures from the paper: observations are normalized by default, and rewards are not rescaled by the returns of the
+dataset; all parameters have one learning rate, constant unless `learning_rate_schedule` is set, where the paper's rate
+of the policy falls by a cosine; discrete spaces, and by a field each, n-step targets and prioritized replay by the
+critics' mean |TD error|. Time limits are bootstrapped from the true final observation.
 """
 
 from collections.abc import Mapping

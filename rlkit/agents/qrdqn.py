@@ -1,8 +1,16 @@
 """Quantile-regression deep Q-learning, QR-DQN (Dabney et al. 2018): DQN with quantiles of the returns.
 
-A gradient step minimizes the quantile Huber loss between the quantiles of Z(o, a), at the midpoints of M equal shares,
-and those of r + γ^n Z_target(o', a*) (equation 10); a* maximizes the mean of the online network's Z, with
-`double: false` that of the target's, as in the paper. The fields are those of `dqn`.
+The network gives the quantiles z_i(o, a) of the return at the midpoints τ_i of M equal shares of [0, 1]. A gradient
+step minimizes, over transitions drawn from a replay buffer, the quantile Huber loss (equation 10)
+
+    E[ w Σ_i mean_j |τ_i - 1[u_ij < 0]| huber(u_ij) ],   u_ij = r + γ^n z_target_j(o', a*) - z_i(o, a)
+
+where a* maximizes the mean of the online network's quantiles. The fields are those of `dqn`.
+
+Departures from the paper: by default the online network selects a* (`double: false` leaves it to the target network, as
+in the paper), M is 51 instead of 200, and the target network follows instead of being copied; n-step targets, dueling
+and noisy heads, and prioritized replay by the loss of a transition, each by a field. Many environments may collect at
+once, and time limits are bootstrapped from the true final observation, as in `dqn`.
 """
 
 from functools import partial

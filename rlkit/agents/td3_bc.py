@@ -1,7 +1,14 @@
 """TD3 with behavior cloning, TD3+BC (Fujimoto and Gu 2021), to learn from a dataset alone.
 
 It is `td3` with `behavior_cloning` on and the settings of the paper: normalized observations, and gradient steps from
-the beginning.
+the beginning. The critics minimize the loss of `td3`, and the policy, over transitions with D-dimensional actions in
+[-1, 1],
+
+    E[ -λ Q_1(o, μ(o)) + |μ(o) - a|^2 / D ],  λ = bc_alpha / mean |Q_1(o, μ(o))|
+
+Departures from the paper: λ is computed from the values of the policy's actions instead of those of the data, and the
+squared distance is divided by D; both are so in the authors' code. Normalized observations are clipped to [-10, 10].
+The departures of `td3` apply as well.
 """
 
 from functools import partial

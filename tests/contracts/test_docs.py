@@ -1,7 +1,9 @@
 """The documentation site builds without a warning, has every public name, its links resolve, and a browser shows it."""
 
+import html
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,12 +86,60 @@ def test_every_public_name_has_an_anchor(site):
         assert {f"rlkit.agents.{agent}.{part}" for part in parts} <= anchors
 
 
-def test_every_algorithm_has_a_page_with_its_keys(site):
-    pages = {path.stem: path.read_text() for path in site if path.parent.name == "algorithms"}
-    assert set(agents.names()) | {"index", "run-keys"} == set(pages)
+def test_a_host_of_static_pages_gets_all_files(site):
+    assert (root(site) / ".nojekyll").exists()  # without it, GitHub leaves out the folder _static
+
+
+def algorithm_pages(site: dict[Path, Page]) -> dict[str, str]:
+    """The HTML of the algorithms' pages, by their names."""
+    return {path.stem: path.read_text() for path in site if path.parent.name == "algorithms"}
+
+
+def plain(text: str) -> str:
+    """The text of a piece of HTML, in one line."""
+    return " ".join(html.unescape(re.sub("<[^>]+>", "", text)).split())
+
+
+def test_every_algorithm_page_explains_the_algorithm(site):
+    pages = algorithm_pages(site)
     for agent in agents.names():
-        for key in agents.get(agent).Config.model_fields:
-            assert f'<span class="pre">{key}</span>' in pages[agent]
+        introduction = pages[agent].partition('<section id="fits">')[0]
+        assert "highlight-text" in introduction, f"{agent} has no formula"
+        assert "Departures from the paper" in plain(introduction), agent
+        loss, results = (
+            "".join(re.findall(rf'<section id="{name}">(.*?)</section>', pages[agent], re.DOTALL))
+            for name in ("loss", "results")
+        )
+        assert re.search(r"def \w*loss\(", plain(loss)), f"{agent} has no loss"
+        scripts = re.findall(r"python (benchmarks/\S+\.py)", plain(results))
+        assert scripts, f"{agent} has no results with the command that makes them"
+        assert all((ROOT / script).exists() for script in scripts)
+
+
+RANGES = {  # of a few keys, by hand: agent and key -> default and range
+    ("ppo", "clip_eps"): ("0.2", "> 0"),
+    ("ppo", "gae_lambda"): ("0.95", ">= 0, <= 1"),
+    ("dqn", "n_step"): ("1", ">= 1, <= 2147483647"),
+    ("c51", "v_min"): ("-10.0", ">= -1000000000000, <= 1000000000000"),
+    ("iql", "expectile"): ("0.7", "> 0, < 1"),
+    ("sac", "target_entropy_total"): ("null", "> -inf, < inf"),
+}
+
+
+def test_every_algorithm_has_a_page_with_its_keys(site):
+    pages = algorithm_pages(site)
+    assert set(agents.names()) | {"index", "run-keys"} == set(pages)
+    found = {}
+    for agent in agents.names():
+        rows = re.findall("<tr.*?</tr>", pages[agent], re.DOTALL)
+        cells = [[plain(cell) for cell in re.findall("<td>(.*?)</td>", row, re.DOTALL)] for row in rows]
+        keys = {key: described for key, *described in filter(None, cells)}
+        assert set(agents.get(agent).Config.model_fields) <= set(keys)
+        for key, value in vars(agents.get(agent).Hyper()).items():
+            default = keys[key][1]
+            assert (None if default == "null" else float(default)) == value, (agent, key)
+        found |= {(of, key): tuple(keys[key][1:3]) for of, key in RANGES if of == agent}
+    assert found == RANGES
 
 
 def test_internal_links_resolve(site):
