@@ -36,14 +36,14 @@ def _cpu() -> str:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
-    """Installed version of each package; None where it is not installed."""
-    installed = {}
+    """Version of each package; None where it is not installed, nor, as rlkit may be, imported from a checkout."""
+    found = {}
     for name in packages:
         try:
-            installed[name] = version(name)
+            found[name] = version(name)
         except PackageNotFoundError:
-            installed[name] = None
-    return installed
+            found[name] = getattr(sys.modules.get(name.removesuffix("-jax")), "__version__", None)
+    return found
 
 
 def provenance_line(provenance: Mapping[str, Any]) -> str:
