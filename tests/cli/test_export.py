@@ -140,7 +140,7 @@ def test_the_metadata_of_onnx(run, tmp_path):
 
 @needs_page
 @pytest.mark.thorough
-def test_a_recurrent_policy_in_a_loop(tmp_path):
+def test_a_recurrent_policy_of_stablehlo_and_onnx_in_a_loop(tmp_path):
     """Its memory and actions are those of `rlkit.load`, over three steps, of ONNX and of JAX."""
     run = loop.train(RECURRENT | {"eval_episodes": 0}, out=tmp_path / "memory", show=False).run
     runs.export(run, "stablehlo", tmp_path / "recurrent.stablehlo")

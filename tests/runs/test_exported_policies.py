@@ -1,5 +1,6 @@
 """Exported policies of every agent and encoder act as the policies themselves, on 1,000 observations."""
 
+import collections
 import contextlib
 import functools
 
@@ -9,6 +10,7 @@ import pytest
 from small_policies import random_policy
 
 from rlkit import agents
+from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.runs.exporting import mlp_arrays, onnx_graph, stablehlo
 from rlkit.runs.exporting.comparison import compare, draw
 from rlkit.runs.exporting.policy_function import policy_function
@@ -30,13 +32,14 @@ ROBOT = Dict(
         "touch": Tuple((Box(0, 255, (2,), np.uint8), Box(-np.inf, np.inf, (2, 2)))),
     }
 )
-VECTORS = Dict({name: space for name, space in ROBOT.spaces.items() if name != "camera"})
+JOINTS = Dict({name: space for name, space in ROBOT.spaces.items() if name != "camera"})
 NORM = {"normalize_obs": True}
+SMALL_IMAGE = ("ppo", CAMERA, ONE_OF_THREE, {"encoder": "conv", "hidden_sizes": [128]})
 
 MLPS = {
     "ppo": ("ppo", VECTOR, ONE_OF_THREE, NORM | {"layer_norm": True}),
     "ppo-shared": ("ppo", MASKED, ONE_OF_THREE, {"shared_torso": True, "activation": "relu"}),
-    "ppo-multi-discrete": ("ppo", VECTORS, MultiDiscrete((2, 3, 4)), NORM | {"activation": "gelu"}),
+    "ppo-multi-discrete": ("ppo", JOINTS, MultiDiscrete((2, 3, 4)), NORM | {"activation": "gelu"}),
     "ppo-box": ("ppo", VECTOR, ARM, NORM | {"activation": "elu"}),
     "ppo-squash": ("ppo", VECTOR, ARM, {"squash": True}),
     "ppo-unbounded": ("ppo", VECTOR, Box(-np.inf, np.inf, (2,)), {"gsde": True}),
@@ -46,7 +49,7 @@ MLPS = {
     "c51": ("c51", MASKED, ONE_OF_THREE, NORM | {"dueling": True, "num_atoms": 11}),
     "qrdqn": ("qrdqn", VECTOR, ONE_OF_THREE, {"dueling": True, "num_quantiles": 5}),
     "iqn": ("iqn", VECTOR, ONE_OF_THREE, NORM | {"dueling": True, "num_value_quantiles": 4, "num_cosines": 6}),
-    "sac": ("sac", VECTORS, ARM, NORM | {"activation": "silu"}),
+    "sac": ("sac", JOINTS, ARM, NORM | {"activation": "silu"}),
     "sac-gsde": ("sac", VECTOR, ARM, {"gsde": True}),
     "sac-discrete": ("sac", MASKED, ONE_OF_THREE, {}),
     "td3": ("td3", VECTOR, ARM, NORM),
@@ -61,7 +64,7 @@ OTHERS = {
     "impala": ("ppo", CAMERA, ARM, {"encoder": "impala"}),
     "minatar": ("pqn", BOARD, ONE_OF_THREE, {"encoder": "minatar"}),
     "camera and vectors": ("sac", ROBOT, ARM, NORM | {"encoders": {"camera": "impala", "joints": "mlp"}}),
-    "ppo-gru": ("ppo", VECTORS, ONE_OF_THREE, NORM | {"recurrent": "gru"}),
+    "ppo-gru": ("ppo", JOINTS, ONE_OF_THREE, NORM | {"recurrent": "gru"}),
     "ppo-lstm": ("ppo", MASKED, ONE_OF_THREE, {"recurrent": "lstm", "shared_torso": True}),
     "ppo-gsde-gru": ("ppo", ROBOT, ARM, {"recurrent": "gru", "gsde": True}),
     "r2d2": ("r2d2", VECTOR, ONE_OF_THREE, NORM | {"recurrent": "lstm", "dueling": True}),
@@ -93,8 +96,11 @@ def function_of(name):
     return function((MLPS | OTHERS)[name])
 
 
-def test_every_agent_is_here():
-    assert {case[0] for case in (MLPS | OTHERS).values()} == set(agents.names())
+def test_every_agent_and_every_encoder_is_here():
+    names, _, _, settings = zip(*(MLPS | OTHERS).values(), strict=True)
+    assert set(names) == set(agents.names())
+    encoders = {name for x in settings for name in (x.get("encoder"), *x.get("encoders", {}).values())}
+    assert encoders - {None} == {*IMAGES, *VECTORS}
 
 
 @pytest.mark.parametrize(("name", "format"), CASES)
@@ -156,20 +162,36 @@ def test_either_of_two_equal_values_may_be_chosen():
         compare("npz", policy, lambda inputs: {"action": np.full_like(choose(inputs)["action"], 1)})
 
 
+def check_size(policy, data):
+    """Only the actor's parameters are in the file."""
+    params = policy.policy.actor.params["params"]
+    size = {name: sum(x.size for x in jax.tree.leaves(params[name])) for name in ("encoders_actor", "encoders_critic")}
+    assert 4 * size["encoders_actor"] < len(data) < 4 * sum(size.values())
+
+
 def test_stablehlo_is_plain_and_without_the_critic(monkeypatch):
     """Without `_cpu.plain`, a small image would be patches times a matrix, which is one product more."""
-    case = ("ppo", CAMERA, ONE_OF_THREE, {"encoder": "conv", "hidden_sizes": [128]})
 
     def products(data):
         text = jax.export.deserialize(bytearray(data)).mlir_module()
         assert "stablehlo.convolution" in text
         return text.count("stablehlo.dot_general")
 
-    policy = function(case)
+    policy = function(SMALL_IMAGE)
     data = stablehlo.to_bytes(policy)
     with monkeypatch.context() as patch:
         patch.setattr(stablehlo._cpu, "plain", contextlib.nullcontext)
-        assert products(data) < products(stablehlo.to_bytes(function(case)))
-    params = policy.policy.actor.params["params"]
-    size = {name: sum(x.size for x in jax.tree.leaves(params[name])) for name in ("encoders_actor", "encoders_critic")}
-    assert 4 * size["encoders_actor"] < len(data) < 4 * sum(size.values())
+        assert products(data) < products(stablehlo.to_bytes(function(SMALL_IMAGE)))
+    check_size(policy, data)
+
+
+@pytest.mark.thorough
+def test_onnx_is_plain_and_without_the_critic():
+    """A convolution and two products, where the CPU's own program would be patches times a matrix."""
+    pytest.importorskip("jax2onnx")
+    onnx = pytest.importorskip("onnx")
+    policy = function(SMALL_IMAGE)
+    data = onnx_graph.to_bytes(policy)
+    counts = collections.Counter(node.op_type for node in onnx.load_from_string(data).graph.node)
+    assert (counts["Conv"], counts["Gemm"] + counts["MatMul"]) == (1, 2)
+    check_size(policy, data)
