@@ -19,15 +19,19 @@ PACKAGES = {  # package -> modules of it that its `__all__` does not list
     "rlkit.hosts": (),
     "rlkit.runs": (),
 }
+_FROM_SUBMODULES = {  # module without `__all__` -> public names that its submodules define
+    "rlkit.replay.segment_tree": ("SegmentTree", "check"),
+    "rlkit.replay.slice_index": ("SliceIndex", "Slices", "CompletedSlices", "check"),
+}
 _OF_AN_AGENT = ("Config", "Hyper", "loss", "make")
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """Return a module's public names: its `__all__`, or the functions and classes that it defines."""
+    """Return a module's public names: its `__all__`, or functions and classes that it or a submodule defines."""
     if hasattr(module, "__all__"):
         return list(module.__all__)
     own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-    return [name for name in own if not name.startswith("_")]
+    return [*_FROM_SUBMODULES.get(module.__name__, ()), *(name for name in own if not name.startswith("_"))]
 
 
 def pages() -> dict[str, str]:

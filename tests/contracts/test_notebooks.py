@@ -45,5 +45,7 @@ def test_is_committed_clean(path):
     code = [
         cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code" and cell.source.strip()
     ]
-    assert [output for cell in code for output in cell.outputs if output.output_type == "error"] == []
+    outputs = [output for cell in code for output in cell.outputs]
+    assert outputs
+    assert [output for output in outputs if output.output_type == "error"] == []
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
