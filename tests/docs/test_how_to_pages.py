@@ -1,10 +1,12 @@
 """The code of the how-to pages runs as a reader would run it, and comes to the results that they state."""
 
 import json
+import re
 
+import jax
 import numpy as np
 import pytest
-from doc_pages import ROOT, execute, numbers
+from doc_pages import ROOT, blocks, execute, numbers
 
 pytestmark = [
     pytest.mark.thorough,
@@ -47,6 +49,27 @@ def test_seeds_are_scanned_with_donated_buffers(tmp_path):
     assert printed.split("\n")[0] == "(4, 50) 9600"
 
 
+def test_keys_are_mapped_over_the_cores(tmp_path):
+    (printed,) = execute(ROOT / "docs/many-runs.md", tmp_path)
+    alone = [float(jax.random.normal(key)) for key in jax.random.split(jax.random.key(0), 10)]
+    assert numbers(printed) == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_one_update_is_divided_over_two_devices(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    (printed,) = execute(ROOT / "docs/many-devices.md", tmp_path)
+    devices, num_steps, loss = numbers(printed)
+    assert (devices, num_steps) == (2, 2048 * 32)
+    assert np.isfinite(loss)
+
+
+def test_an_environment_of_ones_own_is_learned_as_an_object(tmp_path):
+    (printed,) = execute(ROOT / "docs/your-own-environment.md", tmp_path)
+    assert "runs/reach" in printed
+    assert json.loads((tmp_path / "runs/reach/eval.json").read_text())["mean"] > -3  # random actions reach about -16
+
+
 @pytest.mark.slow
 def test_a_config_is_reproduced_to_the_bit(tmp_path):
     (printed,) = execute(ROOT / "docs/reproducibility.md", tmp_path)
@@ -65,3 +88,12 @@ def test_a_buffer_of_ones_own_draws_the_newest_steps_and_is_used_by_an_agent(tmp
     first, second = printed.splitlines()
     assert first == "[4 4] True 10"
     assert numbers(second)[1] == 10_000
+
+
+def test_every_page_with_code_is_in_a_test():
+    with_code = {page.name for page in (ROOT / "docs").glob("*.md") if blocks(page, "python") + blocks(page, "bash")}
+    named = {
+        name for test in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"[\w-]+\.md", test.read_text())
+    }
+    assert len(with_code) > 10
+    assert with_code - named == set()

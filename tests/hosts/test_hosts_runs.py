@@ -12,6 +12,7 @@ import host_envs
 import jax
 import numpy as np
 import pytest
+from doc_pages import unexplained
 from host_runs import DQN, PPO, config, lines
 
 from rlkit import runs
@@ -34,6 +35,7 @@ def test_ppo_learns_and_writes_a_whole_run(tmp_path):
     for line in rows:
         assert 0 <= line["envs_idle"] <= 1
         assert 0 <= line["learner_idle"] <= 1
+        assert unexplained(line) == []
     assert sum(line["episodes"] for line in rows) == 1920  # an episode is one step
     assert checkpoint.steps(trained.run)[-1] == 1920
     assert (trained.run / "curve.png").exists()

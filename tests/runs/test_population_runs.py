@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from doc_pages import unexplained
 from tiny_runs import FOUR, digest, shared_compilations, without_clock
 
 import rlkit
@@ -39,6 +40,7 @@ def test_the_record_and_the_metric_lines_agree(trained):
     for line in lines:  # of values that were in effect until its step
         before = [evolution for evolution in evolutions if evolution["step"] < line["step"]][-1]
         assert {name: line[f"hyper_{name}"] for name in ("gamma", "learning_rate")} == before["hyper"]
+        assert unexplained(line) == []
     for before, now in itertools.pairwise(evolutions):
         interval = [line for line in lines if before["step"] < line["step"] <= now["step"]]
         np.testing.assert_array_equal(now["scores"], record.numbers(record.scores(interval, 4)))

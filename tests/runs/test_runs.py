@@ -7,6 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from doc_pages import unexplained
 from tiny_runs import SMALL, THREE, digest, shared_compilations
 
 import rlkit
@@ -132,6 +133,7 @@ def test_evaluations_come_at_their_steps_and_change_nothing(trained, tmp_path):
     run = loop.train(SMALL | {"eval_every": 96}, out=tmp_path / "run", show=False)
     lines = metrics.read(run.run)
     assert [line["step"] for line in lines if "eval_return_mean" in line] == [96, 192, 288]
+    assert [unexplained(line) for line in lines] == [[]] * len(lines)
     assert digest(run.state) == digest(trained[0].state)
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -44,6 +45,16 @@ def execute(page: Path, cwd: Path) -> list[str]:
 def numbers(text: str) -> list[float]:
     """All numbers in a text."""
     return [float(number) for number in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)]
+
+
+def unexplained(line: Iterable[str]) -> list[str]:
+    """The names of a metric line that docs/metrics.md does not explain; none where there is no such page."""
+    page = ROOT / "docs/metrics.md"
+    if not page.exists():  # in a source distribution
+        return []
+    explained = re.findall(r"\*\*`(\w+)`\*\*", page.read_text())
+    assert "hyper_KEY" in explained
+    return [name for name in line if name not in explained and not name.startswith("hyper_")]
 
 
 def _fenced(page: Path) -> list[tuple[str, str]]:
