@@ -12,6 +12,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -21,6 +23,29 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEPENDENCIES = [Requirement(text) for text in PROJECT["dependencies"]]
 EXTRAS = [Requirement(text) for extra in PROJECT["optional-dependencies"].values() for text in extra]
+INFO = f"rlkit_jax-{rlkit.__version__}.dist-info"
+
+MODULES = {  # that an extra is for
+    "tensorboard": "tensorboardX",
+    "wandb": "wandb",
+    "minari": "minari",
+    "sweep": "optuna",
+    "report": "plotly.offline",
+    "onnx": "jax2onnx, onnxruntime",
+    "notebook": "IPython, jupyterlab",
+    "docs": "sphinx, furo, myst_nb",
+    "host": "gymnasium, cloudpickle",
+    "mujoco": "gymnasium, mujoco, imageio",
+    "atari": "ale_py, cv2",
+    "envpool": "envpool",
+    "brax": "brax.envs",
+    "craftax": "craftax.craftax_env",
+    "jumanji": "jumanji",
+    "pgx": "pgx",
+    "playground": "mujoco_playground",
+    "xland": "xminigrid",
+    "dev": "pytest, nbclient, pgx, optuna, plotly",
+}
 
 IMPORT_ALL = (
     "import importlib, pkgutil, rlkit\n"
@@ -57,6 +82,11 @@ def wheel(tmp_path_factory) -> Path:
     return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory) -> Path:
+    return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+
+
 def test_the_wheel_contains_the_package_and_nothing_else(wheel):
     code = {
         path.relative_to(ROOT).as_posix()
@@ -64,30 +94,38 @@ def test_the_wheel_contains_the_package_and_nothing_else(wheel):
         for path in (ROOT / "rlkit").rglob(f"*.{kind}")
     }
     configs = {f"rlkit/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.yaml")}
-    info = f"rlkit_jax-{rlkit.__version__}.dist-info"
     names = contents(wheel)
     assert configs
-    assert {name for name in names if not name.startswith(info)} == code | configs | {"rlkit/py.typed"}
-    assert f"{info}/licenses/LICENSE" in names
+    assert {name for name in names if not name.startswith(INFO)} == code | configs | {"rlkit/py.typed"}
+    assert f"{INFO}/licenses/LICENSE" in names
 
 
 def test_the_metadata_of_the_wheel(wheel):
+    """Each field is valid, which is what `twine check` reads before an upload."""
     with zipfile.ZipFile(wheel) as archive:
-        metadata, entry_points = (
-            archive.read(next(name for name in archive.namelist() if name.endswith(file))).decode()
-            for file in ("/METADATA", "/entry_points.txt")
-        )
-    assert f"Name: rlkit-jax\nVersion: {rlkit.__version__}\n" in metadata
-    assert "License-Expression: Apache-2.0" in metadata
+        metadata = Metadata.from_email(archive.read(f"{INFO}/METADATA"))
+        entry_points = archive.read(f"{INFO}/entry_points.txt").decode()
+    assert (metadata.name, str(metadata.version)) == ("rlkit-jax", rlkit.__version__)
+    assert metadata.license_expression == "Apache-2.0"
+    assert metadata.description == (ROOT / "README.md").read_text()
+    assert metadata.description_content_type == "text/markdown"
     assert "rlkit = rlkit.cli:main" in entry_points
 
 
+def test_the_citation_is_of_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (cited["version"], cited["license"]) == (PROJECT["version"], PROJECT["license"])
+
+
 @pytest.mark.thorough
-def test_a_wheel_from_the_source_distribution_is_the_same(wheel, tmp_path):
-    with tarfile.open(build("sdist", ROOT, tmp_path / "sdist")) as archive:
+def test_a_wheel_from_the_source_distribution_is_the_same(wheel, sdist, tmp_path):
+    with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
-    rebuilt = build("wheel", tmp_path / f"rlkit_jax-{rlkit.__version__}", tmp_path / "wheel")
-    assert contents(rebuilt) == contents(wheel)
+    source = tmp_path / f"rlkit_jax-{rlkit.__version__}"
+    assert contents(build("wheel", source, tmp_path / "wheel")) == contents(wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        assert (source / "PKG-INFO").read_bytes() == archive.read(f"{INFO}/METADATA")
+    assert {"CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"} <= {path.name for path in source.iterdir()}
 
 
 @pytest.mark.thorough
@@ -156,3 +194,22 @@ def test_a_clean_install_trains(wheel, tmp_path):
     one_update = str(num_envs * num_steps)
     run(bin / "rlkit", "train", "ppo/cartpole", "--total_steps", one_update, "--out", "run", cwd=empty, timeout=300)
     assert (empty / "run" / "metrics.jsonl").read_text().count("\n") >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["sdist", *(f"wheel[{extra}]" for extra in PROJECT["optional-dependencies"])])
+def test_a_clean_install_of_each_extra(kind, request, tmp_path):
+    """The newest versions that the ranges allow go together, and modules of the extra are imported beside rlkit."""
+    name, _, extra = kind.rstrip("]").partition("[")
+    path = request.getfixturevalue(name)
+    package = f"rlkit-jax[{extra}] @ {path.as_uri()}" if extra else path
+    uv, python = (sys.executable, "-m", "uv"), tmp_path / "venv" / "bin" / "python"
+    run(*uv, "venv", "-q", "--python", sys.executable, tmp_path / "venv", cwd=tmp_path)
+    run(*uv, "pip", "install", "-q", "--python", python, package, cwd=tmp_path, timeout=1500)
+    run(python, "-c", f"import jax, rlkit, rlkit.runs, {MODULES.get(extra, 'rlkit.cli')}", cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_an_upload_would_be_accepted(wheel, sdist, tmp_path):
+    run(sys.executable, "-m", "uv", "tool", "run", "twine", "check", "--strict", wheel, sdist, cwd=tmp_path)

@@ -55,7 +55,7 @@ def to_bytes(function: PolicyFunction) -> bytes:
             f"format='onnx' needs a policy that jax2onnx can convert: {_line(error)}; take stablehlo"
         ) from error
     used, initializers = _used(model.graph), model.graph.initializer
-    for unused in [x for x in initializers if x.name not in used]:  # of networks that acting does not need
+    for unused in [x for x in initializers if x.name not in used]:  # onnxruntime warns of each
         initializers.remove(unused)
     for key, value in function.about.items():
         model.metadata_props.add(key=key, value=str(value))
