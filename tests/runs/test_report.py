@@ -1,5 +1,6 @@
 """Reports: the numbers in the page, runs without numbers, and text that is no HTML."""
 
+import html
 import json
 import re
 
@@ -10,7 +11,8 @@ from tiny_runs import SMALL
 
 from rlkit.cli import main
 from rlkit.runs import loop
-from rlkit.runs.reports import statistics
+from rlkit.runs.reports import diagnostics, statistics
+from rlkit.runs.reports.reading import read_runs
 from rlkit.runs.reports.report import report
 from rlkit.types import ConfigError
 
@@ -68,10 +70,36 @@ def test_final_returns_and_their_comparison(two, tmp_path):
     assert table["z"] == [[None, 0.3125], [0.6875, None]]
 
 
-def test_the_configs_that_differ_are_marked(two, tmp_path):
-    page = report(two, tmp_path / "x.html").html
-    marked = re.findall(r'<tr class=differs><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td>', page)
-    assert marked == [("gamma", "0.9", "0.99")]
+def test_configs_versions_and_devices_that_differ_are_marked(two, tmp_path):
+    for run, devices in zip(two, (1, 4), strict=True):
+        (run / "versions.json").write_text(json.dumps({"device": "gpu H100", "devices": devices}))
+    _, configs = html.unescape(report(two, tmp_path / "x.html").html).split("<h2>Configs</h2>")
+    configs, versions = configs.split("<h2>Versions and devices</h2>")
+    row, mark = r'<tr( class=differs)?><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td>', " class=differs"
+    assert [found for found in re.findall(row, configs) if found[0]] == [(mark, "gamma", "0.9", "0.99")]
+    assert re.findall(row, versions) == [("", "device", "'gpu H100'", "'gpu H100'"), (mark, "devices", "1", "4")]
+
+
+GROUPS = {
+    "Episodes": ["episodes", "length_mean", "return_iqm", "return_max", "return_min", "reward_mean"],
+    "Evaluations": ["eval_episodes"],
+    "Hyper-parameters of members": ["hyper_learning_rate"],
+    "Losses": ["critic_loss", "loss", "loss_of_values", "policy_loss"],
+    "Policy": ["approx_kl", "clip_fraction", "entropy", "temperature", "update_kl"],
+    "Values": ["advantage", "explained_variance", "priority", "q", "q_min"],
+    "Gradients": ["grad_norm", "learning_rate"],
+    "Speed and workers": ["env_restarts", "envs_idle", "learner_idle", "steps_per_second", "update_seconds"],
+    "Further numbers": ["buffer_size", "mean_loss2", "quality"],
+}
+
+
+def test_a_number_is_in_one_group_and_groups_have_an_order(tmp_path):
+    names = sorted(name for group in GROUPS.values() for name in group)
+    run = make_run(tmp_path / "run", [line(10, 1.0, **dict.fromkeys(names, 1.0))])
+    groups = diagnostics.groups(read_runs([run]))
+    assert {group: [figure.title for figure in figures] for group, figures in groups.items()} == GROUPS
+    page = report(run).html.partition("<h2>Diagnostics</h2>")[2].partition("</section>")[0]
+    assert re.findall("<h3>(.*?)</h3>", page) == list(GROUPS)
 
 
 def test_a_long_curve_has_few_points_that_are_means(tmp_path):
@@ -133,14 +161,19 @@ def test_text_of_files_is_no_html(tmp_path):
     assert evil in "".join(tags.text)
 
 
-def test_the_page_asks_for_nothing_from_a_network(two, tmp_path):
-    (two[0] / "policy.gif").write_bytes(b"GIF89a")
+@pytest.mark.parametrize(
+    ("name", "tag", "media"),
+    [("policy.gif", "img", "image/gif"), ("policy.mp4", "video", "video/mp4"), ("policy.webm", "video", "video/webm")],
+)
+def test_the_page_asks_for_nothing_from_a_network(two, tmp_path, name, tag, media):
+    (two[0] / name).write_bytes(b"GIF89a")
     page = Tags(report(two, tmp_path / "x.html").html)
     sources = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
-    assert [source for source in sources if source.startswith("data:image/gif;base64,R0lGODlh")]
+    assert [a["src"] for t, a in page.tags if t == tag] == [f"data:{media};base64,R0lGODlh"]
     assert all(source.startswith(("data:", "#")) for source in sources)
     policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none';")
+    assert {"img-src data: blob:", "media-src data:"} <= set(policy.split("; "))
     assert "http" not in policy
 
 
@@ -158,6 +191,11 @@ def test_the_command_writes_into_the_run(two, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["report", *map(str, two)]) == 0
     assert content((tmp_path / "report.html").read_text())[1] == ["a", "b"]
+    before = set(tmp_path.rglob("*.html"))
+    assert main(["report", str(two[1]), "--out", "b.html"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "b.html"
+    assert content((tmp_path / "b.html").read_text())[1] == ["b"]
+    assert set(tmp_path.rglob("*.html")) == before | {tmp_path / "b.html"}
 
 
 def test_a_run_writes_its_report_when_it_ends(tmp_path, monkeypatch):
@@ -175,6 +213,7 @@ def test_a_run_writes_its_report_when_it_ends(tmp_path, monkeypatch):
         return figures["policy_loss"]["data"][0]["x"]["steps"], re.search(r"state</th><td>(\w+)</td>", page)[1]
 
     assert drawn() == ([32], "stopped")
+    assert re.search(r'<th scope="row">device</th><td>&#x27;cpu ', (run / "report.html").read_text())
     (run / "report.html").unlink()
     loop.resume(run, show=False)
     assert drawn() == ([32, 64], "finished")

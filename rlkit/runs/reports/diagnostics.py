@@ -20,8 +20,8 @@ _GROUPS = (
     ("Losses", r"(.*_)?loss(_.*)?"),
     ("Policy", r".*(entropy|kl|clip_fraction|temperature|log_std|action).*"),
     ("Values", r"q|q_.*|.*(value|explained_variance|advantage|target|priority|td_).*"),
-    ("Gradients", r".*(grad|norm|learning_rate|update).*"),
-    ("Speed and workers", r"steps_per_second|env_restarts|.*seconds.*"),
+    ("Gradients", r".*(grad|norm|learning_rate).*"),
+    ("Speed and workers", r"steps_per_second|env_restarts|.*_idle|.*seconds.*"),
     ("Further numbers", r".*"),
 )
 _UNITS = {
@@ -34,6 +34,8 @@ _UNITS = {
     "return_iqm": "return",
     "reward_mean": "reward per step",
     "env_restarts": "workers restarted",
+    "envs_idle": "share of time",
+    "learner_idle": "share of time",
     "explained_variance": "share, 1 is perfect",
     "clip_fraction": "share of samples",
     "approx_kl": "nats",
