@@ -3,7 +3,9 @@
 import json
 import re
 
+import numpy as np
 import pytest
+from browser import DESKTOP, PHONE, tab
 from report_pages import CHROMIUM, browse, check, content, line, make_run
 
 from rlkit.runs.pictures import lineage
@@ -127,6 +129,18 @@ def test_a_sweep_before_its_first_trial_has_a_page(tmp_path):
     assert {figure["data"] == [] for figure in figures.values()} == {True}
 
 
+def test_a_page_of_many_runs_with_long_metrics_is_small(tmp_path):
+    """A curve has 400 points and a metric 150, of three to five numbers with five digits each."""
+    noise = np.random.default_rng(0).normal(size=(800, 5)).tolist()
+    lines = [line(1000 * i, x, loss=y[0], entropy=y[1], q=y[2], grad_norm=y[3]) for i, (x, *y) in enumerate(noise)]
+    page = report([make_run(tmp_path / f"run-{i}", lines) for i in range(20)], tmp_path / "x.html").html
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1]
+    figures, _ = content(page)
+    points = [len(trace["y"]) for f in figures.values() for trace in f["data"] if trace.get("mode") == "lines"]
+    assert sorted(points) == [150] * 80 + [400] * 20
+    assert len(data) < 20 * (400 * 3 + 4 * 150 * 5) * 10
+
+
 def drawn(path, folder):
     """The page after a browser has drawn all of it."""
     page = browse(path.as_uri(), folder)
@@ -146,3 +160,79 @@ def test_a_browser_draws_the_pages_without_an_error(tmp_path):
     assert {"return of training episodes", "member"} <= set(re.findall(r'class="ytitle[^>]*>([^<]*)', page))
     page = drawn(report(make_sweep(tmp_path / "sweep")).path, tmp_path / "profile")
     assert {"learning_rate", "activation"} <= set(re.findall(r'class="xtitle[^>]*>([^<]*)', page))
+
+
+DRAWN = """
+new Promise(done => (function look() {
+  const missing = [...document.querySelectorAll(".plot:not(.js-plotly-plot)")];
+  missing.some(plot => plot.getBoundingClientRect().top < innerHeight) ? setTimeout(look, 20) : done();
+})())
+"""
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """A tab, and a function that opens a report in it to the end of the drawing of what is in view."""
+    pytest.importorskip("tornado")
+    with tab(tmp_path_factory.mktemp("browser")) as page:
+
+        def show(*runs, path):
+            page.open(report(runs, path).path.as_uri())
+            page.evaluate(DRAWN)
+
+        yield page, show
+
+
+FIRST = 'document.querySelector(".plot")'
+# The title and the ends of the horizontal axis, and the first and the last place of each line.
+SHOWN = f"""
+(plot => [plot.querySelector(".xtitle").textContent, plot.layout.xaxis.range,
+  plot.data.filter(line => line.name).map(line => [line.name, line.x[0], line.x.at(-1)])])({FIRST})
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_reader_chooses_the_axis_a_range_and_the_runs(opened, tmp_path):
+    page, show = opened
+    lines = [line(10, [1.0, 2.0]), line(20, [2.0, 4.0]), line(30, [2.0, 4.0])]
+    runs = [make_run(tmp_path / name, lines) for name in ("a", "b")]
+    page.view(DESKTOP)
+    show(*runs, path=tmp_path / "x.html")
+    both = [["a (2 seeds)", 10, 30], ["b (2 seeds)", 10, 30]]
+    assert page.evaluate(SHOWN) == ["environment steps", [10, 30], both]
+
+    page.evaluate(f"{FIRST}.scrollIntoView()")
+    box = page.evaluate(f'{FIRST}.querySelector(".nsewdrag").getBoundingClientRect().toJSON()')
+    for kind, share in (("Pressed", 0.25), ("Moved", 0.5), ("Moved", 0.75), ("Released", 0.75)):
+        place = {"x": box["x"] + share * box["width"], "y": box["y"] + share * box["height"]}
+        page.call("Input.dispatchMouseEvent", type=f"mouse{kind}", button="left", buttons=1, clickCount=1, **place)
+    assert page.evaluate(SHOWN) == ["environment steps", [pytest.approx(15, abs=0.1), pytest.approx(25, abs=0.1)], both]
+
+    page.evaluate('document.querySelector("[name=axis][value=time]").click()')
+    in_time = [[name, first / 10, last / 10] for name, first, last in both]
+    assert page.evaluate(SHOWN) == ["seconds of training", [1, 3], in_time], "another axis is not zoomed"
+    page.evaluate('document.querySelector(".run").click()')
+    assert page.evaluate(SHOWN) == ["seconds of training", [1, 3], in_time[1:]]
+    page.evaluate('document.querySelector("[name=axis][value=steps]").click()')
+    assert page.evaluate(SHOWN) == ["environment steps", [10, 30], both[1:]]
+    assert page.errors == []
+
+    page.view(PHONE)
+    page.call("Emulation.setTouchEmulationEnabled", enabled=True)
+    show(*runs, path=tmp_path / "x.html")
+    assert page.evaluate(f"{FIRST}._fullLayout.dragmode") is False, "a finger scrolls"
+    page.call("Emulation.setTouchEmulationEnabled", enabled=False)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize(
+    ("lines", "note"), [([], "no metric line"), ([line(10, None, loss=None)], "no metric line has a return")]
+)
+def test_a_run_without_numbers_alone_in_a_browser(opened, tmp_path, lines, note):
+    page, show = opened
+    show(make_run(tmp_path / "run", lines), path=tmp_path / "x.html")
+    assert page.evaluate('document.querySelector(".notes").innerText').startswith(f"run: {note}")
+    assert page.evaluate('[...document.querySelectorAll("h2")].map(x => x.innerText)')[0] == "Summary"
+    assert page.errors == []
