@@ -130,7 +130,7 @@ def test_a_wheel_from_the_source_distribution_is_the_same(wheel, source, tmp_pat
     assert contents(build("wheel", source, tmp_path / "wheel")) == contents(wheel)
     with zipfile.ZipFile(wheel) as archive:
         assert (source / "PKG-INFO").read_bytes() == archive.read(f"{INFO}/METADATA")
-    links = re.findall(r"\]\((?!http)([^)#]+)", (source / "README.md").read_text())
+    links = re.findall(r'(?:\]\(|src=")(?!http)([^)#"]+)', (source / "README.md").read_text())
     assert [name for name in {*links, "CITATION.cff"} if not (source / name).exists()] == []
 
 
