@@ -5,19 +5,19 @@ import os
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from benchmark_scripts import BENCHMARKS, PROGRAMS
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
+FOLDER = BENCHMARKS / "gpu"
 MODULES = ("measuring", "correctness", "rendering", "packing", "sizes")
 
 pytestmark = [
     pytest.mark.thorough,
-    pytest.mark.skipif(not FOLDER.exists(), reason="a source distribution has no benchmarks"),
+    pytest.mark.skipif(not PROGRAMS, reason="a source distribution has no benchmarks"),
 ]
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_scripts import BENCHMARKS, loaded
+from benchmark_scripts import BENCHMARKS, PROGRAMS, loaded
 
 pytestmark = [
     pytest.mark.thorough,
-    pytest.mark.skipif(not BENCHMARKS.exists(), reason="a source distribution has no benchmarks"),
+    pytest.mark.skipif(not PROGRAMS, reason="a source distribution has no benchmarks"),
 ]
 
 RESULTS = sorted(path.relative_to(BENCHMARKS).with_suffix("").as_posix() for path in BENCHMARKS.glob("*/*.json"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+PROGRAMS = (BENCHMARKS / "common").exists()  # a source distribution has the Markdown alone
 
 
 @contextmanager
