@@ -59,8 +59,19 @@ def test_goals_are_reached_later_in_the_real_steps():
 def test_an_end_that_is_no_longer_terminal_is_truncated():
     """The goal that ended the episode is replaced: at its last step only by what was reached there."""
     ended = walk()._replace(terminated=jnp.arange(5) == 2, truncated=jnp.zeros(5, bool))
-    new = relabel(ended, jnp.ones(5, bool), jax.random.key(1), ratio=1.0)
-    assert bool(new.terminated[2] ^ new.truncated[2])
+    keys = jax.random.split(jax.random.key(1), 20)
+    new = jax.vmap(lambda key: relabel(ended, jnp.ones(5, bool), key, ratio=1.0))(keys)
+    assert (new.terminated[:, 2] ^ new.truncated[:, 2]).all()
+    assert new.truncated[:, 2].any()
+
+
+def test_a_reward_is_of_the_reached_and_the_wanted_goal():
+    def distance(reached, goal):
+        return (goal - reached).sum(), jnp.zeros((), bool)
+
+    new = relabel(walk(), jnp.ones(5, bool), jax.random.key(0), ratio=1.0, reward_fn=distance)
+    np.testing.assert_array_equal(new.reward, (new.obs["goal"] - walk().next_obs["bits"])[:, 0])
+    assert (new.reward > 0).any()
 
 
 def test_ratio():
@@ -69,6 +80,8 @@ def test_ratio():
     for ratio in (0.0, 0.8):
         new = jax.vmap(lambda item, key, ratio=ratio: relabel(item, jnp.ones(5, bool), key, ratio=ratio))(slices, keys)
         assert abs(float((new.obs["goal"] != 99).mean()) - ratio) < 0.04
+        furthest = float((new.obs["goal"][:, 0] == 5).mean())  # one of five goals, whether or not a step is relabelled
+        assert abs(furthest - ratio / 5) < 0.06
     with pytest.raises(ConfigError, match=r"ratio=1.5 must lie in \[0, 1\]"):
         relabel(walk(), jnp.ones(5, bool), jax.random.key(0), ratio=1.5)
     with pytest.raises(ValueError, match=r"mask has shape \(4,\), expected \(5,\)"):
