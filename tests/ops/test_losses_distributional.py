@@ -80,3 +80,56 @@ def test_quantile_regression_finds_the_quantiles():
     ).sum()
     below, above = jax.grad(loss)(at - 0.5), jax.grad(loss)(at + 0.5)
     assert float(below.max()) < 0 < float(above.min())
+
+
+ACTION, DISCOUNT = np.array([0, 2, 1, 2]), np.float32([0.9, 0.0, 0.5, 1.0])
+
+
+def test_the_categorical_target_against_a_slow_loop():
+    """The selector has another best action than the means; what is not read at discount 0 is NaN."""
+    atoms, reward, logits = np.linspace(-2.0, 2.0, 5), normal(4, seed=1), normal(4, 3, 5)
+    selector = normal(4, 3, seed=2)
+    probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    best = selector.argmax(-1)
+    assert (best != (probs @ atoms).argmax(-1)).any()
+    expected = slow_projection(probs[np.arange(4), best], reward[:, None] + DISCOUNT[:, None] * atoms, atoms)
+    logits[1] = np.nan
+    ours = distributional.categorical_target(*map(jnp.float32, (reward, DISCOUNT, logits, selector, atoms)))
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
+
+
+def test_the_quantile_loss_against_a_slow_loop():
+    """Different numbers of quantiles, target quantiles and selecting quantiles; NaN where discount is 0."""
+    quantiles, following, selector = normal(4, 3, 3), normal(4, 5, 3, seed=1), normal(4, 2, 3, seed=2)
+    selector[:, :, 0] += [-9.0, 6.0]  # the greatest entry, but a low mean
+    reward, tau, kappa = normal(4, seed=3), np.random.default_rng(4).uniform(size=(4, 3)), 0.7
+    expected = np.zeros(4)
+    for b, i, j in np.ndindex(4, 3, 5):
+        target = reward[b] + DISCOUNT[b] * following[b, j, selector[b].mean(0).argmax()]
+        error = target - quantiles[b, i, ACTION[b]]
+        size = abs(error)
+        huber = 0.5 * size**2 if size < kappa else kappa * (size - 0.5 * kappa)
+        expected[b] += abs(tau[b, i] - (error < 0)) * huber / 5
+    following[1] = np.nan
+    quantiles, tau, *rest = map(jnp.float32, (quantiles, tau, reward, DISCOUNT, following, selector))
+    ours = distributional.quantile_q_learning(quantiles, tau, ACTION, *rest, kappa=kappa)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+
+def test_no_gradient_flows_into_targets():
+    atoms, one = jnp.linspace(-2.0, 2.0, 5), jnp.ones(4)
+    logits, quantiles = jnp.float32(normal(4, 3, 5)), jnp.float32(normal(4, 5, 3))
+    row = jax.nn.softmax(logits[:, 0])
+
+    def categorical(logits):
+        return distributional.categorical_target(one, one, logits, logits.max(-1), atoms)[:, 3].sum()
+
+    def cross_entropy(target):
+        return distributional.categorical_cross_entropy(logits, ACTION, target).sum()
+
+    def quantile(following):
+        tau = jnp.linspace(0.1, 0.9, 5)
+        return distributional.quantile_q_learning(quantiles, tau, ACTION, one, one, following, following).sum()
+
+    for loss, target in ((categorical, logits), (cross_entropy, row), (quantile, quantiles + 1)):
+        assert not jax.grad(loss)(target).any()
