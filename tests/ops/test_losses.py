@@ -109,6 +109,8 @@ def test_adaptive_kl_coef_by_hand():
     kl = jnp.float32([0.001, 0.0066, 0.0067, 0.01, 0.0149, 0.0151, 1.0])
     coef = jax.vmap(partial(losses.adaptive_kl_coef, 2.0, target_kl=0.01))(kl)
     np.testing.assert_array_equal(coef, [1, 1, 2, 2, 2, 4, 4])
+    bounds = [losses.adaptive_kl_coef(coef, kl, target_kl=0.01) for coef, kl in ((1e-6, 1e-9), (1e6, 1.0))]
+    np.testing.assert_allclose(bounds, [1e-6, 1e6], rtol=1e-6)
 
 
 # Advantages

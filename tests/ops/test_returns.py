@@ -203,6 +203,19 @@ def test_gradients(name: str):
         check_grads(jax.jit(of_floats), tuple(floats.values()), order=1, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["vtrace", "retrace"])
+def test_gradients_are_finite_where_the_ratio_is_not(name: str):
+    rows = {k: v if v.dtype == bool else jnp.float32(v) for k, v in stream(11, (6,)).items()}
+    fn, names = FUNCTIONS[name]
+
+    def total(log_prob):
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(fn(*((rows | {"log_prob": log_prob})[k] for k in names))))
+
+    value, slope = jax.value_and_grad(total)(rows["log_prob"] + 200)
+    assert bool(jnp.isfinite(value))
+    np.testing.assert_array_equal(slope, np.zeros(6))  # clipped
+
+
 def test_discounts_may_be_traced_and_mapped():
     """Hyper-parameters are float32 arrays in a state: one vmap sweeps them."""
     rows = stream(8, (6,))

@@ -38,7 +38,8 @@ def test_running_by_hand():
     stats = statistics.running_update(stats, np.float32([[5, 7]]))
     assert [float(x) for x in (stats.count, stats.mean, stats.m2)] == [4, 4, 20]
     np.testing.assert_allclose(statistics.running_std(stats), np.sqrt(5), rtol=1e-6)
-    np.testing.assert_allclose(statistics.normalize(stats, np.float32([4, 9, 1e6])), [0, np.sqrt(5), 10], rtol=1e-6)
+    normalized = statistics.normalize(stats, np.float32([4, 9, 1e6, -1e6]))
+    np.testing.assert_allclose(normalized, [0, np.sqrt(5), 10, -10], rtol=1e-6)
     assert float(statistics.normalize(stats, np.float32(1e6), clip=jnp.inf)) > 1e5
 
 
@@ -104,6 +105,8 @@ def test_a_constant_has_deviation_zero_and_normalizes_to_zero():
         stats = statistics.running_update(stats, jnp.full((1000, 2), 12345.678))
     np.testing.assert_array_equal(statistics.running_std(stats), [0, 0])
     np.testing.assert_array_equal(statistics.normalize(stats, jnp.full((5, 2), 12345.678)), np.zeros((5, 2)))
+    far = statistics.normalize(stats, stats.mean + 1, clip=jnp.inf, epsilon=1e-4)
+    np.testing.assert_allclose(far, [100, 100], rtol=1e-6)  # epsilon is in units of the variance
 
 
 def test_float64_stays_and_lower_floats_go_up():
