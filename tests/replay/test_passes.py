@@ -18,7 +18,14 @@ from rlkit.types import Array, ConfigError
 pytestmark = pytest.mark.thorough
 KEY = jax.random.key(0)
 BY_SLICE = [kind for kind in KINDS if "by episode" not in kind]
-FEW = ["uniform", "prioritized windows, obs once", "slices, obs once, few final obs", "prioritized padded slices"]
+FEW = [
+    "uniform",
+    "prioritized windows, obs once",
+    "slices, obs once, few final obs",
+    "slices by episode",
+    "slices across ends",
+    "prioritized padded slices",
+]
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in FEW else pytest.mark.slow) for k in BY_SLICE])

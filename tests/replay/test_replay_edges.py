@@ -10,6 +10,7 @@ from compiled_buffers import fill, prioritized, slices, uniform
 from replay_model import ONE, steps
 
 from rlkit import replay
+from rlkit.replay import windows
 
 MAKERS = {
     "uniform": uniform,
@@ -44,6 +45,20 @@ def test_a_stratum_of_lost_final_observations_draws_from_the_others():
     drawn = [buffer.sample(state, jax.random.key(i)) for i in range(40)]
     assert all(sample.mask.all() for sample in drawn)
     assert {float(x) for sample in drawn for x in sample.item.obs} == {3.0, 4.0, 5.0, 6.0, 7.0}
+    assert max(np.unique(sample.item.obs).size for sample in drawn) > 2  # of the three strata, each draws its own
+
+
+def test_places_that_are_never_found_become_some_of_the_others():
+    """Every draw gives the same places, of which the first 40 lack their final observation."""
+    buffer = uniform(8, 4, store_obs_once=True, max_final_obs=1)
+    state = buffer.add(buffer.init(ONE, 1), steps(8, truncated=(jnp.arange(8) < 4)[:, None]))
+    place = windows.Place(jnp.repeat(jnp.array([0, 4, 5, 6, 7], jnp.int32), 40), jnp.zeros(200, jnp.int32))
+    drawn, valid = windows.draw_with_next_obs(state.ring, lambda key: place, jax.random.key(0), 1)
+    assert valid.all()
+    np.testing.assert_array_equal(drawn.slot[40:], place.slot[40:])
+    counts = np.bincount(drawn.slot[:40], minlength=8)
+    assert counts[:4].sum() == 0
+    assert counts[4:].min() > 2
 
 
 def test_without_any_complete_item_the_mask_is_false():
@@ -51,6 +66,7 @@ def test_without_any_complete_item_the_mask_is_false():
     buffer = slices(8, 4, 2, cross_episodes=False, strict=True, store_obs_once=True, max_final_obs=1)
     state = buffer.add(buffer.init(ONE, 1), steps(3, truncated=jnp.array([[False], [True], [True]])))
     assert not buffer.sample(state, jax.random.key(0)).mask.any()
+    assert not buffer.batch_of_pass(state, jax.random.key(0), 0).mask.any()
 
 
 @pytest.mark.parametrize("kind", MAKERS)
