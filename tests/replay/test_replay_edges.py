@@ -48,6 +48,13 @@ def test_a_stratum_of_lost_final_observations_draws_from_the_others():
     assert max(np.unique(sample.item.obs).size for sample in drawn) > 2  # of the three strata, each draws its own
 
 
+def test_a_terminal_step_needs_no_final_observation():
+    flag = jnp.ones((4, 1), bool)
+    buffer = uniform(8, 64, store_obs_once=True, max_final_obs=1)
+    state = buffer.add(buffer.init(ONE, 1), steps(4, terminated=flag, truncated=flag))
+    assert set(buffer.sample(state, jax.random.key(0)).item.obs.tolist()) == {0.0, 1.0, 2.0, 3.0}
+
+
 def test_places_that_are_never_found_become_some_of_the_others():
     """Every draw gives the same places, of which the first 40 lack their final observation."""
     buffer = uniform(8, 4, store_obs_once=True, max_final_obs=1)
