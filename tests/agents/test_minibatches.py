@@ -112,6 +112,14 @@ def test_a_device_is_asked_for_its_memory(monkeypatch, recurrent):
     assert agent.static.config.chunk_size == minibatches.CPU_ROWS
 
 
+def test_each_step_has_noise_of_its_own():
+    def step(learner, rows, key):
+        return learner, ({"drawn": jax.random.uniform(key)}, jnp.array(True))
+
+    values = minibatches.descend(step, (), jnp.zeros((6, 2), jnp.int32), jax.random.key(0))[1].values
+    assert len(np.unique(values)) == 6
+
+
 def test_steps_that_do_not_count_are_left_out_of_the_means():
     """Three steps of four count; the learner sees every row of every order."""
 

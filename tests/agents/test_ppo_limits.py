@@ -11,7 +11,12 @@ from ppo_rollouts import OBS, SMALL, all_finite, rollout_of, start, steps_taken,
 from scipy.special import log_softmax
 
 from rlkit.agents import ppo
+from rlkit.agents.common import minibatches
+from rlkit.agents.common.optimizer import Optimizer
 from rlkit.networks.cores.recurrent import where_rows
+from rlkit.ops.distributions import Categorical
+from rlkit.ops.returns import gae
+from rlkit.ops.statistics import RunningStatistics
 from rlkit.spaces import Discrete
 
 
@@ -68,6 +73,7 @@ def test_target_kl_leaves_a_network_with_batch_moments_learning():
         assert float(metrics["approx_kl"]) > 1.5e-4
     assert steps_taken(state) == 3  # one for each update
     assert (np.diff([np.zeros_like(moments[0]), *moments], axis=0) > 0.1).all()  # the means, towards 3
+    assert moments[0].max() < 0.4  # a tenth of the way: minibatches that are not learned from leave them
 
 
 def test_target_kl_zero_takes_no_step_that_moves_the_policy():
@@ -120,6 +126,34 @@ def linear_policy():
         return {"logits": jax.random.normal(key, (3, 3)), "value": jnp.zeros(3)}
 
     return init, lambda params, obs: (obs @ params["logits"], obs @ params["value"])
+
+
+def test_the_loss_with_every_limit_by_hand():
+    agent = ppo.make(ppo.Config(kl_penalty=True), OBS, Discrete(3), networks=linear_policy())
+    limits = {"clip_eps": 0.2, "clip_eps_high": 0.4, "dual_clip": 1.5, "vf_clip_eps": 0.3}
+    hyper = ppo.Hyper(**limits, vf_coef=0.7, ent_coef=0.1, kl_coef=9.0)
+    state, rng, rows = start(agent, hyper).replace(kl_coef=jnp.float32(0.6)), np.random.default_rng(0), np.arange(64)
+    obs, old_logits = rng.normal(size=(2, 64, 3)).astype(np.float32)
+    action, (old_value, advantage, target) = rng.integers(0, 3, 64), rng.normal(size=(3, 64)).astype(np.float32)
+    params = {"logits": np.eye(3, dtype=np.float32), "value": np.float32([1.0, 0.5, -0.5])}
+    old, new = log_softmax(old_logits, axis=-1), log_softmax(obs, axis=-1)
+    batch = ppo.Batch(
+        obs, action, np.zeros(64, bool), old[rows, action], old_value, Categorical(jnp.asarray(old_logits)), advantage,
+        target,
+    )  # fmt: skip
+    loss = jax.jit(partial(ppo.loss, agent.static))
+    total, (_, metrics) = loss(params, (), state, batch, (), jnp.float32(0.5), jax.random.key(0))
+    ratio, value = np.exp(new - old)[rows, action], obs @ params["value"]
+    surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - 0.1, 1 + 0.2) * advantage)  # half of each clip
+    surrogate = np.where(advantage < 0, np.maximum(surrogate, 1.5 * advantage), surrogate)
+    clipped = np.clip(value, old_value - 0.3, old_value + 0.3)
+    value_loss = np.maximum((value - target) ** 2, (clipped - target) ** 2).mean() / 2
+    entropy, kl = -(np.exp(new) * new).sum(-1).mean(), (np.exp(old) * (old - new)).sum(-1).mean()
+    np.testing.assert_allclose(metrics["policy_loss"], -surrogate.mean(), rtol=1e-4)
+    np.testing.assert_allclose(metrics["value_loss"], value_loss, rtol=1e-4)
+    np.testing.assert_allclose(metrics["kl"], kl, rtol=1e-4)
+    np.testing.assert_allclose(metrics["clip_fraction"], np.mean((ratio > 1.2) | (ratio < 0.9)), rtol=1e-6)
+    np.testing.assert_allclose(total, -surrogate.mean() + 0.7 * value_loss - 0.1 * entropy + 0.6 * kl, rtol=1e-4)
 
 
 def test_the_kl_coefficient_adapts_to_what_the_whole_update_moved():
@@ -175,23 +209,57 @@ def test_schedules_follow_the_environment_steps():
 
 
 @pytest.mark.thorough
-def test_advantages_recomputed_each_epoch_change_the_second_epoch_only():
-    hyper = ppo.Hyper(learning_rate=0.05)
-    for recurrent in ("none", "gru"):
-        results, rollout = {}, None
-        for recompute in (False, True):
-            for epochs in (1, 2):
-                config = ppo.Config(
-                    hidden_sizes=(8,), num_epochs=epochs, num_minibatches=2, recompute_advantage=recompute,
-                    recurrent=recurrent, memory_size=4,
-                )  # fmt: skip
-                agent = ppo.make(config, OBS, Discrete(3))
-                state = start(agent, hyper)
-                rollout = rollout_of(agent, state, 5, 4) if rollout is None else rollout
-                after, _ = update(agent, state, rollout, 0)
-                results[recompute, epochs] = np.concatenate([np.ravel(x) for x in jax.tree.leaves(after.params)])
-        np.testing.assert_allclose(results[True, 1], results[False, 1], atol=1e-5)
-        assert np.abs(results[True, 2] - results[False, 2]).max() > 1e-4
+@pytest.mark.parametrize("recurrent", ["none", "gru"])
+def test_advantages_are_recomputed_in_each_epoch(recurrent):
+    """By the values of the present parameters along their own memories, and the value targets too."""
+    settings = {"hidden_sizes": (8,), "num_minibatches": 1, "recurrent": recurrent, "memory_size": 4}
+    agent = ppo.make(ppo.Config(num_epochs=1, **settings), OBS, Discrete(3))
+    state = start(agent, ppo.Hyper(learning_rate=0.05, gamma=0.9, gae_lambda=0.8))
+    rollout = rollout_of(agent, state, 5, 4)
+    first, static = update(agent, state, rollout)[0], agent.static
+    core = jax.tree.map(lambda x: x[0], rollout.extras.core)
+    done, memory = rollout.terminated | rollout.truncated, (core,) if recurrent == "gru" else ()
+
+    def second_epoch(first):
+        rows, memory_now = [], memory
+        for t in range(5):
+            _, value, *after = static.policy.network.apply(first.params, (), rollout.obs[t], *memory_now)[0]
+            later = static.policy.network.apply(first.params, (), rollout.next_obs[t], *after)[0][1]
+            memory_now = (where_rows(done[t], agent.memory.core, after[0]),) if after else ()
+            rows.append((value, later))
+        value, later = map(jnp.stack, zip(*rows, strict=True))
+        advantage = gae(rollout.reward, value, later, rollout.terminated, rollout.truncated, gamma=0.9, gae_lambda=0.8)
+        batch = ppo.prepare(static, state, rollout)._replace(advantage=advantage, target=advantage + value)
+        batch = batch if memory else minibatches.flat(batch)
+        learner = ppo.Learner(first.params, (), first.opt_state, jnp.array(True), jnp.array(False))
+        optimizer = Optimizer.of(static.config, state.hyper, 0.05)
+        arguments = static, state, optimizer, jnp.float32(1.0), learner, batch, core, jax.random.key(0)
+        return ppo.gradient_step(*arguments)[0].params
+
+    anew = ppo.make(ppo.Config(num_epochs=2, recompute_advantage=True, **settings), OBS, Discrete(3))
+    found = update(anew, state, rollout)[0].params
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), found, jax.jit(second_epoch)(first))
+
+
+def test_advantages_normalized_over_the_rollout_leave_the_targets():
+    found = {}
+    for kind in ("none", "batch"):
+        agent = ppo.make(ppo.Config(**SMALL, normalize_advantage=kind), OBS, Discrete(3))
+        state = start(agent)
+        found[kind] = jax.jit(partial(ppo.prepare, agent.static))(state, rollout_of(agent, state, 5, 4))
+    plain = np.asarray(found["none"].advantage)
+    np.testing.assert_allclose(found["batch"].advantage, (plain - plain.mean()) / plain.std(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["batch"].target, plain + found["none"].old_value, rtol=1e-4, atol=1e-5)
+
+
+def test_advantages_are_of_scaled_rewards():
+    agent = ppo.make(ppo.Config(**SMALL, normalize_reward=True), OBS, Discrete(3))
+    state, prepare = start(agent), jax.jit(partial(ppo.prepare, agent.static))
+    rollout = rollout_of(agent, state, 5, 4)
+    returns = RunningStatistics(jnp.float32(4), jnp.float32(50), jnp.float32(16))  # a deviation of 2
+    found = prepare(state.replace(normalizer=state.normalizer.replace(returns=returns)), rollout)
+    expected = prepare(state, rollout._replace(reward=rollout.reward / 2))
+    np.testing.assert_allclose(found.advantage, expected.advantage, rtol=1e-4, atol=1e-6)
 
 
 def test_old_log_probs_from_collection_are_used_as_they_are():
