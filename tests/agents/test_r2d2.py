@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from q_agents import MASKED, start
 
 from rlkit import envs, training
 from rlkit.agents import r2d2
 from rlkit.agents.common import exploration, off_policy
 from rlkit.agents.common.hyper import as_arrays
 from rlkit.networks.cores.recurrent import where_rows
-from rlkit.spaces import Box
-from rlkit.types import ConfigError, Transition
+from rlkit.spaces import Box, Discrete
+from rlkit.types import ConfigError, Sample, Transition
 
 SMALL = {
     "hidden_sizes": (4,),
@@ -189,6 +190,26 @@ def test_rows_that_were_not_drawn_weigh_nothing(setup):
     assert float(priority[0]) == 0.0
     without = loss(sample._replace(weight=sample.weight.at[0].set(0.0)))[0]
     np.testing.assert_allclose(total, without, rtol=1e-6)
+
+
+def test_illegal_actions_are_neither_taken_nor_bootstrapped_from():
+    def apply(params, obs, memory):
+        return jnp.broadcast_to(params, (*obs["obs"].shape[:-1], 4)), memory
+
+    network = lambda key, obs, memory: jnp.arange(4.0), apply, np.zeros((), np.float32)
+    config = r2d2.Config(burn_in=0, unroll_len=1, n_step=1, rescale=False, batch_size=1, capacity=8)
+    agent = r2d2.make(config, MASKED, Discrete(4), network)
+    state = start(agent, r2d2.Hyper(gamma=0.5), MASKED)
+    obs = {"action_mask": jnp.array([True, False, True, False]), "obs": jnp.zeros(3)}  # the best legal value is 2
+    act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
+    actor, keys = agent.actor(state), jax.random.split(jax.random.key(0), 64)
+    assert set(np.asarray(act(actor, agent.memory, obs, keys)[1]).tolist()) == {0, 2}
+    assert agent.policy(actor, agent.memory, obs, keys[0])[1] == 2
+    item = Transition(obs, jnp.int32(0), jnp.float32(1), jnp.array(False), jnp.array(False), obs, jnp.float32(0))
+    item = jax.tree.map(lambda x: x[None, None], item)
+    sample = Sample(item, (), jnp.ones(1), jnp.ones((1, 1), bool))
+    _, (_, priority, _) = jax.jit(partial(r2d2.loss, agent.static))(state.params, state, sample, keys[0])
+    np.testing.assert_allclose(priority, [1 + 0.5 * 2])
 
 
 def constant():
