@@ -10,6 +10,7 @@ import pytest
 from ppo_rollouts import OBS, SMALL, SPACES, all_finite, rollout_of, start, update
 
 from rlkit.agents import ppo
+from rlkit.agents.common import action_distributions, exploration
 from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError
 
@@ -62,6 +63,19 @@ def test_gsde_holds_its_noise_for_the_episode_or_some_steps():
         assert len(set(raws)) == distinct
         other = agent.act(actor, agent.memory, jnp.full(3, 0.5), jax.random.key(99))[2].raw
         assert not np.allclose(other, raws[0])
+
+
+def test_the_density_of_gsde_is_that_of_its_draws():
+    output = (
+        jnp.float32([0.5, -1.0]),
+        jnp.float32([[-1.0, 0.5], [0.0, -2.0], [0.7, 0.1]]),
+        jnp.float32([0.5, -1.0, 2.0]),
+    )
+    noise, keys = exploration.gsde_start(3, 2), jax.random.split(jax.random.key(0), 20_000)
+    raw = jax.jit(jax.vmap(lambda key: exploration.gsde_step(output, noise, 0, key)[0]))(keys)
+    dist = action_distributions.distribution(SPACES["box"], output, None, squash=False)
+    np.testing.assert_allclose(raw.std(0), dist.scale, rtol=0.03)
+    np.testing.assert_allclose(raw.mean(0), dist.loc, atol=0.08)
 
 
 def test_gsde_begins_within_the_bounds():
