@@ -123,6 +123,17 @@ def test_what_an_agent_declares_is_in_its_state_and_its_metrics(setup):
     assert set(agent.finite) == {name for name in metrics if "loss" in name or "grad" in name}
 
 
+def test_a_target_network_that_is_copied_has_the_newest_parameters(setup):
+    module, _, _, init, step = setup
+    if not hasattr(module.Hyper(), "tau"):
+        pytest.skip("no target network")
+    before = init(module.Hyper(), jax.random.key(0))
+    hyper = before.agent.hyper.replace(tau=jnp.float32(1), learning_rate=jnp.float32(0.01))
+    state = step(before.replace(agent=before.agent.replace(hyper=hyper)))[0].agent
+    of_critics_alone = jax.tree.structure(state.target_params) != jax.tree.structure(state.params)
+    assert_equal(state.target_params, state.params["critics"] if of_critics_alone else state.params)
+
+
 def test_other_hypers_and_a_restored_state_compile_nothing_new(setup):
     module, _, _, init, step = setup
     for rate in (0.1, 0.01):
@@ -272,13 +283,14 @@ def test_hyper_holds_float32_arrays_in_the_state(setup):
 
 
 def test_policy_acts_from_the_actor_alone(setup):
-    """The policy gives an action of the space, the same for the same inputs, and changes nothing."""
+    """The policy gives the same action for every key, and changes nothing."""
     module, agent, _, init, _ = setup
     state = init(module.Hyper(), jax.random.key(0))
     actor = agent.actor(state.agent)
     before = as_numbers(actor)
     obs = jax.tree.map(lambda x: x[0], state.envs.obs)
-    first, second = (agent.policy(actor, agent.memory, obs, jax.random.key(1)) for _ in range(2))
-    assert_equal(first, second)
+    policy, keys = jax.vmap(agent.policy, (None, None, None, 0)), jax.random.split(jax.random.key(1), 16)
+    memory, actions, _ = policy(actor, agent.memory, obs, keys)
+    assert len(np.unique(actions, axis=0)) == 1
     assert_equal(before, actor)
-    assert jax.tree.structure(first[0]) == jax.tree.structure(agent.memory)
+    assert jax.tree.structure(memory) == jax.tree.structure(agent.memory)
