@@ -25,7 +25,8 @@ def test_an_empty_buffer_is_an_error_and_nan_under_jit():
     jax.tree.map(np.testing.assert_array_equal, after.agent.params, state.agent.params)
     online = training.make(agent, env, params, num_envs=2, num_steps=8)
     filled, _ = jax.jit(online.step)(state)
-    metrics = step(filled)[1]
+    after, metrics = step(filled)
+    assert after.key != filled.key  # the next step draws other samples
     assert metrics["buffer_size"] == 16
     assert jnp.isfinite(metrics["loss"])
     pair.step(filled)

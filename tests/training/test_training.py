@@ -131,6 +131,17 @@ def test_a_constant_return_is_that_exactly():
     np.testing.assert_array_equal(result.lengths, 3)
 
 
+def test_an_evaluation_plays_the_policy_with_a_new_memory_in_each_episode():
+    class Echo(Counter):
+        def step(self, key, state, action, params):
+            obs, state, _, *others = super().step(key, state, action, params)
+            return obs, state, action.astype(jnp.float32), *others
+
+    agent = blind_agent(np.int32(0))._replace(policy=lambda actor, memory, obs, key: (memory + 1, memory, ()))
+    result = training.evaluate(agent, Echo(), (), (), jax.random.key(0), num_envs=2, episodes_per_env=3)
+    np.testing.assert_array_equal(result.returns, 0 + 1 + 2)
+
+
 def test_unfinished_episodes_are_not_returns():
     env = Counter(lengths=(3, 1000), returns=(3.0, 3.0))
     result = training.evaluate(blind_agent(), env, (), (), jax.random.key(0), num_envs=16, max_steps=10)
