@@ -43,8 +43,9 @@ def numbers(module, agent, batch, outputs=()):
     """-> loss, priority and gradient of the agent, and the outputs of its two networks in float64."""
     hyper = c51.Hyper(gamma=0.9) if module is c51 else module.Hyper(gamma=0.9, huber_delta=1.0)
     static, state = agent.static, start(agent, hyper, MASKED)
-    target = jax.random.normal(jax.random.key(9), (3, 4, *outputs))
-    state = state.replace(target_params=target)
+    online_key, target_key = jax.random.split(jax.random.key(12))  # with which `check_that_choices_differ` passes
+    online, target = (jax.random.normal(key, (3, 4, *outputs)) for key in (online_key, target_key))
+    state = state.replace(params=online, target_params=target)
     grad = jax.jit(jax.value_and_grad(partial(module.loss, static), has_aux=True))
     (loss, (_, priority, _)), gradient = grad(state.params, state, batch, jax.random.key(1))
 
@@ -60,14 +61,21 @@ def chosen(values, batch):
     return np.argmax(np.where(batch.next_obs["action_mask"], np.nan_to_num(values), -np.inf), axis=-1)
 
 
+def check_that_choices_differ(next_q, q_next, batch):
+    """Between the networks, and with and without a mask, where the next value counts; else a test could not fail."""
+    counts = batch.discount > 0
+    assert np.any((chosen(q_next, batch) != chosen(next_q, batch))[counts])
+    for values in (next_q, q_next):
+        assert np.any((np.argmax(values, -1) != chosen(values, batch))[counts])
+
+
 @pytest.mark.parametrize("double", [False, True])
 def test_the_loss_of_dqn_by_hand(hand_made, double):
     batch, rows = hand_made, np.arange(B)
     agent = dqn.make(dqn.Config(**SMALL, double=double), MASKED, Discrete(4), linear())
     loss, priority, gradient, q, q_next, next_q = numbers(dqn, agent, batch)
     action = chosen(q_next if double else next_q, batch)
-    assert np.any(chosen(q_next, batch) != chosen(next_q, batch))  # otherwise nothing is told apart
-    assert np.any(np.argmax(next_q, -1) != chosen(next_q, batch))
+    check_that_choices_differ(next_q, q_next, batch)
     target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * next_q[rows, action])
     error = target - q[rows, batch.action]
     size = np.abs(error)
@@ -80,13 +88,16 @@ def test_the_loss_of_dqn_by_hand(hand_made, double):
     np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
-def test_the_loss_of_c51_by_hand(hand_made):
+@pytest.mark.parametrize("double", [False, True])
+def test_the_loss_of_c51_by_hand(hand_made, double):
     batch, rows = hand_made, np.arange(B)
-    config = c51.Config(**SMALL, num_atoms=5, v_min=-2.0, v_max=2.0)
+    config = c51.Config(**SMALL, num_atoms=5, v_min=-2.0, v_max=2.0, double=double)
     agent = c51.make(config, MASKED, Discrete(4), linear((5,)))
     loss, priority, gradient, q, q_next, next_q = numbers(c51, agent, batch, (5,))
     atoms = np.linspace(-2, 2, 5)
-    probs = softmax(np.nan_to_num(next_q))[rows, chosen(softmax(q_next) @ atoms, batch)]
+    means = [softmax(x) @ atoms for x in (next_q, q_next)]
+    check_that_choices_differ(*means, batch)
+    probs = softmax(np.nan_to_num(next_q))[rows, chosen(means[double], batch)]
     expected, divergence = np.zeros(B), np.zeros(B)
     for b in range(B):
         target = np.zeros(5)
@@ -102,11 +113,14 @@ def test_the_loss_of_c51_by_hand(hand_made):
     assert np.isfinite(gradient).all()
 
 
-def test_the_loss_of_qrdqn_by_hand(hand_made):
+@pytest.mark.parametrize("double", [False, True])
+def test_the_loss_of_qrdqn_by_hand(hand_made, double):
     batch, rows = hand_made, np.arange(B)
-    agent = qrdqn.make(qrdqn.Config(**SMALL, num_quantiles=3), MASKED, Discrete(4), linear((3,)))
+    agent = qrdqn.make(qrdqn.Config(**SMALL, num_quantiles=3, double=double), MASKED, Discrete(4), linear((3,)))
     loss, priority, gradient, q, q_next, next_q = numbers(qrdqn, agent, batch, (3,))
-    later = next_q[rows, chosen(q_next.mean(-1), batch)]
+    means = next_q.mean(-1), q_next.mean(-1)
+    check_that_choices_differ(*means, batch)
+    later = next_q[rows, chosen(means[double], batch)]
     expected = np.zeros(B)
     for b in range(B):
         for i, tau in enumerate((1 / 6, 1 / 2, 5 / 6)):
