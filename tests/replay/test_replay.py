@@ -122,6 +122,8 @@ def test_the_power_is_applied_once():
     state = buffer.update(state, buffer.sample(state, jax.random.key(0)).index, jnp.array([4.0]))
     state = buffer.add(state, steps(1))
     np.testing.assert_allclose(segment_tree.values(state.priorities.mass)[:2], [2.2974, 2.2974], rtol=1e-4)
+    first = fill(prioritized(8, 1, alpha=0.6, eps=0.5, start_priority=3.0), 1)
+    np.testing.assert_allclose(segment_tree.values(first.priorities.mass)[0], 3.5**0.6, rtol=1e-6)
 
 
 def test_weights_are_of_the_items_in_the_buffer():
