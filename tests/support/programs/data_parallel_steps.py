@@ -185,7 +185,7 @@ def statistics():
             stats = running_update(stats, x + 1.0, axis_name="data")
             return (
                 (stats, running_update(running_init(x[0, 0]), constant, axis_name="data")),
-                explained_variance(x / 2, x, axis_name="data"),
+                explained_variance(x, x + mask.astype(x.dtype), axis_name="data"),
                 normalize_advantage(x, axis_name="data"),
                 normalize_advantage(x, mask, axis_name="data"),
                 normalize_advantage(constant, axis_name="data"),
@@ -200,7 +200,7 @@ def statistics():
         assert both[1].count == 96
         np.testing.assert_array_equal(both[1].mean, constant[0, 0])
         np.testing.assert_array_equal(both[1].m2, 0.0)
-        np.testing.assert_allclose(explained, explained_variance(x / 2, x), rtol=1e-4)
+        np.testing.assert_allclose(explained, explained_variance(x, x + mask.astype(x.dtype)), rtol=1e-4)
         np.testing.assert_allclose(normalized[0], normalize_advantage(x), rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(normalized[1], normalize_advantage(x, mask), rtol=1e-3, atol=1e-4)
         np.testing.assert_array_equal(normalized[2], 0.0)
