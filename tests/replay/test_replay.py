@@ -149,6 +149,13 @@ def test_weights_are_of_the_items_in_the_buffer():
     )
 
 
+@pytest.mark.parametrize("make", [prioritized, partial(slices, slice_len=1, prioritized=True)])
+def test_a_sample_has_one_item_of_each_stratum(make):
+    buffer = make(8, 8)
+    sample = buffer.sample(fill(buffer, 8), jax.random.key(0))
+    np.testing.assert_array_equal(sample.index.row, np.arange(8))
+
+
 def test_beta_is_an_array_of_the_state():
     buffer = prioritized(8, 16, beta=0.4)
     state = fill(buffer, 8)
