@@ -35,16 +35,17 @@ def test_observations_stored_once_may_be_empty(obs):
     assert 1 not in np.asarray(sample.item.reward[sample.item.truncated])  # its final observation has been overwritten
 
 
-def test_a_stratum_of_lost_final_observations_draws_from_the_others():
+@pytest.mark.parametrize("make", [prioritized, partial(slices, slice_len=1, prioritized=True)], ids=["steps", "slices"])
+def test_a_stratum_of_lost_final_observations_draws_from_the_others(make):
     """The step with 100 of 107 units of mass lacks its final observation, in most strata of the total."""
-    buffer = prioritized(8, 4, alpha=1.0, eps=0.0, store_obs_once=True, max_final_obs=1)
+    buffer = make(8, 4, alpha=1.0, eps=0.0, store_obs_once=True, max_final_obs=1)
     state = buffer.add(buffer.init(ONE, 1), steps(8, truncated=(jnp.arange(8) < 4)[:, None]))
     handle = buffer.sample(state, jax.random.key(0)).index
     rows = jnp.arange(4, dtype=jnp.uint32)
     state = buffer.update(state, handle._replace(row=rows, env=jnp.zeros(4, jnp.int32)), jnp.array([100.0, 1, 1, 1]))
     drawn = [buffer.sample(state, jax.random.key(i)) for i in range(40)]
     assert all(sample.mask.all() for sample in drawn)
-    assert {float(x) for sample in drawn for x in sample.item.obs} == {3.0, 4.0, 5.0, 6.0, 7.0}
+    assert {float(x) for sample in drawn for x in sample.item.obs.reshape(-1)} == {3.0, 4.0, 5.0, 6.0, 7.0}
     assert max(np.unique(sample.item.obs).size for sample in drawn) > 2  # of the three strata, each draws its own
 
 
@@ -66,6 +67,16 @@ def test_places_that_are_never_found_become_some_of_the_others():
     counts = np.bincount(drawn.slot[:40], minlength=8)
     assert counts[:4].sum() == 0
     assert counts[4:].min() > 2
+
+
+def test_a_padded_slice_needs_the_final_observation_of_its_first_step_only():
+    buffer = slices(8, 64, 2, strict=False, store_obs_once=True, max_final_obs=1)
+    truncated = jnp.array([[False], [True], [False], [True]])
+    state = buffer.add(buffer.init(ONE, 1), steps(4, truncated=truncated))
+    sample = buffer.sample(state, jax.random.key(0))
+    masks = {row: tuple(mask) for row, mask in zip(sample.index.row.tolist(), sample.mask.tolist(), strict=True)}
+    assert masks == {0: (True, False), 2: (True, True), 3: (True, False)}
+    assert sample.item.truncated[:, 0][sample.index.row == 0].all()
 
 
 def test_without_any_complete_item_the_mask_is_false():

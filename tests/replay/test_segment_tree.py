@@ -175,8 +175,8 @@ def test_no_drift_after_many_writes():
 
 @pytest.mark.parametrize(
     ("capacity", "fanout"),
-    [(1, 8), (300, 2), pytest.param(40_000, 8, marks=pytest.mark.thorough)],
-    ids=["one", "narrow", "wide"],
+    [(1, 8), (300, 2), *(pytest.param(*size, marks=pytest.mark.thorough) for size in ((40_000, 8), (140_000, 2)))],
+    ids=["one", "narrow", "wide", "levels with arrays of their own"],
 )
 def test_writing_a_run_equals_writing_its_leaves(capacity, fanout):
     random = np.random.default_rng(0)
@@ -189,6 +189,7 @@ def test_writing_a_run_equals_writing_its_leaves(capacity, fanout):
                 expected = write(tree, start + np.arange(size), value, in_maximum=in_maximum)
                 tree = run(tree, start, value)
                 jax.tree.map(np.testing.assert_array_equal, tree, expected)
+            check(tree)
             for outside in (-1, capacity - size + 1, 2**31 - 1):
                 jax.tree.map(np.testing.assert_array_equal, run(tree, outside, np.ones(size, np.float32)), tree)
 
