@@ -132,3 +132,11 @@ def test_python_numbers_beside_integers_or_16_bits_keep_their_values():
     squashed = TanhNormal(jnp.zeros(1, jnp.bfloat16), 1.0, -0.3, 0.3)
     assert float(squashed.high[0]) == np.float32(0.3)
     assert float(squashed.sample(jax.random.key(0))[0]) < 0.3
+
+
+def test_rounding_leads_to_no_action_beyond_a_bound():
+    low, high = np.sort(np.float32(normal(1000, 2)), axis=1).T
+    assert (low + (high - low) > high).any()
+    for u in (-50.0, 50.0):
+        action = TanhNormal(jnp.zeros(1000), 1.0, low, high).squash(jnp.full(1000, u))
+        assert ((action >= low) & (action <= high)).all()
