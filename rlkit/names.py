@@ -1,4 +1,4 @@
-"""Names that several packages share: observation leaves with a meaning, and names as error messages show them.
+"""Names and limits that several packages share: leaves of observations, and names as error messages show them.
 
 Worker processes import this module, so it does not import JAX.
 """
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 ACTION_MASK = "action_mask"  # the leaf of a Dict observation, at its top level, that marks the legal actions
+MAX_FRAMES = 1024  # of `frame_stack`: arrays of one concatenation
+MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays
 PRIVILEGED = "privileged"  # the part of a Dict observation, at its top level, that is for critics and values alone
 
 

@@ -135,6 +135,7 @@ def test_a_wrapper_of_gymnasium(backend):
         ("hide_velocity", "is not one of environments outside of JAX"),
         ("frame_stack", "needs an integer of at least 1 after the colon, such as frame_stack:4"),
         ("frame_stack:0", "needs an integer of at least 1 after the colon"),
+        ("frame_stack:1025", "wrapper='frame_stack:1025' must stack at most 1024 observations"),
         ("time_limit:1,2", "needs an integer of at least 1 after the colon, such as time_limit:200"),
         ("clip_reward:1", "needs two numbers, low,high, after the colon, such as clip_reward:-1,1"),
         ("clip_reward:1,-1", "needs two numbers, low,high, after the colon"),
@@ -154,6 +155,15 @@ def test_observations_without_an_axis_cannot_be_stacked():
         ConfigError, match="wrapper frame_stack: expected observations that are arrays with an axis, got"
     ):
         hosts.make("host_envs:Noise", num_envs=1, backend="serial", wrappers=["frame_stack:2"])
+
+
+def test_a_stack_of_more_numbers_than_are_supported_is_refused():
+    class Wide(gymnasium.Env):
+        observation_space = spaces.Box(0, 255, (256, 257), np.uint8)
+        action_space = spaces.Discrete(2)
+
+    with pytest.raises(ConfigError, match="wrapper frame_stack: expected at most 67108864 numbers, got 1024 times "):
+        hosts.make(Wide, num_envs=1, backend="serial", wrappers=["frame_stack:1024"])
 
 
 def test_a_violation_behind_a_wrapper_is_reported():

@@ -102,11 +102,13 @@ def test_the_newest_stay_and_a_step_is_never_overwritten(run):
 
 
 def test_a_damaged_step_is_moved_aside_and_written_again(run):
-    target = checkpoint.save(run, 20, tree(), {})
-    (target / "leaves.bin").write_bytes(b"")
-    checkpoint.save(run, 20, tree(2.0), {})
-    assert raw(checkpoint.restore(run, tree())[0]) == raw(tree(2.0))
-    assert (run / run_directory.CHECKPOINTS / ".damaged-000000000020").is_dir()
+    for times in range(3):
+        target = checkpoint.save(run, 20, tree(float(times)), {})
+        assert raw(checkpoint.restore(run, tree())[0]) == raw(tree(float(times)))
+        (target / "leaves.bin").write_bytes(bytes([times]))
+    checkpoint.save(run, 20, tree(3.0), {})
+    aside = sorted((run / run_directory.CHECKPOINTS).glob(".damaged-000000000020-*/leaves.bin"))
+    assert [path.read_bytes() for path in aside] == [b"\0", b"\1", b"\2"]
 
 
 def damage(rng, newest, older):

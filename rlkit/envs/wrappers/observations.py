@@ -11,12 +11,9 @@ from flax import struct
 
 from rlkit.envs._spaces import flat_bounds, flatten, map_obs, map_space, without_mask
 from rlkit.envs.wrappers.base import Step, Wrapper, check_count
-from rlkit.names import ACTION_MASK
+from rlkit.names import ACTION_MASK, MAX_FRAMES, MAX_NUMBERS
 from rlkit.spaces import Box, Dict, Space
 from rlkit.types import Array, ConfigError, Key, PyTree
-
-MAX_FRAMES = 1024  # operands of one concatenation
-MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays on the host
 
 
 class _ObservationWrapper(Wrapper):

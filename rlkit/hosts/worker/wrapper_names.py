@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rlkit.names import OWN_CODE, did_you_mean, find_object
+from rlkit.names import MAX_FRAMES, OWN_CODE, did_you_mean, find_object
 
 _OF_JAX = ("flatten", "hide_velocity", "clip_action", "sticky_action")  # of `envs.wrap` alone, so not modules
 # By name: the class in `wrappers`, the types of its arguments, and an example.
@@ -61,4 +61,6 @@ def _parse(spec: str) -> tuple[str, list[Any]]:
     if not valid or sorted(arguments) != arguments:
         kinds = {(int,): "an integer of at least 1", (float,): "a number", (float, float): "two numbers, low,high,"}
         raise ValueError(f"wrapper={spec!r} needs {kinds[types]} after the colon, such as {example}")
+    if name == "frame_stack" and arguments[0] > MAX_FRAMES:
+        raise ValueError(f"wrapper={spec!r} must stack at most {MAX_FRAMES} observations; write {example}")
     return wrapper, arguments

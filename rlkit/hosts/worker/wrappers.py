@@ -5,6 +5,7 @@ They keep to that interface alone, since an environment of the user's own need n
 """
 
 import copy
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlkit.hosts.worker.contract import Violation
-from rlkit.names import ACTION_MASK
+from rlkit.names import ACTION_MASK, MAX_NUMBERS
 
 
 class Wrapper:
@@ -181,6 +182,8 @@ def _stacked_space(space: Any, n: int) -> Any:
         return spaces.Tuple(tuple(_stacked_space(child, n) for child in space.spaces))
     if not isinstance(space, spaces.Box) or not space.shape:
         raise Violation("wrapper frame_stack", "observations that are arrays with an axis", space)
+    if n * math.prod(space.shape) > MAX_NUMBERS:
+        raise Violation("wrapper frame_stack", f"at most {MAX_NUMBERS} numbers", f"{n} times {math.prod(space.shape)}")
     low, high = (np.concatenate([bound] * n, -1) for bound in (space.low, space.high))
     return spaces.Box(low, high, dtype=space.dtype.type)  # pyright: ignore[reportArgumentType]
 

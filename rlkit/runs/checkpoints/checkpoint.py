@@ -14,6 +14,7 @@ save of a small agent (this: 0.006 s, most of it fsync), casts to the template's
 C++ store in which no test can fail one operation at a time.
 """
 
+import itertools
 import warnings
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +65,8 @@ def save(
     if target.exists():
         if find_damage(target) is None:
             return target
-        files.rename(target, folder / f".damaged-{target.name}")
+        aside = (folder / f".damaged-{target.name}-{number}" for number in itertools.count(1))
+        files.rename(target, next(path for path in aside if not path.exists()))
     entries, total = leaves.layout(state)
     tree = files.to_json({"step": step, "leaves": entries, "extra": extra})
     chunks = leaves.to_bytes(state)
