@@ -103,14 +103,14 @@ def test_the_loss_of_the_policy_by_hand(hand_made, cloning):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), to_policy, gradient)
 
 
-def gradient_steps(static, state, batch, dues):
+def gradient_steps(static, state, batch, dues, rate=1e-3):
     """The states before and after each gradient step on one batch, stacked."""
     item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
     sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(B, bool))
 
     def body(state, inputs):
         due, key = inputs
-        after, *_ = td3.gradient_step(static, state, sample, Schedules(jnp.float32(1e-3), due), key)
+        after, *_ = td3.gradient_step(static, state, sample, Schedules(jnp.float32(rate), due), key)
         return after, after
 
     keys = jax.random.split(jax.random.key(0), len(dues))
@@ -143,6 +143,17 @@ def test_the_policy_and_the_targets_are_delayed(hand_made, delay, dues, targets)
     moved = jax.tree.map(lambda x, y: (x[1:] + y[:-1]) / 2, states.params, states.target_params)
     at = np.flatnonzero(targets)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x[at], y[1:][at], rtol=1e-5), moved, states.target_params)
+
+
+def test_the_policy_follows_the_critics_after_their_step(hand_made):
+    _, static, state = make(policy_delay=1, optimizer="sgd")
+    states = gradient_steps(static, state, hand_made, np.array([True]), rate=0.1)
+    before, after = (jax.tree.map(lambda x, i=i: x[i], states.params) for i in (0, 1))
+    gradient = jax.jit(
+        jax.grad(lambda p, c: td3.policy_loss(static, p, (c, ()), state, hand_made, jax.random.key(0))[0])
+    )
+    expected = jax.tree.map(lambda x, g: x - 0.1 * g, before["policy"], gradient(before["policy"], after["critics"]))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), after["policy"], expected)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.8])
