@@ -3,9 +3,10 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from q_agents import MASKED, SMALL, linear, start
+from q_agents import MASKED, OBS, SMALL, linear, start
 from scipy.special import xlogy
 
 from rlkit.agents import c51, dqn, pqn, qrdqn
@@ -156,6 +157,17 @@ def test_the_targets_of_pqn_by_hand():
     loss, _ = pqn.loss(static, state.params, (), state, batch, jax.random.key(0))
     values = (obs[:5].reshape(-1, 3) @ np.asarray(state.params))[:, 0]
     np.testing.assert_allclose(loss, np.mean((values - expected.reshape(-1)) ** 2) / 2, rtol=1e-5)
+
+
+def test_the_learning_rate_of_pqn_is_of_the_steps_before():
+    agent = pqn.make(pqn.Config(num_minibatches=1, learning_rate_schedule="linear"), OBS, Discrete(4), linear())
+    state = start(agent, pqn.Hyper(learning_rate=0.5, schedule_steps=32.0))
+    obs, zero = jnp.ones((2, 4, 3)), jnp.zeros((2, 4))
+    rollout, rates = Transition(obs, zero.astype(jnp.int32), zero, zero > 0, zero > 0, obs), []
+    for _ in range(4):
+        state, metrics = jax.jit(agent.update)(state, rollout, jax.random.key(0))
+        rates.append(metrics["learning_rate"])
+    np.testing.assert_allclose(rates, [0.5, 0.375, 0.25, 0.125], rtol=1e-6)
 
 
 def test_pqn_bootstraps_from_an_observation_without_a_legal_action():

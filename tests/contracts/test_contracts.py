@@ -4,6 +4,7 @@ The cases are the `EXAMPLES` of each agent's module. Four programs are compiled 
 """
 
 import re
+from functools import partial
 from operator import attrgetter
 
 import chex
@@ -25,13 +26,8 @@ SMALL = {  # of the fields that an agent's Config has
     "replay_ratio": 0.125,
 }
 NUM_ENVS, NUM_STEPS, SEEDS = 4, 8, 10
-START_ANEW = {  # fields of states that learning changes and that no other run starts with
-    "opt_state",
-    "replay",
-    "normalizer.running_return",
-    "kl_coef",
-    "policy_metrics",
-}
+# fields of states that learning changes and that no other run starts with
+START_ANEW = {"opt_state", "replay", "normalizer.running_return", "kl_coef", "policy_metrics"}
 
 
 def cases(name):
@@ -132,6 +128,14 @@ def test_a_target_network_that_is_copied_has_the_newest_parameters(setup):
     state = step(before.replace(agent=before.agent.replace(hyper=hyper)))[0].agent
     of_critics_alone = jax.tree.structure(state.target_params) != jax.tree.structure(state.params)
     assert_equal(state.target_params, state.params["critics"] if of_critics_alone else state.params)
+
+
+def test_a_warm_up_without_end_learns_nothing(setup):
+    module, _, _, init, step = setup
+    state = init(module.Hyper(), jax.random.key(0))
+    hyper = state.agent.hyper.replace(warmup_steps=jnp.float32(1e30))
+    after = step(state.replace(agent=state.agent.replace(hyper=hyper)))[0].agent
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-20), after.params, state.agent.params)
 
 
 def test_other_hypers_and_a_restored_state_compile_nothing_new(setup):
