@@ -151,14 +151,18 @@ def test_unfinished_episodes_are_not_returns():
     np.testing.assert_array_equal(np.asarray(result.lengths), np.where(finished, 3, 0))
 
 
-def test_before_the_first_episode_ends_there_is_no_return():
-    env, params = Counter(lengths=(100, 100)), ()
+def test_the_return_of_a_step_is_that_of_the_episodes_that_ended_in_it():
+    env, params = Counter(lengths=(5, 5), returns=(1.0, 3.0)), ()
     agent = ppo.make(ppo.Config(hidden_sizes=(4,)), env.observation_space(params), env.action_space(params))
-    pair = training.make(agent, env, params, num_envs=2, num_steps=4)
-    _, metrics = jax.jit(pair.step)(pair.init(ppo.Hyper(), jax.random.key(0)))
+    pair = training.make(agent, env, params, num_envs=4, num_steps=4)
+    step = jax.jit(pair.step)
+    state, metrics = step(pair.init(ppo.Hyper(), jax.random.key(0)))
     assert metrics["num_episodes"] == 0
     assert np.isnan(metrics["episode_return"])
     assert np.isnan(metrics["returns"]).all()
+    metrics = step(state)[1]
+    assert (metrics["num_episodes"], metrics["episode_length"]) == (4, 5)
+    assert metrics["episode_return"] == np.nanmean(metrics["returns"]) > 1
 
 
 def test_evaluation_changes_nothing_and_normalizes_with_frozen_statistics():
