@@ -198,15 +198,22 @@ def test_the_kl_of_a_recurrent_update_is_along_the_memories_of_after_it():
     np.testing.assert_allclose(metrics["update_kl"], (np.exp(old) * (old - new)).sum(-1).mean(), rtol=1e-3)
 
 
-def test_schedules_follow_the_environment_steps():
+def test_schedules_follow_the_environment_steps(monkeypatch):
     config = ppo.Config(**SMALL, learning_rate_schedule="linear", clip_schedule="cosine")
     agent = ppo.make(config, OBS, Discrete(3))
     state = start(agent, ppo.Hyper(learning_rate=0.02, schedule_steps=80.0))
-    rollout, rates = rollout_of(agent, state, 5, 4), []
+    rollout, found, learn = rollout_of(agent, state, 5, 4), [], ppo.learn
+
+    def with_clip(static, state, learning_rate, clip, *arguments):
+        learner, metrics = learn(static, state, learning_rate, clip, *arguments)
+        return learner, metrics | {"clip": clip}
+
+    monkeypatch.setattr(ppo, "learn", with_clip)
     for i in range(6):
         state, metrics = update(agent, state, rollout, i)
-        rates.append(float(metrics["learning_rate"]))
-    np.testing.assert_allclose(rates, [0.02, 0.015, 0.01, 0.005, 0.0, 0.0], atol=1e-8)
+        found.append((metrics["learning_rate"], metrics["clip"]))
+    expected = [(0.02 * (1 - x), (1 + np.cos(np.pi * x)) / 2) for x in (0, 0.25, 0.5, 0.75, 1, 1)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.thorough
