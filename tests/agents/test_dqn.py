@@ -57,10 +57,32 @@ def test_epsilon_falls_within_a_share_of_the_schedules():
     np.testing.assert_allclose(found, [0.9, 0.7, 0.1, 0.1], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["dqn", "c51", "pqn"])
+@pytest.mark.parametrize("name", ["dqn", "pqn", "r2d2"])
+def test_acting_has_the_epsilon_of_the_steps_so_far(name):
+    module = agents.get(name)
+    agent = module.make(module.Config(hidden_sizes=(4,)), OBS, Discrete(4))
+    state = start(agent, module.Hyper(epsilon_start=1.0, epsilon_end=0.5, epsilon_steps=8.0))
+    if name == "pqn":
+        state = state.replace(num_steps=jnp.uint32(4))
+    else:
+        state = state.replace(replay=state.replay.replace(num_steps=jnp.uint32(4)))
+    assert agent.actor(state).epsilon == 0.75
+
+
+def the_same_at_all_fractions(init, apply):
+    """A network of quantiles that are all the value."""
+
+    def repeated(params, obs, fractions):
+        return jnp.repeat(apply(params, obs)[..., None, :], fractions.shape[-1], axis=-2)
+
+    return (lambda key, obs, fractions: init(key, obs)), repeated
+
+
+@pytest.mark.parametrize("name", ["dqn", "c51", "iqn", "pqn"])
 def test_an_illegal_action_is_never_taken(name):
     module = agents.get(name)
     network = linear((51,) if name == "c51" else ())
+    network = the_same_at_all_fractions(*network) if name == "iqn" else network
     settings = {} if name == "pqn" else SMALL
     agent = module.make(module.Config(**settings), MASKED, Discrete(4), network)
     actor = agent.actor(start(agent, module.Hyper(epsilon_start=0.5), MASKED))
