@@ -100,6 +100,7 @@ def learning():
         state, metrics = run(pair, dqn.Hyper(), 3)
         assert metrics[-1]["grad_norm"] > 0
         assert 0.8 * 3 * 8 * N < metrics[-1]["buffer_size"] < 3 * 8 * N
+        assert state.agent.replay.num_steps == 3 * 8 * N  # of all devices
         results.append(state.agent.params)
         for x in jax.tree.leaves(state.agent.replace(replay=state.agent.replay.replace(buffer=()))):
             first, second = (np.asarray(shard.data) for shard in x.addressable_shards)
