@@ -53,7 +53,7 @@ def test_observations_are_clipped_at_ten_deviations():
     ("r2d2", Discrete(3), {}),
     ("ppo", Discrete(3), {"recurrent": "gru"}),
     ("sac", Discrete(3), {}),
-    ("sac", Box(-1, 1, (2,)), {}),
+    ("sac", Box(-1, 1, (2,)), {"gsde": True}),
     ("td3", Box(-1, 1, (2,)), {"policy_delay": 1}),
     ("iql", Box(-1, 1, (2,)), {}),
 ])  # fmt: skip
