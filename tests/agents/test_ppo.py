@@ -52,6 +52,16 @@ def test_a_memory_that_is_not_put_back_would_be_seen():
     assert abs(ratios(agent, state, seamless, None)[0] - 1).max() > 1e-4
 
 
+def test_every_minibatch_starts_from_the_memories_of_its_environments():
+    config = ppo.Config(hidden_sizes=(8,), recurrent="gru", memory_size=4, num_epochs=1, num_minibatches=2)
+    agent = ppo.make(config, OBS, Discrete(3))
+    state = start(agent, ppo.Hyper(learning_rate=0.0), num_envs=8)
+    state = state.replace(params=jax.tree.map(lambda x: 10 * x, state.params))  # for a memory that is seen
+    later = jax.tree.map(lambda x: x[4:], rollout_of(agent, state, 8, 8, done=0.0))  # from the middle of episodes
+    np.testing.assert_allclose(update(agent, state, later)[1]["approx_kl"], 0.0, atol=1e-5)
+    assert np.ptp(jax.tree.leaves(later.extras.core)[0][0], axis=0).max() > 0.1
+
+
 def test_next_values_of_a_recurrent_agent_advance_its_memory_over_obs():
     agent = ppo.make(ppo.Config(**SMALL, memory_size=5, recurrent="lstm"), OBS, SPACES["discrete"])
     state, static = start(agent), agent.static
