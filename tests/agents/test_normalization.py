@@ -49,7 +49,9 @@ def test_observations_are_clipped_at_ten_deviations():
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "space", "settings"), [
     ("dqn", Discrete(3), {}),
+    ("c51", Discrete(3), {}),
     ("iqn", Discrete(3), {"munchausen": True}),
+    ("pqn", Discrete(3), {}),
     ("r2d2", Discrete(3), {}),
     ("ppo", Discrete(3), {"recurrent": "gru"}),
     ("sac", Discrete(3), {}),
