@@ -1,0 +1,35 @@
+"""A run of an agent with replay that is stopped and resumed is the uninterrupted run, to the bit."""
+
+import pytest
+from tiny_runs import SMALL, digest, shared_compilations, without_clock
+
+from rlkit.runs import loop
+from rlkit.runs.checkpoints import checkpoint
+
+RUN = {key: value for key, value in SMALL.items() if key not in ("num_epochs", "num_minibatches")} | {"report": False}
+BUFFER = {"capacity": 256, "batch_size": 8, "learning_starts": 32, "replay_ratio": 0.25}  # it is full before the end
+AGENTS = {
+    "dqn": {"replay": "prioritized", "n_step": 3, "store_obs_once": True, "target_every": 100},
+    "sac": {"env": "Pendulum-v1", "target_every": 100},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(tmp_path_factory):
+    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+        yield
+
+
+@pytest.mark.parametrize(
+    "agent", [pytest.param("dqn", marks=pytest.mark.slow), pytest.param("sac", marks=pytest.mark.thorough)]
+)
+def test_stopping_and_resuming_changes_nothing(agent, tmp_path):
+    config = RUN | BUFFER | AGENTS[agent] | {"agent": agent}
+    whole = loop.train(config, out=tmp_path / "whole", show=False)
+    stopped = loop.train(config, lambda line, state: line["step"] == 160, out=tmp_path / "run", show=False)
+    assert checkpoint.steps(stopped.run)[-1] == 160
+    assert int(stopped.state.agent.replay.since_target) == 60  # the next update of the target is not due at once
+    resumed = loop.resume(stopped.run, show=False)
+    assert digest(resumed.state) == digest(whole.state) != digest(stopped.state)
+    assert without_clock(resumed.run) == without_clock(whole.run)
+    assert resumed.evaluation == whole.evaluation
