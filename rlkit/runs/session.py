@@ -21,6 +21,7 @@ from rlkit.runs.metrics import MetricLines, additional, summarize
 from rlkit.runs.pictures import curves, lineage
 from rlkit.runs.population.evolution import Evolution
 from rlkit.runs.programs.finite import largest_reward, remedy
+from rlkit.runs.programs.parts import LineUpdates, Parts
 from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
 from rlkit.runs.signals import Signals
@@ -73,8 +74,7 @@ class Session:
         self.background, self.signals = ThreadPoolExecutor(1), Signals()
         self.evolution: Evolution | None = None  # of a population
         self.hinted = False  # True once a hint was shown
-        self.step = 0  # environment steps at the last metric line
-        self.began = 0, 0.0  # environment steps and seconds of training at the start of the session
+        self.step, self.began = 0, (0, 0.0)  # environment steps; they and seconds of training when the session began
         faults.drop_unfinished_line(path)
         program.on_failure = self._report_failure
 
@@ -117,16 +117,16 @@ class Session:
         lines = MetricLines(self.path, self.config, length=metrics_length, step=step)
         if self.config.run.population is not None:
             self.evolution = Evolution(self.program, self.path, state, step)
+        parts = Parts(self.program.most_updates)
         with closing(lines):
             self.program.should_stop = lambda: signals.received is not None
             goes_on = update < self.config.num_updates and signals.received is None
             if self.due and goes_on and self.config.run.keep_best:
                 self._is_best({"step": step, **self._evaluate(state)})
-            while update < self.config.num_updates and not stop and signals.received is None:
-                begin = time.perf_counter()
-                num_updates = self.schedule.next_line(update) - update
+            while update < self.config.num_updates and not stop and (parts.pending or signals.received is None):
+                begin, end = time.perf_counter(), self.schedule.next_line(update)
                 try:
-                    chunk = self.program.advance(state, np.int32(num_updates))
+                    chunk = self.program.advance(state, parts.count(end - update))
                 except (HostError, ConfigError):
                     self._save(state, step, lines, seconds)
                     raise
@@ -141,7 +141,10 @@ class Session:
                     break
                 state, update, seconds = chunk.state, update + count, seconds + elapsed
                 self.step = step = update * self.batch
-                line = self._metric_line(chunk, step, seconds, elapsed)
+                parts.add(chunk, elapsed)
+                if parts.most is not None and update < end and (self.evolution or signals.received is None):
+                    continue  # to the end of the line; the scores of a population are of whole lines
+                line = self._metric_line(updates := parts.join(), state, seconds)
                 if self.schedule.evaluates(update):
                     try:
                         line |= self._evaluate(state)
@@ -152,7 +155,7 @@ class Session:
                 if self.evolution is not None:
                     state = self.evolution.after(line, state, update)
                 self.display.update(step, line)
-                if self.began[0] < step - count * self.batch and update < self.config.num_updates:
+                if self.began[0] < step - updates.count * self.batch and update < self.config.num_updates:
                     self._show_hint(line)  # the rates of the first and the last line include the start-up
                 best = self._is_best(line)
                 stop = self._write(line, state, lines)
@@ -184,19 +187,18 @@ class Session:
             self.hinted = True
             self.display.print(hint)
 
-    def _metric_line(self, chunk: Chunk, step: int, seconds: float, elapsed: float) -> dict[str, Any]:
-        """The metric line of a chunk that took `elapsed` seconds and ended at environment step `step`."""
-        count, num_seeds = int(chunk.count), self.config.run.num_seeds
-        steps = count * self.batch
-        if step == self.config.num_updates * self.batch:
+    def _metric_line(self, updates: LineUpdates, state: PyTree, seconds: float) -> dict[str, Any]:
+        """The metric line of updates that ended with `state`, after `seconds` of training."""
+        num_seeds, steps, elapsed = self.config.run.num_seeds, updates.count * self.batch, updates.seconds
+        if self.step == self.config.num_updates * self.batch:
             # Where environments step during updates, the last rollout was collected before this chunk began.
-            steps, elapsed = step - self.began[0], seconds - self.began[1]
+            steps, elapsed = self.step - self.began[0], seconds - self.began[1]
         return {
-            "step": step,
+            "step": self.step,
             "seconds": round(seconds, 3),
             "steps_per_second": round(steps * num_seeds / elapsed, 1),
-            **summarize({name: np.asarray(x)[:count] for name, x in chunk.metrics.items()}, num_seeds),
-            **(self.evolution.entries(chunk.state) if self.evolution is not None else {}),
+            **summarize(updates.metrics, num_seeds),
+            **(self.evolution.entries(state) if self.evolution is not None else {}),
         }
 
     def _end(self, state: PyTree, step: int) -> Trained:

@@ -21,6 +21,7 @@ class HostChunks(ABC):
     note: str | None
     num_streams: int | None = None
     num_devices = 1
+    most_updates: int | None = None
 
     def __init__(self) -> None:
         self.should_stop: Callable[[], bool] = lambda: False

@@ -24,6 +24,8 @@ from rlkit.training import mesh
 from rlkit.training.train import step_keys
 from rlkit.types import Agent, Array, PyTree, Transition
 
+METRICS_BYTES = 2**26  # of a chunk's metrics at most, unless a single update has more
+
 
 class JaxProgram:
     """A `Program` for an environment in JAX. Several runs are one program, by `vmap`, spread over devices.
@@ -60,7 +62,7 @@ class JaxProgram:
         self.runs = runs or of_config(config)
         # False: a run that diverges goes on, as in a sweep, and harms no other; of a population it is replaced.
         self.stop_if_not_finite = run.population is None
-        self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk of compiled updates ends by itself
+        self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk is one call of a compiled program
         self.on_failure: Callable[[Failure], None] = lambda failure: None  # not called: there are no workers
         self.note = devices.note(run.devices, run.num_seeds)
 
@@ -148,14 +150,22 @@ class JaxProgram:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the state twice (a chunk keeps its first state), of each seed's rollout, and of a metric line."""
-        state = self._device_template
-        metrics = jax.eval_shape(self._over_runs(self.training.step), state)[1]
+        """Bytes of the state twice (a chunk keeps its first one), of each seed's rollout, and of a chunk's metrics."""
         return (
-            2 * tree_num_bytes(state)
+            2 * tree_num_bytes(self._device_template)
             + self.config.run.num_seeds * self._rollout_num_bytes()
-            + self.config.updates_per_line * tree_num_bytes(metrics)
+            + self.most_updates * self._metrics_num_bytes
         )
+
+    @cached_property
+    def _metrics_num_bytes(self) -> int:
+        """Bytes of the metrics of an update of all runs."""
+        return tree_num_bytes(jax.eval_shape(self._over_runs(self.training.step), self._device_template)[1])
+
+    @property
+    def most_updates(self) -> int:
+        """Those of a metric line, or as many as have metrics of 64 MB, which lie on the device until a call ends."""
+        return min(self.config.updates_per_line, max(1, METRICS_BYTES // self._metrics_num_bytes))
 
     def _rollout_num_bytes(self) -> int:
         """Bytes of one seed's rollout: two observations and some scalars for each step."""
@@ -172,7 +182,7 @@ class JaxProgram:
     def advance(self, state: PyTree, count: np.int32) -> Chunk:
         """Make `count` updates, or fewer where one is not finite.
 
-        The count is traced, so that one program serves every length up to `config.updates_per_line`. The state is not
+        The count is traced, so that one program serves every length up to `most_updates`. The state is not
         donated: where an update is not finite, the run goes back to before it, and Ctrl-C leaves nothing half done.
         """
         state = self._place(state)
@@ -188,7 +198,7 @@ class JaxProgram:
     def _compiled_advance(self) -> Callable[[PyTree, np.int32], Chunk]:
         one = jax.jit(jax.vmap(self.training.step) if self.batched else self.training.step)
         agent = self.agent if self.stop_if_not_finite else None
-        function = partial(updates.advance, one, agent, self.config.updates_per_line)
+        function = partial(updates.advance, one, agent, self.most_updates)
         if self.mesh is not None:
             function = partial(updates.advance_on_device, function)
             function = mesh.spread(function, self.mesh, in_axes=(0, None), out_axes=updates.CHUNK_AXES)

@@ -65,6 +65,11 @@ class Program(Protocol):
         ...
 
     @property
+    def most_updates(self) -> int | None:
+        """The most updates of a call of `advance`; None where a call ends when `should_stop()`, so that any will do."""
+        ...
+
+    @property
     def num_bytes(self) -> int:
         """Device memory that a run needs, estimated without compiling; an update's temporaries come on top."""
         ...
@@ -86,7 +91,7 @@ class Program(Protocol):
         ...
 
     def advance(self, state: PyTree, count: np.int32) -> Chunk:
-        """Make `count` updates, at most `config.updates_per_line`.
+        """Make `count` updates, at most `most_updates` and `config.updates_per_line`.
 
         It makes fewer where one is not finite or where `should_stop()` is True, and may donate the replay buffer of the
         state.
