@@ -21,8 +21,8 @@ from rlkit.runs.metrics import MetricLines, additional, summarize
 from rlkit.runs.pictures import curves, lineage
 from rlkit.runs.population.evolution import Evolution
 from rlkit.runs.programs.finite import largest_reward, remedy
-from rlkit.runs.programs.parts import LineUpdates, Parts
 from rlkit.runs.programs.protocol import Chunk, Program
+from rlkit.runs.programs.updates import LineUpdates, Parts
 from rlkit.runs.progress import make_display
 from rlkit.runs.signals import Signals
 from rlkit.types import ConfigError, PyTree

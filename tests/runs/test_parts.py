@@ -9,7 +9,7 @@ from tiny_runs import FOUR, SMALL, digest, shared_compilations, without_clock
 from rlkit.runs import loop, metrics
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.parse import parse
-from rlkit.runs.programs import jax_program, parts
+from rlkit.runs.programs import jax_program, updates
 from rlkit.runs.programs.protocol import Chunk
 
 BATCH, LINE = 32, 5  # steps of an update, updates of a metric line
@@ -40,19 +40,19 @@ def test_a_part_takes_as_long_as_the_last_one_tells():
     def made(count, seconds):
         part.add(Chunk(None, np.int32(count), np.bool_(True), {"x": np.arange(9)}), seconds)
 
-    part = parts.Parts(1000)
+    part = updates.Parts(1000)
     found = []
-    for seconds in (0.0, 0.1, 0.1, parts.SECONDS, parts.SECONDS, 2 * parts.SECONDS, 100 * parts.SECONDS):
+    for seconds in (0.0, 0.1, 0.1, updates.SECONDS, updates.SECONDS, 2 * updates.SECONDS, 100 * updates.SECONDS):
         found.append(int(part.count(1000)))
         made(found[-1], seconds)
     assert found == [1, 2, 4, 8, 8, 8, 4]
     assert part.count(1000) == 1
-    assert parts.Parts(1).count(1000) == 1
-    assert parts.Parts(None).count(1000) == 1000
+    assert updates.Parts(1).count(1000) == 1
+    assert updates.Parts(None).count(1000) == 1000
 
 
 def test_parts_are_joined_to_lines():
-    part = parts.Parts(1000)
+    part = updates.Parts(1000)
     for count, seconds in ((1, 0.5), (3, 1.0)):
         part.add(Chunk(None, np.int32(count), np.bool_(True), {"x": 10 * count + np.arange(5)}), seconds)
     assert part.pending
@@ -66,7 +66,7 @@ def test_parts_change_neither_the_state_nor_the_lines(asked, tmp_path, monkeypat
     whole = loop.train(CONFIG, out=tmp_path / "whole", show=False)
     assert counts == [1, 2, 2, 4, 1]
     counts.clear()
-    monkeypatch.setattr(parts, "SECONDS", 0.0)
+    monkeypatch.setattr(updates, "SECONDS", 0.0)
     single = loop.train(CONFIG, out=tmp_path / "single", show=False)
     assert counts == [1] * 10
     assert digest(single.state) == digest(whole.state)
@@ -79,7 +79,7 @@ def test_a_signal_ends_a_line_after_the_part(asked, tmp_path, monkeypatch):
     counts, before = asked
     whole = loop.train(CONFIG, out=tmp_path / "whole", show=False)
     counts.clear()
-    monkeypatch.setattr(parts, "SECONDS", 0.0)
+    monkeypatch.setattr(updates, "SECONDS", 0.0)
     before[2] = lambda: signal.raise_signal(signal.SIGTERM)
     stopped = loop.train(CONFIG, out=tmp_path / "run", show=False)
     before.clear()

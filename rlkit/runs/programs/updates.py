@@ -1,15 +1,17 @@
-"""Consecutive updates as one compiled loop, which stops after one that is not finite."""
+"""Consecutive updates as one compiled loop, which stops after one that is not finite; the parts of a metric line."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rlkit.runs.programs.finite import all_finite, declared, floats
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.types import Agent, Array, PyTree
 
+SECONDS = 5.0  # that a part may take, as far as the one before it tells
 CHUNK_AXES: Any = Chunk(state=0, count=0, finite=0, metrics=1)  # type: ignore[arg-type]  # of runs, or of devices
 
 
@@ -43,3 +45,48 @@ def watched(agent: Agent, state: PyTree, metrics: dict[str, Array]) -> dict[str,
         "observations": floats(state.envs.obs),
         "rewards": [state.envs.episode_return, jnp.where(metrics["lengths"] > 0, metrics["returns"], 0.0)],
     }
+
+
+class LineUpdates(NamedTuple):
+    """The updates since the last metric line."""
+
+    count: int
+    metrics: Mapping[str, np.ndarray]  # [count, ...]
+    seconds: float
+
+
+class Parts:
+    """The parts of a metric line, a few seconds each, so that a signal does not wait for the whole line.
+
+    Args:
+      most: updates of a part; None where a chunk ends by itself when a signal comes, and is asked for the whole line.
+    """
+
+    def __init__(self, most: int | None):
+        self.most = most
+        self._next = 1  # updates of the next part that take no longer than SECONDS, or twice those of the last one
+        self._rows: list[dict[str, np.ndarray]] = []
+        self._count, self._seconds = 0, 0.0
+
+    @property
+    def pending(self) -> bool:
+        """True where updates were made since the last line."""
+        return bool(self._rows)
+
+    def count(self, updates: int) -> np.int32:
+        """Return how many of the updates to the next line the next part has."""
+        return np.int32(updates if self.most is None else min(updates, self.most, self._next))
+
+    def add(self, chunk: Chunk, seconds: float) -> None:
+        """Add a part that took so many seconds."""
+        count = int(chunk.count)
+        self._rows.append({name: np.asarray(x)[:count].copy() for name, x in chunk.metrics.items()})
+        self._count, self._seconds = self._count + count, self._seconds + seconds
+        self._next = max(1, int(min(2.0, SECONDS / max(seconds, 1e-6)) * count))
+
+    def join(self) -> LineUpdates:
+        """Return all updates since the last line, and begin a new one."""
+        metrics = {name: np.concatenate([row[name] for row in self._rows]) for name in self._rows[0]}
+        updates = LineUpdates(self._count, metrics, self._seconds)
+        self._rows, self._count, self._seconds = [], 0, 0.0
+        return updates
