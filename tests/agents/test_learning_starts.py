@@ -132,6 +132,26 @@ def test_waiting_is_an_update_before_learning_starts(name):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), *map(plain, (waited, state)))
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["dqn", "sac", "iql", "r2d2", "td3"])
+def test_a_target_network_stays_until_it_is_due(name):
+    module, action_space = agents.get(name), Discrete(2) if name in ("dqn", "r2d2") else Box(-1, 1, (1,))
+    settings = SMALL | {"learning_starts": 0, "target_every": 2 * T * N, "replay_ratio": 0.5}
+    settings |= {"burn_in": 1, "unroll_len": 2, "n_step": 1} if name == "r2d2" else {}
+    agent = module.make(module.Config(**settings), Box(-1, 1, (3,)), action_space)
+    before, steps = start(module, agent, action_space), rollout(action_space.shape, action_space.dtype)
+    if name == "r2d2":
+        core = jax.tree.map(lambda x: np.zeros((T, N, *np.shape(x)), np.float32), agent.memory.core)
+        steps = steps._replace(extras=core)
+    update = jax.jit(agent.update)
+    first, metrics = update(before, steps, jax.random.key(0))
+    second, _ = update(first, steps, jax.random.key(1))
+    assert metrics["grad_norm"] > 0
+    jax.tree.map(np.testing.assert_array_equal, first.target_params, before.target_params)
+    changed = jax.tree.map(lambda x, y: (x != y).any(), second.target_params, before.target_params)
+    assert any(jax.tree.leaves(changed))
+
+
 def plain(tree):
     """Keys as arrays of their bits."""
     return jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree)
