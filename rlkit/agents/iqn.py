@@ -66,6 +66,8 @@ class Config(OffPolicyConfig, EncoderConfig):
 class Hyper(OffPolicyHyper, EpsilonHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
+    unused = (("munchausen", False, "munchausen_alpha", "munchausen_clip", "temperature"),)
+
     huber_delta: Annotated[Positive, "kappa of the paper"] = 1.0
     max_grad_norm: Positive = 10.0
     munchausen_alpha: Annotated[Scalar, Interval(ge=0.0, le=1.0), "share of the log-probability in the bonus"] = 0.9

@@ -67,6 +67,7 @@ class Hyper(OptimizerHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
     start_values = ("kl_coef",)
+    unused = (("kl_penalty", False, "kl_coef"),)
 
     gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
     gae_lambda: Annotated[Scalar, Interval(ge=0.0, le=1.0)] = 0.95

@@ -68,6 +68,8 @@ class Config(OffPolicyConfig, EncoderConfig):
 class Hyper(OffPolicyHyper, EpsilonHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
+    unused = (("num_envs", 1, "epsilon_ladder"),)
+
     beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start"] = 0.6
     beta_end: Annotated[FiniteNonNegative, "of prioritized replay, after schedule_steps"] = 0.6
     epsilon_end: Annotated[

@@ -48,6 +48,13 @@ class Hyper(ActorCriticHyper):
 
     start_values = ("temperature",)
     learning_rates = (*ActorCriticHyper.learning_rates, "temperature_learning_rate")
+    unused = (
+        ("action_space", Box, "target_entropy_share"),
+        ("action_space", Discrete, "target_entropy"),
+        ("target_entropy_total", float, "target_entropy", "target_entropy_share"),
+        ("learn_temperature", False, "target_entropy", "target_entropy_share"),
+        ("learn_temperature", False, "target_entropy_total", "temperature_learning_rate"),
+    )
 
     temperature: Annotated[FinitePositive, "weight of the entropy at the start"] = 1.0
     temperature_learning_rate: Annotated[OwnRate, "null: learning_rate"] = None

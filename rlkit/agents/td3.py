@@ -47,6 +47,8 @@ class Config(QCriticConfig):
 class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off. Noise is of actions in [-1, 1]."""
 
+    unused = (("behavior_cloning", False, "bc_alpha"),)
+
     max_grad_norm: Annotated[Positive, "norm of the policy's and of the critics' gradient, each"] = jnp.inf
     exploration_noise: Annotated[FiniteNonNegative, "deviation of the acting noise"] = 0.1
     noise_correlation: Annotated[Scalar, Interval(ge=0.0, lt=1.0), "of the acting noise with the last step's"] = 0.0

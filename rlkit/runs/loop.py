@@ -146,7 +146,7 @@ def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool)
                     f"run={str(path)!r} must hold a checkpoint of a run, and step {step} is none; train it anew"
                 )
             checkpoint.clean(path)
-            changed = changes.find(extra, config, path)
+            changed = changes.find(extra, config, path, program.env.action_space(program.params))
             state = changes.apply(state, config, changed, step)
             changed = changes.effective(changed, config, step, path)
             constants = {"config": config.resolved(), "changes": changes.history(extra, changed, step)}

@@ -47,6 +47,8 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
     # Fields that `init` alone reads, as the state has a value of its own that learning changes.
     start_values = ()
     learning_rates = ("learning_rate",)  # fields that the schedule and the warm-up scale
+    # (setting, value or type of a value, fields that change nothing with it, ...); the rules of all base classes hold.
+    unused = (("optimizer", "sgd", "adam_eps"),)
 
     learning_rate: FiniteNonNegative = 3e-4
     learning_rate_end: Annotated[FiniteNonNegative, "after schedule_steps, by learning_rate_schedule"] = 0.0
@@ -75,6 +77,8 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
 
 class OffPolicyHyper(OptimizerHyper):
     """Traced: float32 scalars of every off-policy agent. Infinity switches a term off."""
+
+    unused = (("replay", "uniform", "beta", "beta_end"),)
 
     gamma: Annotated[Share, "discount per step"] = 0.99
     tau: Annotated[
@@ -105,6 +109,11 @@ class ActorCriticHyper(OffPolicyHyper):
 
 class EpsilonHyper(struct.PyTreeNode):
     """Traced: probability of a random action."""
+
+    unused = (
+        ("epsilon_fraction", float, "epsilon_steps"),
+        ("noisy", True, "epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_fraction"),
+    )
 
     epsilon_start: Annotated[Share, "share of random actions at first"] = 1.0
     epsilon_end: Annotated[Share, "share of random actions at last"] = 0.05

@@ -17,6 +17,7 @@ from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
+from rlkit.spaces import Space
 from rlkit.types import ConfigError, PyTree
 
 FILE = "changes.json"
@@ -51,16 +52,17 @@ class Changes(NamedTuple):
         return lines
 
 
-def find(extra: Mapping[str, Any], config: RunConfig, run: Path) -> Changes:
+def find(extra: Mapping[str, Any], config: RunConfig, run: Path, action_space: Space | None = None) -> Changes:
     """Compare a config with that of a checkpoint.
 
     Args:
       extra: values of the checkpoint beside its state.
       config: of the run from now on.
       run: its directory, for errors.
+      action_space: of the environment; None where it is not known.
 
     Raises:
-      ConfigError: a key has changed that must not; the error names it.
+      ConfigError: a key has changed that must not, or that has no effect; the error names it.
     """
     stored = _stored(extra, run)
     if stored is None:  # written by a version that did not record it
@@ -81,6 +83,13 @@ def find(extra: Mapping[str, Any], config: RunConfig, run: Path) -> Changes:
             raise ConfigError(
                 f"{key}={show_value(values[key])} must stay {_text(stored.get(key))} in run={str(run)!r}, which has "
                 f"begun; start another run with it: rlkit train CONFIG --init-from {shlex.quote(str(run))}"
+            )
+    for key, reason in config.unused(action_space).items():
+        reasons = {reason.partition("=")[0], "population_ranges"}  # before they changed, the key may have had an effect
+        if key in changed and reasons.isdisjoint(changed):
+            raise ConfigError(
+                f"{key}={show_value(values[key])} would change nothing in run={str(run)!r}, as {reason}; leave it out, "
+                f"or set it back to {_text(stored.get(key))}"
             )
     return Changes({key: stored.get(key) for key in changed}, {key: values[key] for key in changed}, follow_run)
 

@@ -29,8 +29,11 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agen
     """Return the agent of a config, with the networks that its function of the user's makes, if it names one.
 
     Raises:
-      ConfigError: there is no such function, it fails, or the agent does not fit the spaces or the networks.
+      ConfigError: no such function, or it fails; the agent does not fit the spaces or networks; a range has no effect.
     """
+    for key, value in (config.run.population_ranges or {}).items():
+        if reason := config.unused(action_space).get(key):
+            raise ConfigError(f"population_ranges.{key}={show_value(value)} has no effect, as {reason}; leave it out")
     name, make = config.run.network, agents.get(config.run.agent).make
     if name is None:
         return make(config.agent, obs_space, action_space)

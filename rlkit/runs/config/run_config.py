@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from rlkit import agents
 from rlkit.agents.common.mistakes import UNSET
 from rlkit.runs.config import strict_yaml
-from rlkit.runs.config.errors import plain_value
+from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.schema import schema
 from rlkit.runs.config.settings import Settings
+from rlkit.spaces import Space
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +47,21 @@ class RunConfig:
         """Updates between metric lines, at least one."""
         every = self.run.log_every or -(-self.run.total_steps // 100)
         return min(max(1, every // self.steps_per_update), self.num_updates)
+
+    def unused(self, action_space: Space | None = None) -> dict[str, str]:
+        """Return the fields of Hyper that change nothing, whatever their values, each with a setting that is why."""
+        ranges = {key: float(low) for key, (low, *_) in (self.run.population_ranges or {}).items()}
+        settings = {**dict(self.run), **dict(self.agent), **self.hyper, **ranges, "action_space": action_space}
+        scheduled = any(settings[name] != "constant" for name in self.agent.schedules)
+        scheduled |= settings.get("replay") == "prioritized" or settings.get("epsilon_fraction") is not None
+        constant = "epsilon_fraction=null" if "epsilon_fraction" in settings else "learning_rate_schedule='constant'"
+        found = {} if scheduled else {"schedule_steps": constant}
+        bases = agents.get(self.run.agent).Hyper.__mro__
+        for name, value, *fields in (rule for base in bases for rule in vars(base).get("unused", ())):
+            setting = settings.get(name)
+            if isinstance(setting, value) if isinstance(value, type) else setting == value:
+                found |= dict.fromkeys(fields, f"{name}={show_value(setting)}")
+        return found
 
     def flat(self) -> dict[str, Any]:
         """Return every key with its value, in the order of the schema; `parse` of it gives this config again."""

@@ -13,6 +13,7 @@ from pydantic import PositiveInt
 
 from rlkit import hosts
 from rlkit.runs import files
+from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
 from rlkit.runs.programs.jax_program import JaxProgram
@@ -193,10 +194,17 @@ def check(trials: Sequence[Trial]) -> None:
     """Make the program of each group, without compiling it, and step the first one's environment a little.
 
     Raises:
-      ConfigError: a program cannot be made, or the environment breaks its contract.
+      ConfigError: a program cannot be made, the environment breaks its contract, or a key has no effect in any trial.
     """
-    groups = {group_key(trial.config): trial for trial in trials}
-    for number, trial in enumerate(groups.values()):
-        with closing(make_program(trial.config)) as program:
-            if number == 0 and trial.config.run.env_check:
-                program.check()
+    action_spaces, unused = {}, []
+    for trial in trials:
+        if (group := group_key(trial.config)) not in action_spaces:
+            with closing(make_program(trial.config)) as program:
+                if not action_spaces and trial.config.run.env_check:
+                    program.check()
+                action_spaces[group] = program.env.action_space(program.params)
+        unused.append(trial.config.unused(action_spaces[group]))
+    for key, value in (swept := trials[0].values).items():
+        reasons = [fields[key] for fields in unused if key in fields]
+        if len(reasons) == len(trials) and not any(reason.partition("=")[0] in swept for reason in reasons):
+            raise ConfigError(f"{key}={show_value(value)} changes nothing in any trial, as {reasons[0]}; leave it out")
