@@ -18,7 +18,14 @@ PROGRAMS = Path(__file__).parents[1] / "support" / "sharded_runs.py"
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("case", ["over_runs", "policies", "ppo", "dqn", pytest.param("sac", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("over_runs", "policies", "ppo", "dqn"),
+        pytest.param("sac", marks=pytest.mark.slow),
+        pytest.param("counts", marks=pytest.mark.slow),
+    ],
+)
 def test_runs_on_several_devices_are_those_on_one(case):
     command = [sys.executable, str(PROGRAMS), case]
     done = subprocess.run(

@@ -79,10 +79,29 @@ def agree(case, num_seeds, devices):
     for other in (one, many):  # a checkpoint is that of any number of devices
         restored = resave(saved, other.template)
         assert_equal(restored, saved, 0)
-        assert_equal(other.export(other.advance(restored, np.int32(1)).state), second.state, 1e-3)
+        assert_equal(other.export(other.advance(restored, np.int32(1)).state), second.state, 1e-5)
     report = scores.report(many.evaluate(second.state), many.batched)
     assert report == expected, (report, expected)
     print("agrees:", case, num_seeds, devices, flush=True)
+
+
+def counts(case):
+    """A checkpoint of eight devices is gone on with on one, two, four and eight, and from each of them on eight."""
+    programs = [make_program(config(case, 8, devices=number)) for number in (1, 2, 4, 8)]
+    many = programs[-1]
+    states = [many.start()]
+    for _ in range(3):
+        states.append(many.advance(states[-1], np.int32(1)).state)
+    _, saved, second, third = map(many.export, states)
+    for program in programs:
+        restored = resave(saved, program.template)
+        assert_equal(restored, saved, 0)
+        after = program.export(program.advance(restored, np.int32(1)).state)
+        assert_equal(after, second, 1e-5)
+        back = resave(after, many.template)
+        assert_equal(back, after, 0)
+        assert_equal(many.export(many.advance(back, np.int32(1)).state), third, 1e-5)
+        print("agrees: a checkpoint of 8 devices on", program.num_devices, flush=True)
 
 
 def stops_at_a_run_that_is_not_finite(case):
@@ -163,6 +182,8 @@ if __name__ == "__main__":
         too_late()
     elif case == "policies":
         policies()
+    elif case == "counts":
+        counts("ppo")
     else:
         if case == "ppo":
             agree(case, 8, "auto")
