@@ -9,7 +9,6 @@ from rlkit.runs import loop
 pytestmark = pytest.mark.thorough
 RUNS = {
     "ppo": PPO | {"backend": "serial"},
-    "dqn": DQN,
     "dqn after every step": DQN | {"num_envs": 1, "num_steps": 1, "learning_starts": 4},
 }
 

@@ -20,9 +20,8 @@ def _compiled_once(tmp_path_factory):
         yield
 
 
-@pytest.mark.parametrize(
-    "agent", [pytest.param("dqn", marks=pytest.mark.slow), pytest.param("sac", marks=pytest.mark.thorough)]
-)
+@pytest.mark.slow  # in the thorough tier test_killed.py resumes DQN, and the contracts load a state of each agent
+@pytest.mark.parametrize("agent", AGENTS)
 def test_stopping_and_resuming_changes_nothing(agent, tmp_path):
     config = RUN | BUFFER | AGENTS[agent] | {"agent": agent}
     whole = loop.train(config, out=tmp_path / "whole", show=False)
