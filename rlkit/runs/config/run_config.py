@@ -49,7 +49,7 @@ class RunConfig:
         return min(max(1, every // self.steps_per_update), self.num_updates)
 
     def unused(self, action_space: Space | None = None) -> dict[str, str]:
-        """Return the fields of Hyper that change nothing, whatever their values, each with a setting that is why."""
+        """Return the fields of Hyper that have no effect in this run, each with the setting that is the reason."""
         ranges = {key: float(low) for key, (low, *_) in (self.run.population_ranges or {}).items()}
         settings = {**dict(self.run), **dict(self.agent), **self.hyper, **ranges, "action_space": action_space}
         scheduled = any(settings[name] != "constant" for name in self.agent.schedules)

@@ -164,7 +164,7 @@ class JaxProgram:
 
     @property
     def most_updates(self) -> int:
-        """Those of a metric line, or as many as have metrics of 64 MB, which lie on the device until a call ends."""
+        """Those of a metric line, or fewer: the metrics stay on the device until a call ends, and may take 64 MB."""
         return min(self.config.updates_per_line, max(1, METRICS_BYTES // self._metrics_num_bytes))
 
     def _rollout_num_bytes(self) -> int:

@@ -11,7 +11,7 @@ from rlkit.runs.programs.finite import all_finite, declared, floats
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.types import Agent, Array, PyTree
 
-SECONDS = 5.0  # that a part may take, as far as the one before it tells
+PART_SECONDS = 5.0  # that a part of a metric line should take, judged by the part before it
 CHUNK_AXES: Any = Chunk(state=0, count=0, finite=0, metrics=1)  # type: ignore[arg-type]  # of runs, or of devices
 
 
@@ -56,15 +56,15 @@ class LineUpdates(NamedTuple):
 
 
 class Parts:
-    """The parts of a metric line, a few seconds each, so that a signal does not wait for the whole line.
+    """Divides the updates of a metric line into parts of a few seconds, since a signal is noticed between two parts.
 
     Args:
-      most: updates of a part; None where a chunk ends by itself when a signal comes, and is asked for the whole line.
+      most: the most updates of a part; None for a program whose chunks end when a signal comes: a part is a whole line.
     """
 
     def __init__(self, most: int | None):
         self.most = most
-        self._next = 1  # updates of the next part that take no longer than SECONDS, or twice those of the last one
+        self._next = 1  # the most updates of the next part
         self._rows: list[dict[str, np.ndarray]] = []
         self._count, self._seconds = 0, 0.0
 
@@ -82,7 +82,8 @@ class Parts:
         count = int(chunk.count)
         self._rows.append({name: np.asarray(x)[:count].copy() for name, x in chunk.metrics.items()})
         self._count, self._seconds = self._count + count, self._seconds + seconds
-        self._next = max(1, int(min(2.0, SECONDS / max(seconds, 1e-6)) * count))
+        in_time = int(PART_SECONDS / max(seconds, 1e-6) * count)
+        self._next = max(1, min(2 * self._next, in_time))  # doubled at most, as the first updates may be quick ones
 
     def join(self) -> LineUpdates:
         """Return all updates since the last line, and begin a new one."""
