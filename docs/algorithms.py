@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import json
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -11,22 +10,19 @@ from typing import Any
 
 import jax
 import numpy as np
+import results
 import yaml
-from api import heading
+from api import heading, table
 from docstrings import to_rst
 
 from rlkit import agents, envs, spaces, training
-from rlkit.ops.statistics import iqm, iqm_interval
 from rlkit.runs.config.keys import limits_text, type_text, value_text
 from rlkit.runs.config.schema import schema
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
-LEARNING = ROOT / "benchmarks/learning"
 METRICS = ROOT / "docs/metrics.md"
 _OF_TRAINING = ("returns", "lengths", "num_episodes", "episode_return", "episode_length", "reward_mean")
-_OFFLINE = {"iql": "IQL", "td3_bc": "TD3+BC"}  # agents in offline.json, by its names
-_ON_MINATAR = ("ppo", "pqn", "dqn", "c51", "qrdqn", "iqn", "r2d2", "sac")
 _BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 SPACES = {
     "Discrete": spaces.Discrete(2),
@@ -144,7 +140,7 @@ def _algorithm(name: str) -> str:
     _, config, hyper = schema(name).models
     lines += [
         *_metrics(module),
-        *_results(name),
+        *results.section(name),
         *heading("Keys", "-"),
         "Keys of a config file, and flags of ``rlkit train``. :doc:`run-keys` lists those of every run.",
         "",
@@ -209,67 +205,6 @@ def _metrics(module: ModuleType) -> list[str]:
     return lines
 
 
-def _results(name: str) -> list[str]:
-    """The section of the returns that an agent's configs reach, each with the command that measures it."""
-    tables = [*_learning_table(name), *_offline_table(name)]
-    minatar = [
-        "MinAtar, beside other agents and rejax (``python benchmarks/learning/minatar.py``):",
-        ":doc:`/benchmarks/learning/minatar`.",
-        "",
-    ]
-    lines = [*tables, *(minatar if name in _ON_MINATAR else [])]
-    return [*heading("Results", "-"), *lines] if lines else []
-
-
-def _learning_table(name: str) -> list[str]:
-    """The returns of an agent's configs, each trained with its environment."""
-    rows = []
-    for key, result in json.loads((LEARNING / "learning.json").read_text()).items():
-        if _agent_of(result["config"]) != name:
-            continue
-        low, high = result["interval"]
-        config, _, changed = key.partition(", ")
-        label = f"`{config}`_" + (f", {changed}" if changed else "")  # a link to the config, on this page
-        returns = f"{result['iqm']:.1f} [{low:.1f}, {high:.1f}]"
-        seeds, seconds = str(len(result["mean_of_seed"])), f"{np.median(result['seconds']):.0f}"
-        cores = str(result["made"]["machine"]["cores"])
-        rows.append([label, f"{result['steps']:,}", seeds, returns, f"{result['min']:.1f}", seconds, cores])
-    if not rows:
-        return []
-    return [
-        "Greedy returns of the final parameters, ``eval_episodes`` of each seed, no seed and no checkpoint chosen.",
-        "Each is made by ``python benchmarks/learning/run.py CONFIG``.",
-        "All rows, with machine and versions: :doc:`/benchmarks/learning/learning`; raw data:",
-        ":download:`learning.json </benchmarks/learning/learning.json>`.",
-        "",
-        *table(["config", "steps", "seeds", "IQM [95% interval]", "least seed", "seconds a seed", "cores"], rows),
-    ]
-
-
-def _offline_table(name: str) -> list[str]:
-    """The returns of an agent that learned from a dataset alone, beside those of the policy that collected it."""
-    if name not in _OFFLINE:
-        return []
-    seeds, rows = json.loads((LEARNING / "offline.json").read_text())["seeds"], []
-    config = next(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in (CONFIGS / name).glob("*.yaml"))
-    for key, label in ((_OFFLINE[name], f"`{config}`_"), ("SAC that collected", "the SAC that collected the data")):
-        returns = np.array([seed["returns"][key] for seed in seeds], np.float32)
-        low, high = map(float, iqm_interval(returns, jax.random.key(0)))
-        rows.append([label, str(len(seeds)), f"{float(iqm(returns)):.1f} [{low:.1f}, {high:.1f}]"])
-        rows[-1].append(f"{returns.min():.1f}")
-    return [
-        "Greedy returns of the final parameters after learning from a dataset alone, no seed and no checkpoint chosen.",
-        "They are made by ``python benchmarks/learning/offline.py``; :doc:`/benchmarks/learning/offline` describes the",
-        "dataset, and has the machine and versions.",
-        "",
-        *table(["policy", "seeds", "IQM [95% interval]", "least seed"], rows),
-    ]
-
-
-def _agent_of(config: str) -> str:
-    return yaml.safe_load((CONFIGS / f"{config}.yaml").read_text())["agent"]
-
-
 def _configs(name: str) -> list[str]:
     """The section of an agent's config files."""
     found = []
@@ -298,14 +233,6 @@ def keys_table(fields: dict[str, Any]) -> list[str]:
         description = "\n".join(to_rst([field.description or ""]))
         rows.append([f"``{name}``", f"``{type_text(field.annotation)}``", default, limits, description])
     return table(["key", "type", "default", "range", "description"], rows)
-
-
-def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines of a table of reStructuredText."""
-    lines = [".. list-table::", "   :header-rows: 1", ""]
-    for row in (header, *rows):
-        lines += [f"   {'* -' if i == 0 else '  -'} {cell}".rstrip() for i, cell in enumerate(row)]
-    return [*lines, ""]
 
 
 def _indent(text: str) -> list[str]:

@@ -88,3 +88,11 @@ def _entry(module: str, name: str, value: Any) -> list[str]:
 def heading(title: str, underline: str) -> list[str]:
     """Lines of a heading."""
     return [title, underline * len(title), ""]
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of a table of reStructuredText."""
+    lines = [".. list-table::", "   :header-rows: 1", ""]
+    for row in (header, *rows):
+        lines += [f"   {'* -' if i == 0 else '  -'} {cell}".rstrip() for i, cell in enumerate(row)]
+    return [*lines, ""]
