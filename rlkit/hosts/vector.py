@@ -94,7 +94,7 @@ class VectorPool(Closeable):
         """
         self._check_open()
         obs, reward, terminated, truncated, infos = self.envs.step(self._to_native(actions))
-        reward, terminated, truncated = (np.asarray(x) for x in (reward, terminated, truncated))
+        reward, terminated, truncated = (np.array(x) for x in (reward, terminated, truncated))  # kept after a reset
         for field, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
             if value.shape != (self.num_envs,):
                 self._fail(Violation(field, f"one for each of {self.num_envs} environments", list(value.shape)))

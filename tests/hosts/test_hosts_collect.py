@@ -93,6 +93,23 @@ def test_every_autoreset_mode(mode):
         assert pool.action_space == Discrete(3)
 
 
+def test_a_vector_environment_may_write_into_its_rewards_at_a_reset():
+    class Zeroing(gymnasium.vector.SyncVectorEnv):
+        def step(self, actions):
+            obs, self.rewards, *rest = super().step(actions)
+            return obs, self.rewards, *rest
+
+        def reset(self, **arguments):
+            self.rewards = getattr(self, "rewards", np.zeros(1))
+            self.rewards[:] = 0
+            return super().reset(**arguments)
+
+    mode = gymnasium.vector.AutoresetMode.DISABLED
+    with hosts.from_vector(lambda: Zeroing([partial(Counter, 2)], autoreset_mode=mode)) as pool:
+        pool.reset()
+        assert [pool.step(np.zeros(1, np.int32)).reward.tolist() for _ in range(3)] == [[1], [2], [1]]
+
+
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
 def test_autoreset_of_nested_observations(mode):
     """Compare with the environment itself; final observations are read from the infos leaf by leaf."""

@@ -1,6 +1,7 @@
 """Wrappers of environments outside of JAX: their effects, their spelling, and code that no file may name."""
 
 import gymnasium
+import host_envs
 import numpy as np
 import pytest
 import yaml
@@ -8,7 +9,7 @@ from gymnasium import spaces
 
 from rlkit import hosts, runs
 from rlkit.cli import main
-from rlkit.hosts.worker import wrapper_names
+from rlkit.hosts.worker import wrapper_names, wrappers
 from rlkit.spaces import Dict
 from rlkit.types import ConfigError
 
@@ -209,3 +210,34 @@ def test_a_run_with_wrappers(tmp_path, monkeypatch, capsys):
 def test_own_code_is_recognized():
     assert wrapper_names.is_own("my.module:Wrapper")
     assert not wrapper_names.is_own("time_limit:abc")
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread", "process"])
+def test_an_action_that_the_environment_writes_into_is_passed_on_unchanged(backend):
+    settings = {"num_envs": 2, "backend": backend}
+    actions = np.full((2, 1), 0.5, np.float32)
+    with hosts.make("host_envs:Writes", wrappers=["action_repeat:3"], **settings) as pool:
+        pool.reset()
+        step = pool.step(actions)
+    assert step.obs.tolist() == [[1.5], [1.5]]
+    assert step.reward.tolist() == [0.5 + 1.0 + 1.5] * 2
+    with hosts.make("host_envs:Writes", wrappers=["previous_action_reward"], **settings) as pool:
+        pool.reset()
+        obs = pool.step(actions).obs
+    assert obs["previous_action"].tolist() == [[0.5], [0.5]]
+    assert actions.tolist() == [[0.5], [0.5]]
+
+
+def test_a_wrapper_around_the_previous_action_may_write_into_it():
+    class Writing(wrappers.Wrapper):
+        def reset(self, **arguments):
+            obs, info = self.env.reset(**arguments)
+            found.append(obs["previous_action"].tolist())
+            obs["previous_action"] += 1
+            return obs, info
+
+    found = []
+    env = Writing(wrappers.PreviousActionReward(host_envs.Writes()))
+    env.reset()
+    env.reset()
+    assert found == [[0.0], [0.0]]

@@ -277,3 +277,20 @@ class Masked(gymnasium.Env):
         assert self.legal[chosen].all(), f"illegal action {action}"
         self.time += 1
         return self._obs(), 1.0, False, self.time == 5, {}
+
+
+class Writes(gymnasium.Env):
+    """An environment that adds actions up and then writes into them, and returns its reward in an array of its own."""
+
+    observation_space = spaces.Box(-9, 9, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.x, self.reward = np.zeros(1, np.float32), np.zeros(())
+        return self.x, {}
+
+    def step(self, action):
+        self.x += action
+        self.reward[...] = self.x[0]
+        action *= 2
+        return self.x, self.reward, False, False, {}

@@ -79,11 +79,13 @@ class ActionRepeat(Wrapper):
         self.n = n
 
     def step(self, action: Any) -> Any:
-        obs, total, terminated, truncated, info = self.env.step(action)
+        # Copies, as the environment may write into the action, and the next reward into the same array.
+        obs, reward, terminated, truncated, info = self.env.step(copy.deepcopy(action))
+        total = copy.copy(reward)
         for _ in range(self.n - 1):
             if terminated or truncated:
                 break
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            obs, reward, terminated, truncated, info = self.env.step(copy.deepcopy(action))
             total = total + reward
         return obs, total, terminated, truncated, info
 
@@ -159,14 +161,15 @@ class PreviousActionReward(Wrapper):
         return self._with_previous(obs, self.no_action, 0.0), *rest
 
     def step(self, action: Any) -> Any:
+        flat = self.flatten(action)  # a copy, made before the environment may write into the action
         obs, reward, *rest = self.env.step(action)
-        return self._with_previous(obs, self.flatten(action), reward), reward, *rest
+        return self._with_previous(obs, flat, reward), reward, *rest
 
     def _with_previous(self, obs: Any, action: Any, reward: Any) -> Any:
         leaves = obs if self.is_dict else {"obs": obs}
         if not isinstance(leaves, dict):
             return leaves
-        action, reward = (np.asarray(x, np.float32) for x in (action, [reward]))
+        action, reward = (np.array(x, np.float32) for x in (action, [reward]))
         return leaves | {"previous_action": action, "previous_reward": reward}
 
 
