@@ -70,7 +70,7 @@ def distribution(
 
     `training` are `train` and `key` of `Network.apply`.
     """
-    normalized = normalize_obs(static.obs_space, obs_stats, obs)
+    normalized = normalize_obs(obs_stats, obs)
     output, stats = static.networks.policy.apply(*variables, normalized, **training)
     space = static.networks.action_space
     if isinstance(space, Discrete):
@@ -89,7 +89,7 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
     policy_key, critic_key, value_key = jax.random.split(key, 3)
     assert networks.value is not None
     action = q_critics.normalize_action(networks, batch.action)
-    obs, next_obs = (normalize_obs(static.obs_space, obs_stats, x) for x in (batch.obs, batch.next_obs))
+    obs, next_obs = (normalize_obs(obs_stats, x) for x in (batch.obs, batch.next_obs))
     target_critics = state.target_params, state.target_stats
     q = q_critics.q_values(networks, target_critics, obs_stats, batch.obs, action)[0].min(0)
     now, value_stats = networks.value.apply(*value, obs, train=True, key=value_key)

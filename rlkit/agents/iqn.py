@@ -86,7 +86,7 @@ def quantiles(
 
     With the network's statistics; `training` are `train` and `key` of `Network.apply`.
     """
-    obs = normalize_obs(static.obs_space, network.obs_stats, obs)
+    obs = normalize_obs(network.obs_stats, obs)
     return static.network.apply(network.params, network.stats, obs, fractions, **training)
 
 

@@ -198,7 +198,7 @@ def gradient_step(
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
     (config, policy, axis_name), hyper = static, as_arrays(hyper, static.config, num_envs)
-    statistics = {"obs": config.normalize_obs, "reward": config.normalize_reward}
+    statistics = {"obs": config.normalize_obs, "reward": config.normalize_reward, "image_axes": config.image_axes}
     params, stats = policy.network.init(key, example.obs, *((policy.network.memory,) if policy.recurrent else ()))
     state = State(
         hyper=hyper,
@@ -300,7 +300,7 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
         params=learner.params,
         stats=learner.stats,
         opt_state=learner.opt_state,
-        normalizer=normalization.update(state.normalizer, policy.obs_space, rollout, state.hyper.gamma, axis_name),
+        normalizer=normalization.update(state.normalizer, rollout, state.hyper.gamma, axis_name),
         kl_coef=kl_coef,
         num_updates=state.num_updates + 1,
     )

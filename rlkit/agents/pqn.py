@@ -126,7 +126,13 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
         params=params,
         stats=stats,
         opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
-        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
+        normalizer=normalization.init(
+            static.obs_space,
+            example,
+            num_envs,
+            obs=static.config.normalize_obs,
+            image_axes=static.config.image_axes,
+        ),
         num_steps=jnp.zeros((), jnp.uint32),
     )
     return _mesh.vary_like(state, without=static.axis_name)
@@ -185,7 +191,7 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     learner, metrics = minibatches.descend(step, learner, orders.reshape(-1, orders.shape[-1]), key, axis_name)
     state = state.replace(
         **learner._asdict(),
-        normalizer=normalization.update(state.normalizer, static.obs_space, rollout, hyper.gamma, axis_name),
+        normalizer=normalization.update(state.normalizer, rollout, hyper.gamma, axis_name),
         num_steps=exploration.add_steps(state.num_steps, num_steps * num_envs),
     )
     return state, metrics.means() | {"learning_rate": rate}

@@ -182,7 +182,7 @@ def unroll(
     """
     if first is not None:
         core = where_rows(first, static.network.memory, core)
-    obs = normalize_obs(static.obs_space, state.normalizer.obs, obs)
+    obs = normalize_obs(state.normalizer.obs, obs)
     return along(static.network, *variables, obs, start, core, **training)
 
 
@@ -197,7 +197,7 @@ def memory_after(
 
 def step(static: Static, variables: Variables, obs_stats: PyTree, obs: PyTree, core: PyTree) -> tuple[Array, PyTree]:
     """Q [..., A] of observations [...] with the memory before them [...], and the memory after."""
-    return static.network.apply(*variables, normalize_obs(static.obs_space, obs_stats, obs), core)[0]
+    return static.network.apply(*variables, normalize_obs(obs_stats, obs), core)[0]
 
 
 def next_values(

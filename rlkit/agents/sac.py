@@ -104,7 +104,7 @@ def estimate(
     networks = static.networks
     dist, stats = q_critics.distribution(networks, policy, obs_stats, obs, train=train, key=noise)
     if isinstance(dist, Categorical):
-        q = networks.critics.apply(*critics, normalize_obs(networks.obs_space, obs_stats, obs))[0].min(0)
+        q = networks.critics.apply(*critics, normalize_obs(obs_stats, obs))[0].min(0)
         return PolicyEstimate(jnp.sum(dist.probs * q, axis=-1), dist.entropy(), stats)
     assert isinstance(dist, TanhNormal)
     raw = dist.sample_pre_tanh(key)
@@ -201,7 +201,7 @@ def act(static: Static, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> 
     sample_key, uniform_key = jax.random.split(key)
     space = static.networks.action_space
     if static.config.gsde:
-        obs = normalize_obs(static.obs_space, actor.obs_stats, obs)
+        obs = normalize_obs(actor.obs_stats, obs)
         output, _ = static.networks.policy.apply(*actor[:2], obs)
         raw, memory = exploration.gsde_step(output, memory, static.config.gsde_steps, sample_key)
     else:

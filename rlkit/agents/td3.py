@@ -80,7 +80,7 @@ def policy_action(
     static: Static, variables: Variables, obs_stats: PyTree, obs: PyTree, **training: Any
 ) -> tuple[Array, PyTree]:
     """The policy's actions [..., D] in [-1, 1], and its statistics; `training` as for `Network.apply`."""
-    obs = normalize_obs(static.obs_space, obs_stats, obs)
+    obs = normalize_obs(obs_stats, obs)
     loc, stats = static.networks.policy.apply(*variables, obs, **training)
     return jnp.tanh(loc), stats
 

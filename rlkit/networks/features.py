@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.names import ACTION_MASK, PRIVILEGED
-from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+from rlkit.names import ACTION_MASK
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
 from rlkit.types import Array, PyTree
 
 _MOST_CHANNELS = 16  # of a leading axis that is taken for the channels of an image
@@ -45,13 +45,17 @@ def _leaves(space: Space, obs: PyTree, name: str) -> Iterator[Leaf]:
 
 
 def vector(leaf: Leaf) -> Array:
-    """Return a leaf as [..., D] float32: one-hot if it is Discrete or MultiDiscrete, bytes divided by 255."""
+    """Return a leaf as [..., D] float32: one-hot if it is Discrete or MultiDiscrete, bytes as `byte_range` has them.
+
+    Other integers, booleans and floats keep their values. A vector of a space of bytes may be float: it is normalized
+    already, and keeps its values as well.
+    """
     x, event = _float(leaf)
     return x.reshape(*x.shape[: x.ndim - event], -1)
 
 
 def image(leaf: Leaf, image_axes: str = "auto") -> Array:
-    """Return a leaf of three axes as [..., H, W, C] float32, bytes divided by 255; see `image_shape`."""
+    """Return a leaf of three axes as [..., H, W, C] float32, scaled like a `vector`; see `image_shape`."""
     x, _ = _float(leaf)
     return jnp.moveaxis(x, -3, -1) if _channels_first(leaf.space.shape, image_axes) else x
 
@@ -65,8 +69,24 @@ def _float(leaf: Leaf) -> tuple[Array, int]:
         hot = [jax.nn.one_hot(x[..., i], n, dtype=jnp.float32) for i, n in enumerate(space.nvec)]
         return jnp.concatenate(hot, axis=-1), 1
     x = jnp.asarray(x)
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32)
-    return x / 255 if space.dtype == np.uint8 else x, len(space.shape)
+    floating = jnp.issubdtype(x.dtype, jnp.floating)
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32) if floating else jnp.float32)
+    if space.dtype == np.uint8 and (is_image(space) or not floating):
+        low, width = (jnp.broadcast_to(part.astype(x.dtype), x.shape) for part in byte_range(space))
+        x = (x - low) / width
+    return x, len(space.shape)
+
+
+def byte_range(space: Box) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least value and the width, by which bytes x become (x - low) / width: [] float32, or [*shape].
+
+    They are those of the space's bounds, so that bytes become 0 to 1: x / 255 in a Box(0, 255), x in a Box(0, 1). The
+    width of an entry that is constant is 1.
+    """
+    low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    width = np.where(high > low, high - low, np.float32(1))
+    low, width = (x.min() if x.size and x.min() == x.max() else x for x in (low, width))
+    return np.asarray(low), np.asarray(width)
 
 
 def image_shape(space: Space, image_axes: str = "auto") -> tuple[int, ...] | None:
@@ -98,29 +118,25 @@ def _channels_first(shape: tuple[int, ...], image_axes: str) -> bool:
     return first if image_axes == "auto" else image_axes == "first"
 
 
-def real_valued(space: Space, obs: PyTree) -> list[Array]:
-    """Return the leaves of `obs` to normalize: those of float boxes, never the action mask or an image."""
-    return [x for x, real in zip(jax.tree.leaves(obs), _real_flags(space), strict=True) if real]
+def by_path(obs: PyTree) -> dict[str, Any]:
+    """Return the leaves of `obs` by their paths, as in "['joints']"; that of an array alone is empty."""
+    return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(obs)}
 
 
-def replace_real_valued(space: Space, obs: PyTree, values: list[Array]) -> PyTree:
-    """Return `obs` with the leaves of `real_valued` replaced by `values`."""
-    old, treedef = jax.tree.flatten(obs)
-    new = iter(values)
-    return treedef.unflatten([next(new) if real else x for x, real in zip(old, _real_flags(space), strict=True)])
+def replace(obs: PyTree, values: dict[str, Any]) -> PyTree:
+    """Return `obs` with the leaves of `by_path` that `values` has replaced by those."""
+    return jax.tree_util.tree_map_with_path(lambda path, x: values.get(jax.tree_util.keystr(path), x), obs)
 
 
-def privileged_flags(space: Space) -> list[bool]:
-    """Return for each leaf of `real_valued` whether it belongs to the part named `privileged`."""
-    if not isinstance(space, Dict):
-        return [False] * sum(_real_flags(space))
-    counts = {name: sum(_real_flags(child)) for name, child in space.spaces.items() if name != ACTION_MASK}
-    return [name == PRIVILEGED for name, count in counts.items() for _ in range(count)]
+def to_normalize(space: Space, image_axes: str = "auto") -> list[str]:
+    """Return the paths of the leaves to normalize: those of a Box of any dtype, never the action mask or an image."""
+    paths = by_path(shape_of(space))
+    return [path for path, real in zip(paths, _box_flags(space, image_axes), strict=True) if real]
 
 
-def _real_flags(space: Space) -> list[bool]:
+def _box_flags(space: Space, image_axes: str) -> list[bool]:
     if isinstance(space, Dict):
-        return [f and name != ACTION_MASK for name, s in space.spaces.items() for f in _real_flags(s)]
+        return [f and name != ACTION_MASK for name, s in space.spaces.items() for f in _box_flags(s, image_axes)]
     if isinstance(space, Tuple):
-        return [f for s in space.spaces for f in _real_flags(s)]
-    return [isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and not is_image(space)]
+        return [f for s in space.spaces for f in _box_flags(s, image_axes)]
+    return [isinstance(space, Box) and not is_image(space, image_axes)]

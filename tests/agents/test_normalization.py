@@ -11,11 +11,11 @@ from ppo_rollouts import OBS, rollout_of
 from rlkit import agents
 from rlkit.agents.common.normalization import Normalizer, init, normalize_obs, scale_reward, update
 from rlkit.ops.statistics import RunningStatistics
-from rlkit.spaces import Box, Discrete
+from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import Transition
 
 MEAN, STD = np.float32([3.0, -1.0, 0.5]), np.float32([2.0, 0.5, 4.0])
-STATISTICS = RunningStatistics(jnp.float32(100), [jnp.asarray(MEAN)], [jnp.asarray(100 * STD**2)])
+STATISTICS = RunningStatistics(jnp.float32(100), {"": jnp.asarray(MEAN)}, {"": jnp.asarray(100 * STD**2)})
 SETTINGS = {
     "normalize_obs": True, "optimizer": "sgd", "hidden_sizes": (8,), "num_minibatches": 1, "memory_size": 4,
     "capacity": 64, "batch_size": 8, "learning_starts": 0, "replay_ratio": 1 / 32, "burn_in": 2, "unroll_len": 4,
@@ -36,14 +36,27 @@ def test_returns_are_discounted_and_go_on_in_the_next_rollout():
     rollout = Transition(obs, (), jnp.ones((12, 2)), none, ends, obs)
     state = init(OBS, jax.tree.map(lambda x: x[0, 0], rollout), 2, obs=False, reward=True)
     for half in (slice(6), slice(6, 12)):
-        state = update(state, OBS, jax.tree.map(lambda x, half=half: x[half], rollout), 0.5)
+        state = update(state, jax.tree.map(lambda x, half=half: x[half], rollout), 0.5)
     np.testing.assert_allclose(state.returns.mean, np.mean([1, 1.5, 1.75, 1.875]), rtol=1e-6)
     assert state.returns.count == 24
 
 
 def test_observations_are_clipped_at_ten_deviations():
-    found = normalize_obs(OBS, STATISTICS, jnp.asarray(MEAN + STD * np.float32([9.0, 11.0, -1e6])))
+    found = normalize_obs(STATISTICS, jnp.asarray(MEAN + STD * np.float32([9.0, 11.0, -1e6])))
     np.testing.assert_allclose(found, [9.0, 10.0, -10.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int16, np.uint8, np.bool_, np.float32])
+def test_integers_are_normalized_as_floats(dtype):
+    """Replay keeps their dtype: only what networks get is float."""
+    space = Dict({"mode": Discrete(2), "x": Box(0, 1 if dtype is np.bool_ else 100, (2,), dtype)})
+    x = jnp.asarray(np.array([[0, 1], [0, 0], [1, 1], [1, 0]]).astype(dtype))
+    rollout = Transition({"mode": jnp.zeros(4, jnp.int32), "x": x}, (), jnp.zeros(4), *[jnp.zeros(4, bool)] * 2, ())
+    state = update(init(space, jax.tree.map(lambda x: x[0], rollout), 1, obs=True), rollout, 0.99)
+    found = normalize_obs(state.obs, rollout.obs)
+    assert found["x"].dtype == np.float32
+    assert found["mode"] is rollout.obs["mode"]
+    np.testing.assert_allclose(found["x"], 2 * x.astype(np.float32) - 1, rtol=1e-6)
 
 
 @pytest.mark.thorough

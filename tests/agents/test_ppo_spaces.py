@@ -172,7 +172,7 @@ def test_statistics_stand_still_throughout_an_update():
     state = start(agent)
     rollout = rollout_of(agent, state, 8, 4)
     after, _ = update(agent, state, rollout, 0)
-    np.testing.assert_allclose(after.normalizer.obs.mean[0], rollout.obs.mean((0, 1)), atol=1e-5)
+    np.testing.assert_allclose(after.normalizer.obs.mean[""], rollout.obs.mean((0, 1)), atol=1e-5)
     # Empty statistics change nothing, so that an update under them equals one without normalization.
     plain = ppo.make(ppo.Config(**SMALL), OBS, Discrete(3))
     same, _ = update(plain, start(plain), rollout)

@@ -103,8 +103,8 @@ def test_every_agent_acts_alike_with_and_without_the_leaf(name):
     stats = actor.obs_stats
     stats = stats.replace(
         count=jnp.float32(10.0),
-        mean=[jnp.full_like(x, 0.3 + place) for place, x in enumerate(stats.mean)],
-        m2=[jnp.full_like(x, 40.0) for x in stats.m2],
+        mean={path: jnp.full_like(x, 0.3 + place) for place, (path, x) in enumerate(stats.mean.items())},
+        m2={path: jnp.full_like(x, 40.0) for path, x in stats.m2.items()},
     )
     actor, policy = actor._replace(obs_stats=stats), jax.jit(agent.policy)
     whole = SPACE.sample(jax.random.key(3))

@@ -1,15 +1,17 @@
 """Images in observations: beside other numbers, several at once, and with their channels first."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rlkit.agents import dqn, ppo
+from rlkit.agents import dqn, iql, ppo
 from rlkit.networks.encoders.combine import Encoder, choose
-from rlkit.networks.features import image, image_shape, is_image, leaves, real_valued
+from rlkit.networks.features import image, image_shape, is_image, leaves, to_normalize
 from rlkit.spaces import Box, Dict, Discrete
-from rlkit.types import ConfigError
+from rlkit.types import ConfigError, Transition
 
 CAMERA = Box(0, 255, (36, 36, 3), np.uint8)
 BOTH = Dict({"camera": CAMERA, "joints": Box(-1, 1, (5,)), "action_mask": Box(0, 1, (2,), np.int8)})
@@ -70,7 +72,25 @@ def test_small_boards_beside_numbers_are_no_images():
 
 def test_images_are_not_normalized():
     space = Dict({"depth": Box(0, 10, (8, 8, 1)), "joints": Box(-1, 1, (5,))})
-    assert [x.shape for x in real_valued(space, space.sample(jax.random.key(0)))] == [(5,)]
+    assert to_normalize(space) == ["['joints']"]
+
+
+def test_the_place_of_the_channels_decides_what_is_an_image_to_normalize():
+    space = Box(0, 1, (4, 32, 32))
+    assert to_normalize(space) == to_normalize(space, "first") == []
+    assert to_normalize(space, "last") == [""]  # 4 pixels high
+    zero, obs = jnp.zeros(()), jnp.zeros(space.shape)
+    agent = dqn.make(dqn.Config(normalize_obs=True, image_axes="last"), space, Discrete(2))
+    example = Transition(obs, jnp.int32(0), zero, zero > 0, zero > 0, obs)
+    state = jax.eval_shape(partial(agent.init, num_envs=2), dqn.Hyper(), jax.random.key(0), example)
+    assert state.normalizer.obs.mean[""].shape == space.shape
+
+
+@pytest.mark.parametrize("space", [CAMERA, Discrete(3), Dict({"camera": CAMERA, "mode": Discrete(2)})])
+def test_normalization_of_nothing_is_refused(space):
+    with pytest.raises(ConfigError, match=r"^normalize_obs=True needs .* use False.*$"):
+        ppo.make(ppo.Config(normalize_obs=True), space, Discrete(2))
+    iql.make(iql.Config(), space, Box(-1, 1, (1,)))  # by default true
 
 
 def test_what_does_not_fit_is_one_line():

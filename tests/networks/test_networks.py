@@ -13,7 +13,7 @@ from small_networks import small_network
 from rlkit.networks.cores.recurrent import unroll, where_rows
 from rlkit.networks.encoders.conv import Conv, conv_layers
 from rlkit.networks.encoders.mlp import MLP
-from rlkit.networks.features import action_mask, image, image_shape, leaves, real_valued, replace_real_valued, vector
+from rlkit.networks.features import action_mask, by_path, image, image_shape, leaves, replace, to_normalize, vector
 from rlkit.networks.heads import critics
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
@@ -44,20 +44,51 @@ def test_features_join_every_kind_of_leaf_but_the_mask():
     assert action_mask(jnp.zeros(3)) is None
 
 
-def test_only_real_numbers_are_normalized():
+def test_boxes_are_normalized_and_no_discrete_leaf():
     obs = OBS_SPACE.sample(jax.random.key(0))
-    (real,) = real_valued(OBS_SPACE, obs)
-    np.testing.assert_array_equal(real, obs["pair"][0])
-    replaced = replace_real_valued(OBS_SPACE, obs, [real + 1])
+    paths = to_normalize(OBS_SPACE)
+    assert paths == ["['pair'][0]", "['pixels']"]
+    assert to_normalize(OBS_SPACE.spaces["pixels"]) == [""]
+    replaced = replace(obs, {path: by_path(obs)[path] + 1 for path in paths})
     np.testing.assert_array_equal(replaced["pair"][0], obs["pair"][0] + 1)
-    replaced["pair"] = obs["pair"]
-    jax.tree.map(np.testing.assert_array_equal, replaced, obs)
+    np.testing.assert_array_equal(replaced["pixels"], obs["pixels"] + 1)
+    jax.tree.map(np.testing.assert_array_equal, replaced | {"pair": 0, "pixels": 0}, obs | {"pair": 0, "pixels": 0})
 
 
 def test_a_mask_of_floats_is_not_normalized():
-    space = Dict({"action_mask": Box(0, 1, (2,)), "x": Box(-1, 1, (1,))})
-    obs = {"action_mask": jnp.ones(2), "x": jnp.zeros(1)}
-    assert len(real_valued(space, obs)) == 1
+    assert to_normalize(Dict({"action_mask": Box(0, 1, (2,)), "x": Box(-1, 1, (1,))})) == ["['x']"]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.int32, np.bool_])
+def test_flags_of_any_dtype_are_those_of_float32(dtype):
+    flags = np.eye(8, dtype=np.float32)
+    (leaf,) = leaves(Box(0, 1, (8,), dtype), jnp.asarray(flags.astype(dtype)))
+    np.testing.assert_array_equal(vector(leaf), flags)
+
+
+def test_bytes_are_scaled_by_the_bounds_of_their_space():
+    low, high = np.uint8([0, 0, 10, 7]), np.uint8([255, 1, 20, 7])
+    (leaf,) = leaves(Box(low, high, dtype=np.uint8), jnp.asarray(np.uint8([[51, 1, 15, 7]])))
+    np.testing.assert_array_equal(vector(leaf), np.float32([[0.2, 1.0, 0.5, 0.0]]))
+    every = jnp.arange(256, dtype=jnp.uint8)
+    (leaf,) = leaves(Box(0, 255, (256,), np.uint8), every)
+    np.testing.assert_array_equal(vector(leaf), np.arange(256, dtype=np.float32) / np.float32(255))
+
+
+def test_pixels_with_bounds_of_their_own_are_scaled_with_any_place_of_the_channels():
+    high = np.broadcast_to(np.uint8([1, 10, 255])[:, None, None], (3, 8, 9))
+    (leaf,) = leaves(Box(0, high, dtype=np.uint8), jnp.asarray(high)[None])
+    np.testing.assert_array_equal(image(leaf), np.ones((1, 8, 9, 3), np.float32))
+    last = np.moveaxis(high, 0, -1)
+    (leaf,) = leaves(Box(0, last, dtype=np.uint8), jnp.asarray(last))
+    np.testing.assert_array_equal(image(leaf), np.ones((8, 9, 3), np.float32))
+
+
+def test_normalized_bytes_are_not_scaled_again_and_images_always_are():
+    (leaf,) = leaves(Box(0, 255, (2,), np.uint8), jnp.float32([-1.0, 2.0]))
+    np.testing.assert_array_equal(vector(leaf), [-1.0, 2.0])
+    (leaf,) = leaves(Box(0, 255, (2, 1, 1), np.uint8), jnp.full((2, 1, 1), 255.0))
+    np.testing.assert_array_equal(vector(leaf), [1.0, 1.0])
 
 
 def test_images_keep_their_shape():

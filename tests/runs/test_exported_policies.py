@@ -32,6 +32,7 @@ ROBOT = Dict(
         "touch": Tuple((Box(0, 255, (2,), np.uint8), Box(-np.inf, np.inf, (2, 2)))),
     }
 )
+BYTES = Dict({"flag": Box(0, 1, (8,), np.uint8), "level": Box(np.uint8([0, 10]), np.uint8([255, 20]), dtype=np.uint8)})
 JOINTS = Dict({name: space for name, space in ROBOT.spaces.items() if name != "camera"})
 NORM = {"normalize_obs": True}
 SMALL_IMAGE = ("ppo", CAMERA, ONE_OF_THREE, {"encoder": "conv", "hidden_sizes": [128]})
@@ -46,6 +47,8 @@ MLPS = {
     "pqn": ("pqn", MASKED, ONE_OF_THREE, NORM | {"layer_norm": True}),
     "dqn": ("dqn", VECTOR, ONE_OF_THREE, {"dueling": True, "noisy": True, "hidden_sizes": [16]}),
     "dqn-image": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "mlp"}),
+    "dqn-bytes": ("dqn", BYTES, ONE_OF_THREE, {}),
+    "dqn-bytes-normalized": ("dqn", BYTES, ONE_OF_THREE, NORM),
     "c51": ("c51", MASKED, ONE_OF_THREE, NORM | {"dueling": True, "num_atoms": 11}),
     "qrdqn": ("qrdqn", VECTOR, ONE_OF_THREE, {"dueling": True, "num_quantiles": 5}),
     "iqn": ("iqn", VECTOR, ONE_OF_THREE, NORM | {"dueling": True, "num_value_quantiles": 4, "num_cosines": 6}),

@@ -193,7 +193,7 @@ def test_an_evaluation_normalizes_with_the_statistics_that_it_was_given():
     pair = training.make(agent, env, params, num_envs=2, num_steps=8)
     actor = agent.actor(jax.jit(pair.init)(ppo.Hyper(), jax.random.key(0)).agent)
     obs = np.array([[1.0, -1.0], [1.0, 3.0]] * 50, np.float32)  # the mean and the deviation of the times: 1 and 2
-    actor = actor._replace(obs_stats=running_update(actor.obs_stats, [jnp.asarray(obs)]))
+    actor = actor._replace(obs_stats=running_update(actor.obs_stats, {"": jnp.asarray(obs)}))
     seen.clear()
     jax.block_until_ready(training.evaluate(agent, env, params, actor, jax.random.key(1), num_envs=3, max_steps=50))
     jax.effects_barrier()

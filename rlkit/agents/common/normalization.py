@@ -3,6 +3,7 @@
 Both are constant while a rollout is collected and learned from, and are updated with it at the end of the update.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 import jax
@@ -11,8 +12,7 @@ from flax import struct
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
-from rlkit.networks import views
-from rlkit.networks.features import privileged_flags, real_valued, replace_real_valued
+from rlkit.networks.features import by_path, replace, to_normalize
 from rlkit.ops.statistics import RunningStatistics, normalize, running_init, running_std, running_update
 from rlkit.spaces import Space
 from rlkit.types import Array, PyTree, Scalar, Transition
@@ -23,7 +23,7 @@ class Normalizer(struct.PyTreeNode):
 
     by_environment: ClassVar = ("running_return",)
 
-    obs: RunningStatistics | tuple  # over the real-valued leaves of the observation
+    obs: RunningStatistics | tuple  # over leaves of the observation, by the paths of `to_normalize`
     returns: RunningStatistics | tuple  # over the discounted return so far, a scalar
     running_return: Array | tuple  # [N] the discounted return of each environment's episode so far
 
@@ -36,13 +36,13 @@ def init(
     *,
     obs: bool,
     reward: bool = False,
+    image_axes: str = "auto",
 ) -> Normalizer:
     """Empty statistics, with which normalization changes nothing; `obs` and `reward` switch the two on.
 
-    Observations without a real-valued leaf, such as an image, have none. `num_envs` is the number of environments on
-    all devices of the axis.
+    Images and Discrete observations have none. `num_envs` is the number of environments on all devices of the axis.
     """
-    leaves = real_valued(obs_space, example.obs) if obs else []
+    leaves = _select(example.obs, to_normalize(obs_space, image_axes)) if obs else {}
     running_return = jnp.zeros((_mesh.share("num_envs", num_envs, _mesh.size(axis_name)),), jnp.float32)
     return Normalizer(
         obs=running_init(leaves) if leaves else (),
@@ -51,18 +51,22 @@ def init(
     )
 
 
-def normalize_obs(obs_space: Space, stats: RunningStatistics | tuple, obs: PyTree) -> PyTree:
-    """Observations [...] with zero mean and unit variance in their real-valued leaves, clipped to +-10.
+def normalize_obs(stats: RunningStatistics | tuple, obs: PyTree) -> PyTree:
+    """Observations [...] with zero mean and unit variance in the leaves of `stats`, float, clipped to +-10.
 
     They may lack the leaf `privileged`, on which policies do not depend.
     """
     if isinstance(stats, tuple):
         return obs
-    if not views.is_complete(obs_space, obs):
-        hidden = privileged_flags(obs_space)
-        mean, m2 = ([x for x, gone in zip(xs, hidden, strict=True) if not gone] for xs in (stats.mean, stats.m2))
-        stats, obs_space = stats.replace(mean=mean, m2=m2), views.actor_space(obs_space)
-    return replace_real_valued(obs_space, obs, normalize(stats, real_valued(obs_space, obs), clip=10.0))
+    leaves = _select(obs, stats.mean)
+    mean, m2 = ({path: part[path] for path in leaves} for part in (stats.mean, stats.m2))
+    return replace(obs, normalize(stats.replace(mean=mean, m2=m2), leaves, clip=10.0))
+
+
+def _select(obs: PyTree, paths: Iterable[str]) -> dict[str, Array]:
+    """The leaves of an observation at those of the paths that it has."""
+    leaves = by_path(obs)
+    return {path: leaves[path] for path in paths if path in leaves}
 
 
 def scale_reward(normalizer: Normalizer, reward: Array) -> Array:
@@ -72,15 +76,13 @@ def scale_reward(normalizer: Normalizer, reward: Array) -> Array:
     return jnp.clip(reward / jnp.maximum(running_std(normalizer.returns), 1e-4), -10.0, 10.0)
 
 
-def update(
-    normalizer: Normalizer, obs_space: Space, rollout: Transition, gamma: Scalar, axis_name: str | None = None
-) -> Normalizer:
+def update(normalizer: Normalizer, rollout: Transition, gamma: Scalar, axis_name: str | None = None) -> Normalizer:
     """The statistics with a rollout [T, N] added: every observation acted on, and the return after every reward.
 
     The statistics are of the rollouts of all devices of the axis.
     """
     if not isinstance(normalizer.obs, tuple):
-        seen = real_valued(obs_space, rollout.obs)
+        seen = _select(rollout.obs, normalizer.obs.mean)
         normalizer = normalizer.replace(obs=running_update(normalizer.obs, seen, axis_name=axis_name))
     if isinstance(normalizer.returns, tuple):
         return normalizer

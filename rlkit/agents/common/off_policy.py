@@ -89,7 +89,13 @@ def init(
         target_params=target_params,
         target_stats=target_stats,
         opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
-        normalizer=normalization.init(static.obs_space, example, num_envs, obs=static.config.normalize_obs),
+        normalizer=normalization.init(
+            static.obs_space,
+            example,
+            num_envs,
+            obs=static.config.normalize_obs,
+            image_axes=static.config.image_axes,
+        ),
         replay=ReplayState(static.buffer.init(example, num_envs), *start),
     )
     return vary_like(state, without=static.axis_name)
@@ -117,7 +123,7 @@ def store(static: Any, state: Any, rollout: Transition) -> Any:
 
 def update_statistics(static: Any, state: Any, rollout: Transition) -> Any:
     """The state with a rollout [T, N, ...] in its observation statistics."""
-    normalizer = normalization.update(state.normalizer, static.obs_space, rollout, state.hyper.gamma, static.axis_name)
+    normalizer = normalization.update(state.normalizer, rollout, state.hyper.gamma, static.axis_name)
     return state.replace(normalizer=normalizer)
 
 

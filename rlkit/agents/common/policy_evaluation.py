@@ -133,7 +133,7 @@ def distribution(policy: Policy, output: PyTree, obs: PyTree) -> action_distribu
 
 def apply(policy: Policy, actor: Actor, obs: PyTree, core: PyTree) -> tuple[PyTree, Array, PyTree]:
     """The network on observations [...]: the policy head's outputs and the value [...], in float32, and the memory."""
-    obs = normalize_obs(policy.obs_space, actor.obs_stats, obs)
+    obs = normalize_obs(actor.obs_stats, obs)
     memory = (core,) if policy.recurrent else ()
     output, value, *rest = policy.network.apply(actor.params, actor.stats, obs, *memory)[0]
     return output, value, rest[0] if rest else ()
@@ -151,7 +151,7 @@ def apply_in_training(
       core: [B, ...] the memory before the first row.
       key: for the network's noise.
     """
-    obs = normalize_obs(policy.obs_space, actor.obs_stats, obs)
+    obs = normalize_obs(actor.obs_stats, obs)
     if policy.recurrent:
         (output, value), _, stats = along(policy.network, *actor[:2], obs, start, core, train=True, key=key)
     else:
@@ -197,7 +197,7 @@ def memories(policy: Policy, actor: Actor, rollout: Transition) -> PyTree:
     if not policy.recurrent:
         return rollout.extras.core
     first = jax.tree.map(lambda x: x[0], rollout.extras.core)
-    obs = normalize_obs(policy.obs_space, actor.obs_stats, rollout.obs)
+    obs = normalize_obs(actor.obs_stats, rollout.obs)
     return along(policy.network, *actor[:2], obs, episode_starts(rollout), first)[1]
 
 

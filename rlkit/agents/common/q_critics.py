@@ -140,7 +140,7 @@ def distribution(
 
     With the policy's statistics; `training` are `train` and `key` of `Network.apply`.
     """
-    output, stats = networks.policy.apply(*variables, normalize_obs(networks.obs_space, obs_stats, obs), **training)
+    output, stats = networks.policy.apply(*variables, normalize_obs(obs_stats, obs), **training)
     return action_distributions.distribution(networks.normalized_space, output, action_mask(obs), squash=True), stats
 
 
@@ -151,7 +151,7 @@ def q_values(
 
     `training` are `train` and `key` of `Network.apply`.
     """
-    obs = normalize_obs(networks.obs_space, obs_stats, obs)
+    obs = normalize_obs(obs_stats, obs)
     if isinstance(networks.action_space, Discrete):
         every, stats = networks.critics.apply(*variables, obs, **training)
         return jax.vmap(pick, (0, None))(every, action), stats

@@ -104,7 +104,7 @@ def apply(
       obs: leaves [...].
       key, train: as for `Network.apply`.
     """
-    obs = normalize_obs(static.obs_space, obs_stats, obs)
+    obs = normalize_obs(obs_stats, obs)
     return static.network.apply(*variables, obs, train=train, key=key)
 
 

@@ -14,7 +14,7 @@ from rlkit.networks import views
 from rlkit.networks.encoders.combine import choose
 from rlkit.networks.encoders.conv import conv_layers, smallest_side
 from rlkit.networks.encoders.registry import IMAGES
-from rlkit.networks.features import Leaf, image_shape, is_ambiguous, is_image, leaves
+from rlkit.networks.features import Leaf, image_shape, is_ambiguous, is_image, leaves, to_normalize
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, shape_of
 from rlkit.types import ConfigError
 
@@ -103,7 +103,8 @@ def _check_mask(obs_space: Space, action_space: Space) -> None:
 def check_encoder(config: Any, obs_space: Space, action_space: Space) -> None:
     """Raise a ConfigError where an observation is empty, or does not fit the encoder of an agent's Config.
 
-    An action mask of another size than the actions is refused as well.
+    An action mask of another size than the actions is refused as well, and so is `normalize_obs` without a leaf to
+    normalize, except where it is an agent's default.
     """
     _check_library(obs_space)
     obs = shape_of(obs_space)
@@ -131,6 +132,12 @@ def check_encoder(config: Any, obs_space: Space, action_space: Space) -> None:
     for leaf, kind in images:
         _check_image(config, leaf, kind)
     _check_used(config, leaves(obs_space), [kind for _, kind in images])
+    by_default = type(config).model_fields["normalize_obs"].default  # a default is for every observation
+    if config.normalize_obs and not by_default and not to_normalize(obs_space, config.image_axes):
+        raise ConfigError(
+            f"normalize_obs=True needs a Box that is not an image, and this is {obs_space}; use False, as bytes of "
+            "images and one-hot integers are from 0 to 1 already"
+        )
 
 
 def _check_names(encoders: Mapping[str, str], found: list[Leaf], obs_space: Space) -> None:

@@ -35,8 +35,8 @@ class _ObservationWrapper(Wrapper):
 class Flatten(_ObservationWrapper):
     """Flattens observations to one vector [D] float32: boxes raveled, discrete parts one-hot, in the leaves' order.
 
-    Where there is an action mask, the observation becomes {"action_mask": the mask, "obs": [D]}. Pixels keep their
-    values of 0 to 255, which networks divide by 255 only where they are uint8: leave images as they are.
+    Where there is an action mask, the observation becomes {"action_mask": the mask, "obs": [D]}. Bytes keep
+    their values as floats, which networks do not scale to 0 ... 1 as they scale uint8: leave images as they are.
     """
 
     def _observe(self, obs: PyTree, params: Any) -> PyTree:

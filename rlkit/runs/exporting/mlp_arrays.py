@@ -81,10 +81,12 @@ def _inputs(function: PolicyFunction) -> tuple[dict[str, np.ndarray], dict[str, 
     space, stats, names = function.obs_space, function.policy.actor.obs_stats, function.obs_names
     moments = {}
     if not isinstance(stats, tuple):
-        hidden = features.privileged_flags(function.policy.env.observation_space(function.policy.params))
-        pairs = zip(stats.mean, running_std(stats), hidden, strict=True)
-        shown = [(np.asarray(mean), np.asarray(std)) for mean, std, gone in pairs if not gone]
-        moments = dict(zip(features.real_valued(space, names), shown, strict=True))
+        std = running_std(stats)
+        moments = {
+            name: (np.asarray(stats.mean[path]), np.asarray(std[path]))
+            for path, name in features.by_path(names).items()
+            if path in stats.mean
+        }
     columns, described = [], []
     for leaf in features.leaves(space, names):
         size, one_hot, mean, scale, clip = math.prod(leaf.space.shape), (), 0.0, 1.0, np.inf
@@ -94,7 +96,7 @@ def _inputs(function: PolicyFunction) -> tuple[dict[str, np.ndarray], dict[str, 
             mean, std = moments[leaf.value]
             mean, scale, clip = mean.reshape(-1), np.sqrt(np.square(std) + np.float32(1e-8)).reshape(-1), 10.0
         elif leaf.space.dtype == np.uint8:
-            scale = 255.0
+            mean, scale = (part.reshape(-1) for part in features.byte_range(leaf.space))
         described.append({"name": leaf.value, "size": size, "one_hot": [int(n) for n in one_hot]})
         columns.append([np.broadcast_to(x, sum(one_hot) or size) for x in (mean, scale, clip)])
     mean, scale, clip = (np.concatenate(parts) for parts in zip(*columns, strict=True))
