@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 ACTION_MASK = "action_mask"  # the leaf of a Dict observation, at its top level, that marks the legal actions
+OWN_DONE = "own_done"  # in the info of a step: the task's own end, where a wrapper ends episodes for learning
+OWN_REWARD = "own_reward"  # in the info of a step: the task's own, where a wrapper changes rewards for learning
 MAX_FRAMES = 1024  # of `frame_stack`: arrays of one concatenation
 MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays
 PRIVILEGED = "privileged"  # the part of a Dict observation, at its top level, that is for critics and values alone
@@ -36,6 +38,23 @@ def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6, pre
 def shorten(text: str) -> str:
     """Text for an error message, cut after 60 characters."""
     return text if len(text) <= 60 else f"{text[:50]}..."
+
+
+def wrapper_arguments(spec: str, types: tuple[type, ...], example: str) -> list[Any]:
+    """Return the arguments in a wrapper's spelling such as clip_reward:-1,1, of these types.
+
+    Raises ValueError, whose text is one line, where the spelling has fewer, more or other arguments.
+    """
+    _, colon, text = spec.partition(":")
+    if not types and not colon:
+        return []
+    if not types:
+        raise ValueError(f"wrapper={spec!r} takes no argument; write {example}")
+    try:
+        return [kind(word) for kind, word in zip(types, text.split(","), strict=True)]
+    except ValueError:
+        kinds = {(int,): "an integer", (float,): "a number", (float, float): "two numbers, low,high,"}
+        raise ValueError(f"wrapper={spec!r} needs {kinds[types]} after the colon, such as {example}") from None
 
 
 OWN_CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute

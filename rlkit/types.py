@@ -57,6 +57,11 @@ class Env(Protocol):
 
         Where the episode ended, `obs` and `state` are those of a new episode, and `info["final_observation"]` is the
         observation that the action led to. Elsewhere `info["final_observation"]` equals `obs`.
+
+        A wrapper that changes rewards for learning, such as one that scales them, keeps the reward from before the
+        change in `info["own_reward"]`, and one that ends episodes for learning keeps the end of the task itself in
+        `info["own_done"]`, unless the environment inside has done so already. Returns and lengths are counted from
+        these: they are of the task, whatever is learned from.
         """
         ...
 

@@ -6,7 +6,7 @@ from typing import Any
 from rlkit.envs import gymnax, own, probes, wrappers
 from rlkit.envs.adapter import suggestion
 from rlkit.envs.suites import brax, craftax, jumanji, pgx, playground, xland
-from rlkit.names import did_you_mean, shorten
+from rlkit.names import did_you_mean, shorten, wrapper_arguments
 from rlkit.types import ConfigError, Env
 
 # By the word before the colon of a name; each library is an extra of the same name.
@@ -19,17 +19,18 @@ SUITES: dict[str, Any] = {
     "xland": xland,
 }
 
-_KINDS: dict[Any, str] = {int: "an integer", float: "a number"}
-# By name: the wrapper, the type of its argument (None: it has none), and an example.
-_WRAPPERS: dict[str, tuple[Callable[..., Env], Callable[[str], Any] | None, str]] = {
-    "flatten": (wrappers.Flatten, None, "flatten"),
-    "hide_velocity": (wrappers.HideVelocity, None, "hide_velocity"),
-    "frame_stack": (wrappers.FrameStack, int, "frame_stack:4"),
-    "action_repeat": (wrappers.ActionRepeat, int, "action_repeat:2"),
-    "clip_action": (wrappers.ClipAction, None, "clip_action"),
-    "sticky_action": (wrappers.StickyAction, float, "sticky_action:0.25"),
-    "previous_action_reward": (wrappers.PreviousActionReward, None, "previous_action_reward"),
-    "time_limit": (wrappers.TimeLimit, int, "time_limit:200"),
+# By name: the wrapper, the types of its arguments, and an example.
+_WRAPPERS: dict[str, tuple[Callable[..., Env], tuple[type, ...], str]] = {
+    "flatten": (wrappers.Flatten, (), "flatten"),
+    "hide_velocity": (wrappers.HideVelocity, (), "hide_velocity"),
+    "frame_stack": (wrappers.FrameStack, (int,), "frame_stack:4"),
+    "action_repeat": (wrappers.ActionRepeat, (int,), "action_repeat:2"),
+    "clip_action": (wrappers.ClipAction, (), "clip_action"),
+    "sticky_action": (wrappers.StickyAction, (float,), "sticky_action:0.25"),
+    "previous_action_reward": (wrappers.PreviousActionReward, (), "previous_action_reward"),
+    "time_limit": (wrappers.TimeLimit, (int,), "time_limit:200"),
+    "clip_reward": (wrappers.ClipReward, (float, float), "clip_reward:-1,1"),
+    "scale_reward": (wrappers.ScaleReward, (float,), "scale_reward:0.1"),
 }
 
 
@@ -85,7 +86,7 @@ def wrap(env: Env, specs: Sequence[str]) -> Env:
     """Wrap an environment by names, the first one innermost: `wrap(env, ["hide_velocity", "frame_stack:4"])`.
 
     Names: flatten, hide_velocity, frame_stack:n, action_repeat:n, clip_action, sticky_action:p, time_limit:n,
-    previous_action_reward.
+    previous_action_reward, clip_reward:low,high, scale_reward:factor.
 
     Raises:
       ConfigError: a name is unknown, an argument is missing, superfluous or out of range, or a wrapper does not support
@@ -93,20 +94,15 @@ def wrap(env: Env, specs: Sequence[str]) -> Env:
     """
     for spec in specs:
         spec = shorten(str(spec))  # what a message shows; every wrapper with its argument is shorter than the cut
-        name, colon, argument = spec.partition(":")
+        name = spec.partition(":")[0]
         if name not in _WRAPPERS:
             remedy = did_you_mean(name, _WRAPPERS, cutoff=0.4) or f"; try {', '.join(_WRAPPERS)}"
             raise ConfigError(f"wrapper={spec!r} is not known{remedy}")
-        wrapper, argument_type, example = _WRAPPERS[name]
-        if argument_type is None:
-            if colon:
-                raise ConfigError(f"wrapper={spec!r} takes no argument; write {example}")
-            env = wrapper(env)
-            continue
+        wrapper, types, example = _WRAPPERS[name]
         try:
-            value = argument_type(argument)
+            env = wrapper(env, *wrapper_arguments(spec, types, example))
+        except ConfigError:
+            raise
         except ValueError as error:
-            kind = _KINDS[argument_type]
-            raise ConfigError(f"wrapper={spec!r} needs {kind} after the colon, such as {example}") from error
-        env = wrapper(env, value)
+            raise ConfigError(str(error)) from error
     return env

@@ -72,7 +72,7 @@ def play(
             counts[env] += 1
         if (counts == episodes_per_env).all():
             break
-        begins = ended | ~step.real
+        begins = step.terminated | step.truncated | ~step.real
         if jax.tree.leaves(memory) and begins.any():
             memory = where_rows(jnp.asarray(begins), initial_memory, memory)
     return result

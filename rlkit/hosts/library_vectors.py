@@ -2,19 +2,35 @@
 
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rlkit.hosts.pool import derive
+from rlkit.hosts.vector import RESETTING
 from rlkit.hosts.worker.recipe import Recipe
+from rlkit.names import OWN_DONE, OWN_REWARD
 from rlkit.types import ConfigError
 
 
 class ChannelsLast:
-    """A vector environment with its images' channels last, as XLA needs them. Its autoreset mode is NEXT_STEP."""
+    """A vector environment with its images' channels last, as XLA needs them. Its autoreset mode is NEXT_STEP.
 
-    def __init__(self, envs: Any, num_envs: int, obs_space: Any, action_space: Any, *, seeded_reset: bool):
+    `own` changes the result of a step, so that its infos have the environment's own rewards and ends.
+    """
+
+    def __init__(
+        self,
+        envs: Any,
+        num_envs: int,
+        obs_space: Any,
+        action_space: Any,
+        *,
+        seeded_reset: bool,
+        own: Callable[..., tuple[Any, ...]] = lambda *result: result,
+    ):
+        self.own = own
         self.envs, self.num_envs, self.seeded_reset, self.close = envs, num_envs, seeded_reset, envs.close
         self.metadata = {}
         self.single_observation_space, self.single_action_space = obs_space, action_space
@@ -30,7 +46,7 @@ class ChannelsLast:
 
     def step(self, actions: Any) -> Any:
         """Take one step: -> obs, reward, terminated, truncated, infos."""
-        obs, *rest = self.envs.step(actions)
+        obs, *rest = self.own(*self.envs.step(actions))
         return self._channels_last(obs), *rest
 
     def _channels_last(self, obs: Any) -> Any:
@@ -55,6 +71,13 @@ def make(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> Channels
 def _envpool(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> ChannelsLast:
     import envpool  # pyright: ignore[reportMissingImports]
 
+    def own(obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> tuple[Any, ...]:
+        if "reward" in infos:  # Atari's, not clipped
+            infos[OWN_REWARD] = infos["reward"]
+        if "lives" in infos and "terminated" in infos:  # a lost life is an end for learning with `episodic_life`
+            infos[OWN_DONE] = infos["terminated"].astype(bool) | np.asarray(truncated, bool)
+        return obs, reward, terminated, truncated, infos
+
     envs = envpool.make(
         recipe.name,
         env_type="gymnasium",
@@ -63,16 +86,27 @@ def _envpool(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> Chan
         num_threads=num_threads,
         **recipe.kwargs,
     )
-    return ChannelsLast(envs, envs.config["num_envs"], envs.observation_space, envs.action_space, seeded_reset=False)
+    num_envs, spaces = envs.config["num_envs"], (envs.observation_space, envs.action_space)
+    return ChannelsLast(envs, num_envs, *spaces, seeded_reset=False, own=own)
 
 
 def _ale(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> ChannelsLast:
     from ale_py.vector_env import AtariVectorEnv  # pyright: ignore[reportMissingImports]
 
     game = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", "_", recipe.name).lower()  # SpaceInvaders as space_invaders
-    kwargs = {"reward_clipping": False, **recipe.kwargs}  # the default of the same games made by Gymnasium
+    kwargs = dict(recipe.kwargs)
+    # The library clips rewards without giving the game's own, and its `episodic_life` starts a new game at a lost life.
+    clips, ends_on_life_loss = kwargs.pop("reward_clipping", False), kwargs.pop("episodic_life", False)
+    kwargs |= {"reward_clipping": False, "life_loss_info": ends_on_life_loss or kwargs.get("life_loss_info", False)}
+
+    def own(obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> tuple[Any, ...]:
+        infos[OWN_REWARD] = reward
+        infos[OWN_DONE] = infos[RESETTING] = terminated & (infos["lives"] == 0) | truncated
+        return obs, np.clip(reward, -1, 1) if clips else reward, terminated, truncated, infos
+
     envs = AtariVectorEnv(game=game, num_envs=num_envs, num_threads=num_threads, autoreset_mode="NextStep", **kwargs)
-    return ChannelsLast(envs, num_envs, envs.single_observation_space, envs.single_action_space, seeded_reset=True)
+    spaces = envs.single_observation_space, envs.single_action_space
+    return ChannelsLast(envs, num_envs, *spaces, seeded_reset=True, own=own)
 
 
 MAKERS = {"envpool": _envpool, "ale": _ale}  # by the word before the colon of a name

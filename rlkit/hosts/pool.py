@@ -33,6 +33,8 @@ class Step(NamedTuple):
     # [N] bool, false where no step was taken: of the fields above only `obs` is valid there, and it begins an episode.
     # If the step before did not end an episode, the worker failed in this one, and the episode has to be truncated.
     real: np.ndarray
+    # Of the environment's own rewards and episodes, which differ from `reward`, `terminated` and `truncated` where a
+    # wrapper changes these for learning:
     returns: np.ndarray  # [N] float32, the return of the episode that ended with this step; elsewhere NaN
     lengths: np.ndarray  # [N] int32, its length in steps; elsewhere 0
 
@@ -184,7 +186,8 @@ class Pool(Closeable):
                 faults = self._restart(faults)
         terminated, truncated = views.terminated & real, views.truncated & real
         done = terminated | truncated
-        returns, lengths = self.episodes.step(views.reward, done, None if real is self.all_real else real)
+        every = None if real is self.all_real else real
+        returns, lengths = self.episodes.step(views.own_reward, done & views.own_done, every)
         obs = self._obs()
         next_obs = obs if not copy else jax.tree.map(np.copy, obs)
         if done.any():

@@ -15,15 +15,20 @@ import numpy as np
 from rlkit.hosts.pool import Episodes, Step
 from rlkit.hosts.resources import Closeable
 from rlkit.hosts.spaces import space
-from rlkit.hosts.worker import contract
+from rlkit.hosts.worker import contract, own_rewards
 from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation
+from rlkit.names import OWN_DONE, OWN_REWARD
 from rlkit.types import ConfigError, PyTree
 
+RESETTING = "resetting"  # in the infos of NEXT_STEP, where an episode's end for learning is followed by a usual step
 _MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")  # the first is the default of Gymnasium
 
 
 class VectorPool(Closeable):
     """A vector environment with the interface of `Pool`, without supervision: no timeouts and no restarts.
+
+    Its infos may have `own_reward` [N] float and `own_done` [N] bool, those of the environment itself where it changes
+    rewards or ends for learning: scores are of these.
 
     Args:
       make: seed -> a vector environment. Each `reset` with another seed calls it again.
@@ -37,8 +42,7 @@ class VectorPool(Closeable):
 
     def __init__(self, make: Callable[[int], Any], *, name: str, seed: int = 0):
         self.name, self.make, self.seed, self.restarted = name, make, seed, 0
-        self.envs = make(seed)
-        self._set_close(getattr(self.envs, "close", lambda: None))
+        self._make(seed)
         try:
             for attribute in ("num_envs", "single_observation_space", "single_action_space"):
                 if not hasattr(self.envs, attribute):
@@ -61,6 +65,11 @@ class VectorPool(Closeable):
         self.interrupted: Callable[[], bool] = lambda: False
         self.unused = True  # the first vector environment has not been reset yet
 
+    def _make(self, seed: int) -> None:
+        self.envs = self.make(seed)
+        self._set_close(getattr(self.envs, "close", lambda: None))
+        self.recorder = own_rewards.record(self.envs)
+
     def watch(self, interrupted: Callable[[], bool], on_failure: Any = None) -> None:
         """Store `interrupted`, which the collector calls between steps; a step itself cannot be interrupted.
 
@@ -78,8 +87,7 @@ class VectorPool(Closeable):
         seed = self.seed if seed is None else seed
         if not self.unused or seed != self.seed:
             self.envs.close()
-            self.envs = self.make(seed)
-            self._set_close(self.envs.close)
+            self._make(seed)
         self.seed, self.unused = seed, False
         self.episodes.clear()
         self.resetting[:] = False
@@ -95,6 +103,7 @@ class VectorPool(Closeable):
         self._check_open()
         obs, reward, terminated, truncated, infos = self.envs.step(self._to_native(actions))
         reward, terminated, truncated = (np.array(x) for x in (reward, terminated, truncated))  # kept after a reset
+        own_reward = infos.get(OWN_REWARD, reward) if self.recorder is None else self.recorder.take_reward()
         for field, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
             if value.shape != (self.num_envs,):
                 self._fail(Violation(field, f"one for each of {self.num_envs} environments", list(value.shape)))
@@ -103,14 +112,14 @@ class VectorPool(Closeable):
         terminated, truncated = terminated.astype(bool) & real, truncated.astype(bool) & real
         done = terminated | truncated
         if self.mode == "NEXT_STEP":
-            self.resetting = done
+            self.resetting = done & infos.get(RESETTING, True)
         elif done.any():
             if self.mode == "SAME_STEP":
                 next_obs = self._final_obs(infos, done, obs)
             else:
                 obs = self._read("obs of reset", self.envs.reset(options={"reset_mask": done.copy()})[0])
+        returns, lengths = self.episodes.step(np.where(real, own_reward, 0.0), done & infos.get(OWN_DONE, True), real)
         reward = np.where(real, reward, 0.0).astype(np.float32)
-        returns, lengths = self.episodes.step(reward, done, real)
         return Step(obs, reward, terminated, truncated, next_obs, real, returns.copy(), lengths.copy())
 
     def _to_native(self, actions: PyTree) -> Any:

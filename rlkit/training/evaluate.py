@@ -9,7 +9,7 @@ from rlkit import _cpu
 from rlkit._mesh import vary_like
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_key
-from rlkit.training.rollout import reset
+from rlkit.training.rollout import count_step, reset
 from rlkit.types import Agent, Array, Env, Key, PyTree
 
 
@@ -71,22 +71,16 @@ def evaluate(
         memory, action, _ = jax.vmap(agent.policy, (None, 0, 0, 0))(
             actor, state.memory, state.obs, jax.random.split(act_key, num_envs)
         )
-        obs, env_state, reward, terminated, truncated, _ = jax.vmap(env.step, (0, 0, 0, None))(
+        obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
             jax.random.split(env_key, num_envs), state.env_state, action, params
         )
         done = terminated | truncated
-        episode_return, length = state.episode_return + reward, state.episode_length + 1
+        counts, episode_return, length, ended = count_step(state, reward, done, info)
         # An episode is stored in the first free place of its environment, and dropped if there is none.
-        place = jnp.where(done, result.finished.sum(1), episodes_per_env)
-        values = Evaluation(episode_return, length, done)
+        place = jnp.where(ended, result.finished.sum(1), episodes_per_env)
+        values = Evaluation(episode_return, length, ended)
         result = jax.tree.map(lambda x, value: x.at[environments, place].set(value, mode="drop"), result, values)
-        after = state.replace(
-            env_state=env_state,
-            obs=obs,
-            memory=where_rows(done, agent.memory, memory),
-            episode_return=jnp.where(done, 0.0, episode_return),
-            episode_length=jnp.where(done, 0, length),
-        )
+        after = state.replace(env_state=env_state, obs=obs, memory=where_rows(done, agent.memory, memory), **counts)
         return vary_like((after, result, time + 1), carry)
 
     carry = vary_like((start, empty, jnp.zeros((), jnp.int32)), actor)

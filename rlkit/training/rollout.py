@@ -8,6 +8,7 @@ from flax import struct
 
 from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
+from rlkit.names import OWN_DONE, OWN_REWARD
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_keys
 from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
@@ -20,6 +21,7 @@ class EnvsState(struct.PyTreeNode):
     obs: PyTree  # [N, ...]
     memory: PyTree  # [N, ...] the policy's, before this observation
     episode_return: Array  # [N] float32, sum of the rewards of the current episode
+    return_error: Array  # [N] float32, what rounding has added to that sum
     episode_length: Array  # [N] int32, steps of the current episode
 
 
@@ -43,9 +45,40 @@ def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int, *, axis_
         obs=obs,
         memory=_mesh.own(memories(agent, num_envs), axis_name),
         episode_return=jnp.zeros(keys.shape, jnp.float32),
+        return_error=jnp.zeros(keys.shape, jnp.float32),
         episode_length=jnp.zeros(keys.shape, jnp.int32),
     )
     return _mesh.vary(state, axis_name)
+
+
+def count_step(
+    state: EnvsState, reward: Array, done: Array, info: dict[str, Any]
+) -> tuple[dict[str, Array], Array, Array, Array]:
+    """Add a step of N environments to the returns and lengths of their episodes.
+
+    They are of the task's own rewards and episodes, see `rlkit.types.Env`. The sum is compensated (Kahan 1965): in
+    float32, a million small rewards would otherwise be lost one by one.
+
+    Args:
+      state: before the step.
+      reward: [N] float32.
+      done: [N] bool, where an episode of the learner's ended.
+      info: of the step, leaves [N, ...].
+
+    Returns:
+      The fields of the next `EnvsState` that count; and of this step the return [N] float32 and the length [N] int32 of
+      the episode so far, and [N] bool, where it has ended.
+    """
+    reward, ended = info.get(OWN_REWARD, reward), info.get(OWN_DONE, done)
+    addend = reward - state.return_error
+    total, length = state.episode_return + addend, state.episode_length + 1
+    error = (total - state.episode_return) - addend
+    counts = {
+        "episode_return": jnp.where(ended, 0.0, total),
+        "return_error": jnp.where(ended, 0.0, error),
+        "episode_length": jnp.where(ended, 0, length),
+    }
+    return counts, total, length, ended
 
 
 def memories(agent: Agent, num_envs: int) -> PyTree:
@@ -92,15 +125,9 @@ def rollout(
         )
         transition = Transition(state.obs, action, reward, terminated, truncated, info["final_observation"], extras)
         done = terminated | truncated
-        episode_return, episode_length = state.episode_return + reward, state.episode_length + 1
-        episodes = Episodes(jnp.where(done, episode_return, jnp.nan), jnp.where(done, episode_length, 0))
-        next_state = EnvsState(
-            env_state=env_state,
-            obs=obs,
-            memory=where_rows(done, fresh, memory),
-            episode_return=jnp.where(done, 0.0, episode_return),
-            episode_length=jnp.where(done, 0, episode_length),
-        )
+        counts, episode_return, length, ended = count_step(state, reward, done, info)
+        episodes = Episodes(jnp.where(ended, episode_return, jnp.nan), jnp.where(ended, length, 0))
+        next_state = EnvsState(env_state=env_state, obs=obs, memory=where_rows(done, fresh, memory), **counts)
         return vary_like(next_state, state), _cpu.sequence(lambda x: x, (transition, episodes), max_bytes=128)
 
     check_keys(key)

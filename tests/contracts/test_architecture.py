@@ -21,8 +21,7 @@ def sources(folder: str) -> dict[str, str]:
 SOURCES = sources("rlkit")
 
 MAX_FILES = 18  # Python files in a folder
-MAX_LINES = 300  # in a file
-LONG_FILES = {"rlkit/agents/ppo.py": "an algorithm is whole in its file, and this one has the most options"}
+MAX_LINES = 450  # in a file
 AGENT_FILES = [name[:-3].replace("/", ".") for name in SOURCES if re.fullmatch(r"rlkit/agents/[a-z]\w*\.py", name)]
 OWN = {"Config", "Hyper"}  # classes that every algorithm's file defines
 PARTS = ("State", "gradient_step", "update", "supports", "make")  # that it has, or borrows
@@ -46,11 +45,9 @@ def test_folders_are_small():
     assert {folder: n for folder in folders if (n := folders.count(folder)) > MAX_FILES} == {}
 
 
-def test_files_are_short_or_have_a_reason():
+def test_files_are_short():
     files = SOURCES | sources("tests")
-    long = {path: n for path, source in files.items() if (n := source.count("\n")) > MAX_LINES}
-    assert {path: n for path, n in long.items() if path not in LONG_FILES} == {}
-    assert set(LONG_FILES) <= set(long), "no longer a long file"
+    assert {path: n for path, source in files.items() if (n := source.count("\n")) > MAX_LINES} == {}
 
 
 def definition(module: str, name: str) -> str | None:

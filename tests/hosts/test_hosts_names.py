@@ -1,5 +1,6 @@
 """Names of environments outside of JAX: lists of them, and mistakes in one line."""
 
+import importlib.util
 import sys
 
 import gymnasium
@@ -21,7 +22,7 @@ def test_a_predecessor_is_named():
 def test_lists(capsys, monkeypatch):
     assert main(["list", "gymnasium"]) == 0
     assert "gymnasium:CartPole-v1\n" in capsys.readouterr().out
-    if "ale_py" not in sys.modules:
+    if importlib.util.find_spec("ale_py") is None:
         assert main(["list", "atari"]) == 2
         assert (
             "suite='atari' needs the package ale_py; install it: pip install 'rlkit-jax[atari]'"

@@ -15,15 +15,18 @@ from rlkit.envs.wrappers.actions import (
 )
 from rlkit.envs.wrappers.base import Wrapper
 from rlkit.envs.wrappers.observations import Flatten, FrameStack, FrameStackState, HideVelocity, PreviousActionReward
+from rlkit.envs.wrappers.rewards import ClipReward, ScaleReward
 
 __all__ = [
     "ActionRepeat",
     "ClipAction",
+    "ClipReward",
     "Flatten",
     "FrameStack",
     "FrameStackState",
     "HideVelocity",
     "PreviousActionReward",
+    "ScaleReward",
     "StickyAction",
     "StickyActionState",
     "TimeLimit",

@@ -10,6 +10,7 @@ from flax import struct
 
 from rlkit._mesh import vary_like
 from rlkit.envs.wrappers.base import Step, Wrapper, check_count
+from rlkit.names import OWN_DONE, OWN_REWARD
 from rlkit.spaces import Box, Space, zeros
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -30,10 +31,12 @@ class ActionRepeat(Wrapper):
         keys = jax.random.split(key, self.n)
 
         def repeat(result: Step, key: Key) -> tuple[Step, None]:
-            _, state, total, terminated, truncated, _ = result
+            _, state, total, terminated, truncated, info_before = result
             done = terminated | truncated
-            obs, state, reward, *rest = self.env.step(key, state, action, params)
-            new = (obs, state, total + reward, *rest)
+            obs, state, reward, *ends, info = self.env.step(key, state, action, params)
+            if OWN_REWARD in info:
+                info = info | {OWN_REWARD: info_before[OWN_REWARD] + info[OWN_REWARD]}
+            new = (obs, state, total + reward, *ends, info)
             return jax.tree.map(lambda old, new: jnp.where(done, old, new), result, new), None
 
         first = vary_like(self.env.step(keys[0], state, action, params), keys)
@@ -117,10 +120,14 @@ class TimeLimit(Wrapper):
         obs, env_state, reward, terminated, truncated, info = self.env.step(step_key, state.env_state, action, params)
         elapsed = state.elapsed + 1
         expired = elapsed >= self.n
-        reset = expired & ~(terminated | truncated)  # where the episode ended anyway, the environment has been reset
+        ended = info.get(OWN_DONE, terminated | truncated)
+        reset = expired & ~ended  # where the episode ended anyway, the environment has been reset
         obs, env_state = jax.tree.map(
             lambda new, old: jnp.where(reset, new, old), self.env.reset(reset_key, params), (obs, env_state)
         )
         truncated |= expired
-        state = TimeLimitState(env_state, jnp.where(terminated | truncated, 0, elapsed))
+        ended |= expired
+        if OWN_DONE in info:
+            info = info | {OWN_DONE: ended}
+        state = TimeLimitState(env_state, jnp.where(ended, 0, elapsed))
         return obs, state, reward, terminated, truncated, info

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlkit.hosts.worker import contract, shared_arrays
+from rlkit.hosts.worker import contract, own_rewards, shared_arrays
 from rlkit.hosts.worker.contract import SpaceTree, Violation
 
 STARTING, IMPORTING, MAKING, READY, STEPPING, RESETTING = range(6)
@@ -63,6 +63,7 @@ class Group:
     ):
         self.first, self.report, self.token = first, report, token or CancelToken()
         self.envs: list[Any] = []
+        self.recorders: list[own_rewards.Recorder | None] = []
         for index in range(count):
             env = self._call(MAKING, index, make)
             self.envs.append(env)
@@ -73,6 +74,7 @@ class Group:
             elif not (contract.equal(self.obs, spaces[0]) and contract.equal(self.action, spaces[1])):
                 text = f"expected the spaces of environment {first}, got {contract.dtypes_and_shapes(spaces[0])}"
                 raise Failed(Fault("contract", first + index, MAKING, f"observation_space or action_space: {text}"))
+            self.recorders.append(self._call(MAKING, index, lambda env=env: own_rewards.record(env)))
 
     def _call(self, stage: int, index: int, function: Callable[[], Any]) -> Any:
         self.report(stage, self.first + index)
@@ -93,6 +95,8 @@ class Group:
         self._seed = views.seed[first : first + count]
         # Assigning a Python number to a memoryview takes half as long as to an array.
         self._reward = _memoryview(views.reward)[first : first + count]
+        self._own_reward = _memoryview(views.own_reward)[first : first + count]
+        self._own_done = _memoryview(views.own_done)[first : first + count]
         self._terminated = _memoryview(views.terminated)[first : first + count]
         self._truncated = _memoryview(views.truncated)[first : first + count]
 
@@ -110,6 +114,9 @@ class Group:
                 obs = _observation(env.reset(seed=int(self._seed[index])))
                 self.token.check()
                 self._write_obs("obs of reset", index, obs)
+                if (recorder := self.recorders[index]) is not None:
+                    recorder.take_reward()
+                    recorder.take_reset()
             except (Exception, SystemExit) as error:
                 raise Failed(fault(error, self.first + index, RESETTING)) from error
 
@@ -117,6 +124,7 @@ class Group:
         """Take one step in each environment; where an episode ends, the next one begins at once."""
         first, report, write, token = self.first, self.report, self._write_obs, self.token
         rewards, terminations, truncations = self._reward, self._terminated, self._truncated
+        own, recorders = self._own_reward, self.recorders
         stage = STEPPING
         index = 0
         try:
@@ -131,12 +139,15 @@ class Group:
                     reward = contract.check_scalars(reward, terminated, truncated)
                     terminated, truncated = bool(terminated), bool(truncated)
                 rewards[index], terminations[index], truncations[index] = reward, terminated, truncated
+                recorder = recorders[index]
+                own[index] = reward if recorder is None else recorder.take_reward()
                 if terminated or truncated:
                     self._write_final("obs of step", index, obs)
                     stage = RESETTING
                     report(RESETTING, first + index)
                     obs = _observation(env.reset())
                     token.check()
+                    self._own_done[index] = recorder is None or recorder.take_reset()
                     write("obs of reset", index, obs)
                     stage = STEPPING
                 else:

@@ -58,18 +58,19 @@ def _atari(recipe: Recipe) -> Callable[[], Any]:
     import gymnasium
     import numpy as np
 
+    from rlkit.hosts.worker.wrappers import EndOnLifeLoss
+
     gymnasium.register_envs(ale_py)
     kwargs = {"frameskip": 1, **recipe.kwargs}
-    preprocessing = {
-        name: kwargs.pop(name)
-        for name in ("noop_max", "frame_skip", "screen_size", "terminal_on_life_loss", "scale_obs")
-        if name in kwargs
-    }
-    stack = kwargs.pop("stack", 4)
+    names = ("noop_max", "frame_skip", "screen_size", "scale_obs")
+    preprocessing = {name: kwargs.pop(name) for name in names if name in kwargs}
+    stack, ends_on_life_loss = kwargs.pop("stack", 4), kwargs.pop("terminal_on_life_loss", False)
 
     def make() -> Any:
         env = gymnasium.make(f"ALE/{recipe.name}-v5", disable_env_checker=True, **kwargs)
         env = gymnasium.wrappers.AtariPreprocessing(env, **preprocessing)
+        if ends_on_life_loss:  # that of Gymnasium starts a new game, so that later lives are never played
+            env = wrapper_names.as_env(EndOnLifeLoss)(env)
         env = gymnasium.wrappers.FrameStackObservation(env, stack)
         space: Any = env.observation_space
         low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))  # channels last, as XLA needs them

@@ -24,7 +24,9 @@ class Views(NamedTuple):
     obs: list[np.ndarray]  # one per leaf: the observations for the next actions
     final: list[np.ndarray]  # one per leaf: the last observation of the episode that ended with this step
     action: list[np.ndarray]  # one per leaf
-    reward: np.ndarray  # float32
+    reward: np.ndarray  # float32, that is learned from
+    own_reward: np.ndarray  # float64, the environment's own; see `own_rewards`
+    own_done: np.ndarray  # bool, where an episode ended: whether it is one of the environment's own
     terminated: np.ndarray  # bool
     truncated: np.ndarray  # bool
     seed: np.ndarray  # int64, the seeds of the next reset
@@ -35,7 +37,8 @@ def make_layout(num_envs: int, obs: SpaceTree, action: SpaceTree) -> Layout:
     arrays: list[tuple[str, tuple[int, ...], str]] = []
     for name, tree in (("obs", obs), ("final", obs), ("action", action)):
         arrays += [(name, leaf.shape, leaf.stored_dtype.str) for leaf in contract.leaves(tree)]
-    arrays += [("reward", (), "<f4"), ("terminated", (), "|b1"), ("truncated", (), "|b1"), ("seed", (), "<i8")]
+    arrays += [("reward", (), "<f4"), ("own_reward", (), "<f8"), ("own_done", (), "|b1")]
+    arrays += [("terminated", (), "|b1"), ("truncated", (), "|b1"), ("seed", (), "<i8")]
     entries, offset = [], 0
     for name, shape, dtype in arrays:
         entries.append((name, (num_envs, *shape), dtype, offset))

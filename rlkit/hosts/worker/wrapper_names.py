@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rlkit.names import MAX_FRAMES, OWN_CODE, did_you_mean, find_object
+from rlkit.names import MAX_FRAMES, OWN_CODE, did_you_mean, find_object, wrapper_arguments
 
 _OF_JAX = ("flatten", "hide_velocity", "clip_action", "sticky_action")  # of `envs.wrap` alone, so not modules
 # By name: the class in `wrappers`, the types of its arguments, and an example.
@@ -35,32 +35,28 @@ def make(spec: str) -> Callable[[Any], Any]:
     if is_own(spec):
         return find_object(spec)
     name, arguments = _parse(spec)
+    wrapper = as_env(getattr(importlib.import_module("rlkit.hosts.worker.wrappers"), name))
+    return lambda env: wrapper(env, *arguments)
+
+
+def as_env(wrapper: type) -> type:
+    """Return the class of wrappers as one of Gymnasium's environments, as Gymnasium's wrappers accept nothing else."""
     import gymnasium
 
-    wrapper = getattr(importlib.import_module("rlkit.hosts.worker.wrappers"), name)
-    wrapper = type(name, (wrapper, gymnasium.Env), {})  # Gymnasium's own wrappers accept nothing else around them
-    return lambda env: wrapper(env, *arguments)
+    return type(wrapper.__name__, (wrapper, gymnasium.Env), {})
 
 
 def _parse(spec: str) -> tuple[str, list[Any]]:
     """The class of a spelling such as frame_stack:4, and its arguments."""
-    name, colon, text = spec.partition(":")
+    name = spec.partition(":")[0]
     if name not in _WRAPPERS:
         remedy = did_you_mean(name, _WRAPPERS, cutoff=0.4) or f"; try {', '.join(_WRAPPERS)} or module:Class"
         raise ValueError(f"wrapper={spec!r} is not one of environments outside of JAX{remedy}")
     wrapper, types, example = _WRAPPERS[name]
-    if not types:
-        if colon:
-            raise ValueError(f"wrapper={spec!r} takes no argument; write {example}")
-        return wrapper, []
-    try:
-        arguments = [kind(word) for kind, word in zip(types, text.split(","), strict=True)]
-        valid = all(math.isfinite(x) and (x >= 1 or not isinstance(x, int)) for x in arguments)
-    except ValueError:
-        valid, arguments = False, []
-    if not valid or sorted(arguments) != arguments:
-        kinds = {(int,): "an integer of at least 1", (float,): "a number", (float, float): "two numbers, low,high,"}
-        raise ValueError(f"wrapper={spec!r} needs {kinds[types]} after the colon, such as {example}")
+    arguments = wrapper_arguments(spec, types, example)
+    if any(not math.isfinite(x) or (x < 1 and isinstance(x, int)) for x in arguments) or sorted(arguments) != arguments:
+        rule = "an integer of at least 1" if types == (int,) else "finite numbers, the lower one first"
+        raise ValueError(f"wrapper={spec!r} needs {rule} after the colon, such as {example}")
     if name == "frame_stack" and arguments[0] > MAX_FRAMES:
         raise ValueError(f"wrapper={spec!r} must stack at most {MAX_FRAMES} observations; write {example}")
     return wrapper, arguments

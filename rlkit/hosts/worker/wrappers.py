@@ -108,7 +108,9 @@ class TimeLimit(Wrapper):
 
 
 class ClipReward(Wrapper):
-    """Clips rewards to [low, high]; NaN stays NaN."""
+    """Clips rewards to [low, high], for learning: scores are of the unchanged ones. NaN stays NaN."""
+
+    rlkit_for_learning = True
 
     def __init__(self, env: Any, low: float, high: float):
         super().__init__(env)
@@ -120,7 +122,9 @@ class ClipReward(Wrapper):
 
 
 class ScaleReward(Wrapper):
-    """Multiplies rewards by a factor."""
+    """Multiplies rewards by a factor, for learning: scores are of the unchanged ones."""
+
+    rlkit_for_learning = True
 
     def __init__(self, env: Any, factor: float):
         super().__init__(env)
@@ -129,6 +133,35 @@ class ScaleReward(Wrapper):
     def step(self, action: Any) -> Any:
         obs, reward, *rest = self.env.step(action)
         return obs, reward * self.factor, *rest
+
+
+class EndOnLifeLoss(Wrapper):
+    """Ends the episode of an Atari game where a life is lost, for learning: scores are of whole games.
+
+    A reset then goes on with the game, by an action that does nothing, as in DQN (Mnih et al. 2015). A seed, or the end
+    of the game, starts a new one.
+    """
+
+    rlkit_for_learning = True
+
+    def __init__(self, env: Any):
+        super().__init__(env)
+        self.lives, self.over = 0, True
+
+    def reset(self, *, seed: int | None = None, **arguments: Any) -> Any:
+        if seed is None and not self.over:
+            obs, _, terminated, truncated, info = self.env.step(0)
+            self.over = terminated or truncated
+        if seed is not None or self.over:
+            obs, info = self.env.reset(seed=seed, **arguments)
+            self.over = False
+        self.lives = self.unwrapped.ale.lives()
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.over, before, self.lives = terminated or truncated, self.lives, self.unwrapped.ale.lives()
+        return obs, reward, terminated or self.lives < before, truncated, info
 
 
 class PreviousActionReward(Wrapper):

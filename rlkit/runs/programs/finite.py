@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.hosts.registry import is_host
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import Agent, Array, PyTree
 
@@ -70,6 +69,6 @@ def _smaller_rewards(config: RunConfig) -> str:
     """The remedies for huge rewards that the agent and the environment of a config have."""
     env = config.run.env
     remedies = ["normalize_reward: true"] if getattr(config.agent, "normalize_reward", None) is False else []
-    if is_host(env) and not env.startswith(("ale:", "envpool:")):  # those take no wrappers
+    if not env.startswith(("ale:", "envpool:")):  # those take no wrappers
         remedies.append('wrappers: ["clip_reward:-1,1"] or ["scale_reward:FACTOR"]')
     return "; or ".join(remedies) or "scale them in the environment"
