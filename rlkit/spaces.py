@@ -64,13 +64,28 @@ class Box:
     @property
     def bounded(self) -> bool:
         """True where every bound is finite; float32's largest number counts as infinite, as gymnax uses it."""
-        limit = np.finfo(np.float32).max
-        return bool(np.all(np.abs(self.low) < limit) and np.all(np.abs(self.high) < limit))
+        return bool(self.bounded_below.all() and self.bounded_above.all())
+
+    @property
+    def bounded_below(self) -> np.ndarray:
+        """[*shape] bool, true where the lower bound is finite."""
+        return np.abs(self.low) < np.finfo(np.float32).max
+
+    @property
+    def bounded_above(self) -> np.ndarray:
+        """[*shape] bool, true where the upper bound is finite."""
+        return np.abs(self.high) < np.finfo(np.float32).max
 
     def sample(self, key: Key) -> Array:
-        dtype = shape_of(self).dtype
-        if not self.bounded:
+        """A value [*shape]: uniform between two bounds, exponential from one bound, and normal where there is none.
+
+        The exponential distribution has the mean 1, the normal distribution the mean 0 and the variance 1.
+        """
+        dtype, below, above = shape_of(self).dtype, self.bounded_below, self.bounded_above
+        if not (below.any() or above.any()):
             return jax.random.normal(key, self.shape).clip(self.low, self.high).astype(dtype)
+        if not self.bounded:
+            return self._sample_partly_bounded(key, below, above).astype(dtype)
         if not np.issubdtype(self.dtype, np.floating):
             # Unsigned, as the width of a range may overflow int32. The highest number of the widest range is not drawn.
             unsigned = np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
@@ -82,6 +97,16 @@ class Box:
                 return jax.random.uniform(key, self.shape, dtype, self.low, self.high)
         share = jax.random.uniform(key, self.shape, dtype)  # between the bounds, as their difference overflows
         return (1 - share) * self.low.astype(dtype) + share * self.high.astype(dtype)
+
+    def _sample_partly_bounded(self, key: Key, below: np.ndarray, above: np.ndarray) -> Array:
+        """A value [*shape] float32 of a box that lacks some bounds and not all."""
+        uniform_key, distance_key, normal_key = jax.random.split(key, 3)
+        low, high = (np.where(has, x, 0).astype(np.float32) for has, x in ((below, self.low), (above, self.high)))
+        share = jax.random.uniform(uniform_key, self.shape)
+        distance = jax.random.exponential(distance_key, self.shape)
+        normal = jax.random.normal(normal_key, self.shape)
+        open_ended = jnp.where(below, low + distance, jnp.where(above, high - distance, normal))
+        return jnp.where(below & above, (1 - share) * low + share * high, open_ended).clip(self.low, self.high)
 
     def contains(self, x: Any) -> Array:
         return jnp.all((jnp.asarray(x) >= self.low) & (jnp.asarray(x) <= self.high))

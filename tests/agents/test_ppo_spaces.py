@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ppo_rollouts import OBS, SMALL, SPACES, all_finite, rollout_of, start, update
 
+from rlkit import agents
 from rlkit.agents import ppo
 from rlkit.agents.common import action_distributions, exploration
 from rlkit.spaces import Box, Dict, Discrete
@@ -42,6 +43,37 @@ def test_bounded_actions_span_their_box():
         assert np.all(np.asarray(actions) <= space.high)
         np.testing.assert_allclose(actions.mean(0), [0, 5], atol=0.6)
         assert np.abs(raw).max() > 5  # log-probs are of the action before it was clipped or squashed
+
+
+def test_each_dimension_of_a_box_is_converted_by_its_own_bounds():
+    """A dimension with two bounds acts as it does in a bounded box; one bound is 1 away from where a policy starts."""
+    space = Box(np.float32([0, -np.inf, 5, -np.inf]), np.float32([1000, np.inf, np.inf, -3]))
+    raw = jnp.float32([[0, 0, 0, 0], [0.4, 0.4, 0.4, 0.4], [-7, -7, -7, -7], [7, 7, 7, 7]])
+    expected = [[500, 0, 6, -4], [700, 0.4, 6.4, -3.6], [0, -7, 5, -11], [1000, 7, 13, -3]]
+    actions = jax.vmap(partial(action_distributions.action, space, squash=False))(raw)
+    np.testing.assert_allclose(actions, expected, rtol=1e-6)
+    twin = jax.vmap(partial(action_distributions.action, Box(0, 1000, (1,)), squash=False))(raw[:, :1])
+    np.testing.assert_array_equal(actions[:, :1], twin)
+    np.testing.assert_array_equal(actions[:, 1], raw[:, 1])
+    agent = ppo.make(ppo.Config(**SMALL), OBS, space)
+    state = start(agent)
+    rollout = rollout_of(agent, state, 64, 4)
+    assert jax.vmap(space.contains)(rollout.action.reshape(-1, 4)).all()
+    assert np.mean(np.asarray(rollout.action)[..., 2:] == [5, -3]) < 0.25  # clipped; 0.16 of a normal are
+    assert all_finite(*update(agent, state, rollout))
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "td3_bc", "iql"])
+def test_agents_that_need_bounds_name_the_dimension_that_lacks_one(name):
+    module = agents.get(name)
+    with pytest.raises(ConfigError, match=r"whose dimension \[1\] has no upper bound; use ppo$"):
+        module.make(module.Config(), OBS, Box(np.float32([0, -1]), np.float32([1, np.inf])))
+
+
+def test_a_range_that_overflows_is_refused_beside_an_open_dimension():
+    space = Box(np.float32([0, -3e38]), np.float32([np.inf, 3e38]))
+    with pytest.raises(ConfigError, match="must have bounds whose difference is a finite float32"):
+        ppo.make(ppo.Config(), OBS, space)
 
 
 def test_a_squashed_dimension_without_a_width_has_finite_ratios():

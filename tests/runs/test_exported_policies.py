@@ -44,6 +44,7 @@ MLPS = {
     "ppo-box": ("ppo", VECTOR, ARM, NORM | {"activation": "elu"}),
     "ppo-squash": ("ppo", VECTOR, ARM, {"squash": True}),
     "ppo-unbounded": ("ppo", VECTOR, Box(-np.inf, np.inf, (2,)), {"gsde": True}),
+    "ppo-half-open": ("ppo", VECTOR, Box(np.float32([0, 5, -np.inf]), np.float32([9, np.inf, 3])), {}),
     "pqn": ("pqn", MASKED, ONE_OF_THREE, NORM | {"layer_norm": True}),
     "dqn": ("dqn", VECTOR, ONE_OF_THREE, {"dueling": True, "noisy": True, "hidden_sizes": [16]}),
     "dqn-image": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "mlp"}),
@@ -75,7 +76,7 @@ OTHERS = {
 }
 HEART = "ppo-box"
 # Of stablehlo and onnx, one case of each kind; npz has code of its own for each agent.
-KINDS = ("ppo", "sac", "iqn", "conv", "ppo-gru")
+KINDS = ("ppo", "ppo-half-open", "sac", "iqn", "conv", "ppo-gru")
 
 
 def marks(name, format):

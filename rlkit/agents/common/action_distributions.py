@@ -79,13 +79,27 @@ def log_prob(dist: Distribution, raw: Array) -> Array:
 def action(space: ActionSpace, raw: Array, *, squash: bool) -> Array:
     """The environment's action for a raw action: [..., D] -> [..., *space.shape] for a Box.
 
-    A bounded Box is spanned by raw values of -1 to 1, beyond which they are clipped, or by tanh where `squash` is set.
+    Each dimension of a Box is converted by its own bounds. With two bounds, raw values of -1 to 1 span it; they are
+    clipped beyond, or pass through a tanh where `squash` is set. With one bound, the action is the raw value plus
+    low + 1, or plus high - 1, clipped at the bound: a raw 0, with which policies start, is 1 away from it. Without
+    bounds, the action is the raw value.
     """
     if not isinstance(space, Box):
         return raw.astype(shape_of(space).dtype)
     low, high = jnp.asarray(space.low), jnp.asarray(space.high)
     raw = raw.reshape(*raw.shape[:-1], *space.shape)
+    below, above = space.bounded_below, space.bounded_above
     if space.bounded:
-        unit = jnp.tanh(raw) if squash else jnp.clip(raw, -1.0, 1.0)
-        raw = low + (high - low) * (unit + 1) / 2
+        raw = _span(low, high, raw, squash)
+    elif below.any() or above.any():
+        both = below & above
+        start, end = jnp.asarray(np.where(both, space.low, -1)), jnp.asarray(np.where(both, space.high, 1))
+        origin = np.where(below, space.low + 1, np.where(above, space.high - 1, 0))  # of raw values, at one bound
+        raw = jnp.where(both, _span(start, end, raw, squash), raw + jnp.asarray(np.where(both, 0, origin)))
     return jnp.clip(raw, low, high).astype(shape_of(space).dtype)
+
+
+def _span(low: Array, high: Array, raw: Array, squash: bool) -> Array:
+    """The values from low to high, all [*space.shape], for raw values of -1 to 1."""
+    unit = jnp.tanh(raw) if squash else jnp.clip(raw, -1.0, 1.0)
+    return low + (high - low) * (unit + 1) / 2

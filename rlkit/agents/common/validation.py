@@ -50,7 +50,17 @@ def check_action_space(agent: str, config: Any, space: Space, *, supported: bool
         if others
         else "no agent can act in it, so wrap the environment to take a Discrete, MultiDiscrete or float Box action"
     )
-    raise ConfigError(f"agent={agent!r} needs {needed}, and this one is {space}; {remedy}")
+    side = _open_side(space) if "bounds" in needed else ""
+    raise ConfigError(f"agent={agent!r} needs {needed}, and this one is {space}{side}; {remedy}")
+
+
+def _open_side(space: Space) -> str:
+    """Words about the first dimension of a Box that lacks a bound; none for other spaces."""
+    if not isinstance(space, Box) or space.bounded:
+        return ""
+    index = tuple(np.argwhere(~(space.bounded_below & space.bounded_above))[0].tolist())
+    sides = [side for side, has in (("lower", space.bounded_below), ("upper", space.bounded_above)) if not has[index]]
+    return f", whose dimension {list(index)} has no {' and no '.join(sides)} bound"
 
 
 def _check_range(space: Space) -> None:
@@ -59,11 +69,9 @@ def _check_range(space: Space) -> None:
         return
     if not (space.low <= space.high).all():  # NaN included
         raise ConfigError(f"action space {space} must have low <= high in each dimension; swap the bounds")
-    if not space.bounded:
-        return
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         width = space.high - space.low
-    if not np.isfinite(width).all():
+    if not np.isfinite(width[space.bounded_below & space.bounded_above]).all():
         raise ConfigError(
             f"action space {space} must have bounds whose difference is a finite {space.dtype.name}; use bounds within "
             f"+-{np.finfo(space.dtype).max / 2:.2g}, or infinite ones"
@@ -74,7 +82,8 @@ def check_box(field: str, space: Space, *, bounded: bool) -> None:
     """Raise a ConfigError unless the action space is a Box, and one with finite bounds where `bounded` is set."""
     if not isinstance(space, Box) or (bounded and not space.bounded):
         kind = "a Box action space with finite bounds" if bounded else "a Box action space"
-        raise ConfigError(f"{field}=True needs {kind}, and this one is {space}; use False")
+        side = _open_side(space) if bounded else ""
+        raise ConfigError(f"{field}=True needs {kind}, and this one is {space}{side}; use False")
 
 
 def _check_library(obs_space: Any) -> None:

@@ -109,7 +109,7 @@ def _head(policy: Policy, params: Mapping[str, Any]) -> tuple[dict[str, np.ndarr
     if isinstance(space, Box):
         arrays = dict(params["policy" if "policy" in params else "loc"])
         arrays |= {"low": space.low.reshape(-1), "high": space.high.reshape(-1)}
-        return arrays, {"head": "box", "squash": getattr(config, "squash", True) if space.bounded else None}
+        return arrays, {"head": "box", "squash": getattr(config, "squash", True)}
     assert isinstance(space, Discrete | MultiDiscrete)
     nvec = [space.n] if isinstance(space, Discrete) else [int(n) for n in space.nvec]
     if "advantage" not in params:

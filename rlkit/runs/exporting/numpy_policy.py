@@ -35,9 +35,11 @@ def act(p, inputs):
         x = ACTIVATIONS[p["activation"]](x)
     x = (x @ p["kernel"] + p["bias"]).astype(np.float32)
     if p["head"] == "box":
-        if p["squash"] is not None:  # a bounded box
-            unit = np.tanh(x) if p["squash"] else np.clip(x, -1, 1)
-            x = p["low"] + (p["high"] - p["low"]) * (unit + 1) / 2
+        below, above = (np.abs(p[bound]) < np.finfo(np.float32).max for bound in ("low", "high"))  # finite
+        both, origin = below & above, np.where(below, p["low"] + 1, np.where(above, p["high"] - 1, 0))
+        low, high = np.where(both, p["low"], -1), np.where(both, p["high"], 1)
+        unit = np.tanh(x) if p["squash"] else np.clip(x, -1, 1)
+        x = np.where(both, low + (high - low) * (unit + 1) / 2, x + origin)
         x = np.clip(x, p["low"], p["high"])
     else:
         if p["head"] == "distribution":  # of returns: their means
