@@ -1,4 +1,4 @@
-"""Names and limits that several packages share: leaves of observations, and names as error messages show them.
+"""Names, limits and rules that several packages share: leaves and images of observations, names in error messages.
 
 Worker processes import this module, so it does not import JAX.
 """
@@ -15,6 +15,45 @@ OWN_REWARD = "own_reward"  # in the info of a step: the task's own, where a wrap
 MAX_FRAMES = 1024  # of `frame_stack`: arrays of one concatenation
 MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays
 PRIVILEGED = "privileged"  # the part of a Dict observation, at its top level, that is for critics and values alone
+IMAGE_AXES = ("auto", "last", "first")  # the places of an image's channels
+
+_MOST_CHANNELS = 16  # of a leading axis that is taken for the channels of an image
+
+
+def channels_first(shape: tuple[int, ...], image_axes: str = "auto") -> bool:
+    """Return true where the first of three axes holds the channels of an image.
+
+    With "auto" that is an axis of at most 16 entries, fewer than both others have.
+    """
+    first = shape[0] <= _MOST_CHANNELS and shape[0] < min(shape[1:])
+    return first if image_axes == "auto" else image_axes == "first"
+
+
+def axes_ambiguous(shape: tuple[int, ...]) -> bool:
+    """Return true for three axes of which the first and the last may be the channels, such as (3, 64, 3)."""
+    return shape[0] == shape[2] <= _MOST_CHANNELS and shape[0] < shape[1]
+
+
+def stack_axis(shape: tuple[int, ...], image_axes: str = "auto") -> int:
+    """Return the axis along which observations are stacked: the channels of an image, else the last one."""
+    return -3 if len(shape) == 3 and channels_first(shape, image_axes) else -1
+
+
+def stacked_shape(shape: tuple[int, ...], n: int, image_axes: str = "auto") -> tuple[int, ...]:
+    """Return the shape of n observations that are concatenated along `stack_axis`.
+
+    Raises:
+      ValueError: networks would take another axis of it for the channels of an image; the text is a rule and a remedy.
+    """
+    axis, stacked = stack_axis(shape, image_axes), list(shape)
+    stacked[axis] *= n
+    if image_axes == "auto" and stack_axis(tuple(stacked)) != axis:
+        place, other = ("first", "last") if axis == -3 else ("last", "first")
+        raise ValueError(
+            f"{n} arrays of {shape}, channels {place}, that become {tuple(stacked)}, which image_axes='auto' takes for "
+            f"channels {other}; set image_axes={place!r}, or frame_stack:{n},{place} without a config"
+        )
+    return tuple(stacked)
 
 
 def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6, prefix: str = "", suffix: str = "") -> str:
@@ -43,6 +82,8 @@ def shorten(text: str) -> str:
 def wrapper_arguments(spec: str, types: tuple[type, ...], example: str) -> list[Any]:
     """Return the arguments in a wrapper's spelling such as clip_reward:-1,1, of these types.
 
+    A `str` is one of `IMAGE_AXES`, and "auto" where it is left out.
+
     Raises ValueError, whose text is one line, where the spelling has fewer, more or other arguments.
     """
     _, colon, text = spec.partition(":")
@@ -51,9 +92,18 @@ def wrapper_arguments(spec: str, types: tuple[type, ...], example: str) -> list[
     if not types:
         raise ValueError(f"wrapper={spec!r} takes no argument; write {example}")
     try:
-        return [kind(word) for kind, word in zip(types, text.split(","), strict=True)]
+        words = text.split(",")
+        if str in types:
+            words += ["auto"] * (len(types) - len(words))
+            IMAGE_AXES.index(words[-1])
+        return [kind(word) for kind, word in zip(types, words, strict=True)]
     except ValueError:
-        kinds = {(int,): "an integer", (float,): "a number", (float, float): "two numbers, low,high,"}
+        kinds = {
+            (int,): "an integer",
+            (int, str): "an integer",
+            (float,): "a number",
+            (float, float): "two numbers, low,high,",
+        }
         raise ValueError(f"wrapper={spec!r} needs {kinds[types]} after the colon, such as {example}") from None
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.names import ACTION_MASK
+from rlkit.names import ACTION_MASK, PRIVILEGED
 from rlkit.spaces import Dict, Discrete, MultiDiscrete, Space, Tuple
 from rlkit.types import Array, PyTree
 
@@ -31,11 +31,13 @@ def map_space(fn: Callable[[Space], Space], space: Space) -> Space:
     return fn(space)
 
 
-def without_mask(space: Space) -> tuple[Space, Space | None]:
-    """Return the space without its action mask, and the space of the mask or None."""
-    if isinstance(space, Dict) and ACTION_MASK in space.spaces:
-        return Dict({name: s for name, s in space.spaces.items() if name != ACTION_MASK}), space.spaces[ACTION_MASK]
-    return space, None
+def split_special(space: Space) -> tuple[Space, dict[str, Space]]:
+    """Return the space without its action mask and its part `privileged`, and the spaces of those that it has."""
+    if not isinstance(space, Dict):
+        return space, {}
+    names = [name for name in (ACTION_MASK, PRIVILEGED) if name in space.spaces]
+    others = {name: child for name, child in space.spaces.items() if name not in names}
+    return Dict(others), {name: space.spaces[name] for name in names}
 
 
 def flatten(space: Space, obs: PyTree) -> Array:

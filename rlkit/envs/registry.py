@@ -23,7 +23,7 @@ SUITES: dict[str, Any] = {
 _WRAPPERS: dict[str, tuple[Callable[..., Env], tuple[type, ...], str]] = {
     "flatten": (wrappers.Flatten, (), "flatten"),
     "hide_velocity": (wrappers.HideVelocity, (), "hide_velocity"),
-    "frame_stack": (wrappers.FrameStack, (int,), "frame_stack:4"),
+    "frame_stack": (wrappers.FrameStack, (int, str), "frame_stack:4 or frame_stack:4,first"),
     "action_repeat": (wrappers.ActionRepeat, (int,), "action_repeat:2"),
     "clip_action": (wrappers.ClipAction, (), "clip_action"),
     "sticky_action": (wrappers.StickyAction, (float,), "sticky_action:0.25"),
@@ -86,7 +86,8 @@ def wrap(env: Env, specs: Sequence[str]) -> Env:
     """Wrap an environment by names, the first one innermost: `wrap(env, ["hide_velocity", "frame_stack:4"])`.
 
     Names: flatten, hide_velocity, frame_stack:n, action_repeat:n, clip_action, sticky_action:p, time_limit:n,
-    previous_action_reward, clip_reward:low,high, scale_reward:factor.
+    previous_action_reward, clip_reward:low,high, scale_reward:factor. For an agent whose `image_axes` are not "auto",
+    these follow: frame_stack:n,first.
 
     Raises:
       ConfigError: a name is unknown, an argument is missing, superfluous or out of range, or a wrapper does not support

@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.names import ACTION_MASK
+from rlkit.names import ACTION_MASK, channels_first
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
 from rlkit.types import Array, PyTree
-
-_MOST_CHANNELS = 16  # of a leading axis that is taken for the channels of an image
 
 
 def action_mask(obs: PyTree) -> Array | None:
@@ -57,7 +55,7 @@ def vector(leaf: Leaf) -> Array:
 def image(leaf: Leaf, image_axes: str = "auto") -> Array:
     """Return a leaf of three axes as [..., H, W, C] float32, scaled like a `vector`; see `image_shape`."""
     x, _ = _float(leaf)
-    return jnp.moveaxis(x, -3, -1) if _channels_first(leaf.space.shape, image_axes) else x
+    return jnp.moveaxis(x, -3, -1) if channels_first(leaf.space.shape, image_axes) else x
 
 
 def _float(leaf: Leaf) -> tuple[Array, int]:
@@ -94,28 +92,17 @@ def image_shape(space: Space, image_axes: str = "auto") -> tuple[int, ...] | Non
 
     Args:
       space: of a leaf.
-      image_axes: "last" or "first", the place of the channels; "auto": first where the leading axis has at most 16
-        entries and fewer than both others.
+      image_axes: "last" or "first", the place of the channels, or "auto"; see `names.channels_first`.
     """
     if not isinstance(space, Box) or len(space.shape) != 3:
         return None
-    return (*space.shape[1:], space.shape[0]) if _channels_first(space.shape, image_axes) else space.shape
+    return (*space.shape[1:], space.shape[0]) if channels_first(space.shape, image_axes) else space.shape
 
 
 def is_image(space: Space, image_axes: str = "auto") -> bool:
     """True for a Box of three axes that holds bytes, or whose height and width are at least 8."""
     shape = image_shape(space, image_axes)
     return isinstance(space, Box) and shape is not None and (space.dtype == np.uint8 or min(shape[:2]) >= 8)
-
-
-def is_ambiguous(shape: tuple[int, ...]) -> bool:
-    """True for three axes of which the first and the last may be the channels, such as (3, 64, 3)."""
-    return shape[0] == shape[2] <= _MOST_CHANNELS and shape[0] < shape[1]
-
-
-def _channels_first(shape: tuple[int, ...], image_axes: str) -> bool:
-    first = shape[0] <= _MOST_CHANNELS and shape[0] < min(shape[1:])
-    return first if image_axes == "auto" else image_axes == "first"
 
 
 def by_path(obs: PyTree) -> dict[str, Any]:

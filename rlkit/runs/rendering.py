@@ -90,7 +90,7 @@ def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
     frames, memory, done = [], policy.memory, False
     try:
         pool = registry.pool(
-            run.env, kwargs, num_envs=1, backend="serial", seed=run.seed, restarts=0, wrappers=run.wrappers
+            run.env, kwargs, num_envs=1, backend="serial", seed=run.seed, restarts=0, wrappers=policy.config.wrappers
         )
     except HostError as error:
         if not _NO_RENDER_MODE.search(str(error)):

@@ -10,7 +10,7 @@ from counter_env import Counter, Masked
 
 from rlkit import envs
 from rlkit.envs import wrappers
-from rlkit.spaces import Box, Dict
+from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError
 
 STEPS = 40
@@ -64,14 +64,14 @@ def test_frame_stack_of_images_and_masks():
 
     class Image(Counter):
         def _obs(self, state):
-            return jnp.broadcast_to(state.time.astype(jnp.float32), (4, 5, 2))
+            return jnp.broadcast_to(state.time.astype(jnp.float32), (5, 5, 2))
 
         def observation_space(self, params):
-            return Box(0, 5, (4, 5, 2))
+            return Box(0, 5, (5, 5, 2))
 
     wrapped = wrappers.FrameStack(Image(), 3)
     _, _, final, *_ = run(wrapped)
-    assert wrapped.observation_space(()) == Box(0, 5, (4, 5, 6))
+    assert wrapped.observation_space(()) == Box(0, 5, (5, 5, 6))
     np.testing.assert_array_equal(final[0, 0, 0], [0, 0, 0, 0, 1, 1])
 
 
@@ -130,6 +130,58 @@ def test_sticky_action():
         np.testing.assert_array_equal(wrapped[1][t], obs)
         assert wrapped[3][t] == reward
     assert 5 < sticks < 30
+
+
+class Pixels(Counter):
+    """Images [C, H, W] whose channel i is 10 times the time, plus i."""
+
+    shape = (3, 16, 18)
+
+    def _obs(self, state):
+        channels = 10 * state.time + jnp.arange(self.shape[0])
+        return jnp.broadcast_to(channels.astype(jnp.uint8)[:, None, None], self.shape)
+
+    def observation_space(self, params):
+        return Box(0, 100, self.shape, np.uint8)
+
+
+def test_images_with_channels_first_are_stacked_along_their_channels():
+    wrapped = envs.wrap(Pixels(), ["frame_stack:4"])
+    assert wrapped.observation_space(()) == Box(0, 100, (12, 16, 18), np.uint8)
+    first, _, final, *_ = run(wrapped)
+    np.testing.assert_array_equal(first[:, 0, 0], [0, 1, 2] * 4)
+    np.testing.assert_array_equal(final[0, :, 0, 0], [*[0, 1, 2] * 3, 10, 11, 12])
+
+
+@pytest.mark.parametrize(("shape", "specs"), [((3, 16, 18), "frame_stack:6"), ((7, 9, 3), "frame_stack:4")])
+def test_stacks_whose_channels_are_found_elsewhere_are_refused(shape, specs):
+    """Of (18, 16, 18) the last axis would be the channels; of (7, 9, 12) the first."""
+    env = Pixels()
+    env.shape = shape
+    with pytest.raises(ConfigError, match=r"^wrapper frame_stack needs .*set image_axes=.*$"):
+        envs.wrap(env, [specs]).observation_space(())
+    place = "first" if shape[0] == 3 else "last"
+    stacked = envs.wrap(env, [f"{specs},{place}"]).observation_space(())
+    assert stacked.shape == ((18, 16, 18) if shape[0] == 3 else (7, 9, 12))
+
+
+def test_flatten_keeps_what_critics_alone_get():
+    class Critics(Counter):
+        def _obs(self, state):
+            leaves = {"x": jnp.ones((2, 2)), "privileged": {"a": state.time[None], "b": jnp.int32(1)}}
+            return {**leaves, "action_mask": jnp.ones(3, bool)}
+
+        def observation_space(self, params):
+            leaves = {"x": Box(0, 1, (2, 2)), "privileged": Dict({"a": Box(0, 9, (1,), np.int32), "b": Discrete(2)})}
+            return Dict({**leaves, "action_mask": Box(False, True, (3,), np.bool_)})
+
+    wrapped = envs.wrap(Critics(), ["flatten", "frame_stack:2", "previous_action_reward"])
+    first, _, final, *_ = run(wrapped)
+    assert {name: x.shape for name, x in first.items()} == {
+        name: space.shape for name, space in wrapped.observation_space(()).spaces.items()
+    }
+    np.testing.assert_array_equal(first["obs"], np.ones(8))
+    np.testing.assert_array_equal(final["privileged"][0], [0, 0, 1, 1, 0, 1])
 
 
 def test_flatten():

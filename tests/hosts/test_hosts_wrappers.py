@@ -10,6 +10,7 @@ from gymnasium import spaces
 from rlkit import hosts, runs
 from rlkit.cli import main
 from rlkit.hosts.worker import wrapper_names, wrappers
+from rlkit.runs.config.parse import parse
 from rlkit.spaces import Dict
 from rlkit.types import ConfigError
 
@@ -74,6 +75,40 @@ def test_a_mask_is_not_stacked_and_a_reused_array_is_copied():
             obs = pool.step(np.zeros(1, np.int32)).obs
     assert obs["x"].tolist() == [[2, 3]]
     assert obs["action_mask"].shape == (1, 2)
+
+
+class Pixels(gymnasium.Env):
+    """Images [3, 16, 16] of the time."""
+
+    observation_space = spaces.Box(0, 9, (3, 16, 16), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return np.zeros((3, 16, 16), np.uint8), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.full((3, 16, 16), self.time, np.uint8), 0.0, False, False, {}
+
+
+def test_images_with_channels_first_are_stacked_along_their_channels():
+    with hosts.make(Pixels, num_envs=1, backend="serial", wrappers=["frame_stack:4"]) as pool:
+        assert pool.observation_space.shape == (12, 16, 16)
+        pool.reset()
+        assert pool.step(np.zeros(1, np.int32)).obs[0, :, 0, 0].tolist() == [*[0] * 9, 1, 1, 1]
+    with pytest.raises(ConfigError, match=r"wrapper frame_stack: .*set image_axes='first', or frame_stack:6,first"):
+        hosts.make(Pixels, num_envs=1, backend="serial", wrappers=["frame_stack:6"])
+    with hosts.make(Pixels, num_envs=1, backend="serial", wrappers=["frame_stack:6,first"]) as pool:
+        assert pool.observation_space.shape == (18, 16, 16)
+
+
+def test_a_run_stacks_images_by_its_image_axes():
+    config = parse(PPO | {"wrappers": ["time_limit:9", "frame_stack:4"], "image_axes": "first"})
+    assert config.wrappers == ["time_limit:9", "frame_stack:4,first"]
+    assert parse(PPO | {"wrappers": ["frame_stack:4"]}).wrappers == ["frame_stack:4"]
+    with pytest.raises(ConfigError, match=r"^wrapper='frame_stack:4,last' must agree with image_axes='first'; write"):
+        _ = parse(PPO | {"wrappers": ["frame_stack:4,last"], "image_axes": "first"}).wrappers
 
 
 def test_actions_are_repeated_until_the_episode_ends():

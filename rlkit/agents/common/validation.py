@@ -9,12 +9,12 @@ import numpy as np
 
 from rlkit import agents
 from rlkit.agents.common import mistakes
-from rlkit.names import ACTION_MASK, PRIVILEGED, did_you_mean
+from rlkit.names import ACTION_MASK, PRIVILEGED, axes_ambiguous, did_you_mean
 from rlkit.networks import views
 from rlkit.networks.encoders.combine import choose
 from rlkit.networks.encoders.conv import conv_layers, smallest_side
 from rlkit.networks.encoders.registry import IMAGES
-from rlkit.networks.features import Leaf, image_shape, is_ambiguous, is_image, leaves, to_normalize
+from rlkit.networks.features import Leaf, image_shape, is_image, leaves, to_normalize
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, shape_of
 from rlkit.types import ConfigError
 
@@ -195,7 +195,7 @@ def _check_image(config: Any, leaf: Leaf, kind: str) -> None:
     field = f"encoders.{leaf.name}" if leaf.name in config.encoders else "encoder"
     if shape is None:
         raise ConfigError(f"{field}={kind!r} needs an image [H, W, C], and this is {leaf.space}; use 'mlp' or 'none'")
-    if config.image_axes == "auto" and is_ambiguous(leaf.space.shape):
+    if config.image_axes == "auto" and axes_ambiguous(leaf.space.shape):
         raise ConfigError(
             f"image_axes='auto' needs images whose first and last axes differ, and {leaf.name or 'the observation'} "
             f"has the shape {leaf.space.shape}; use 'first' or 'last'"

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rlkit.envs._spaces import flat_bounds, flatten, map_obs, map_space, without_mask
+from rlkit.envs._spaces import flat_bounds, flatten, map_obs, map_space, split_special
 from rlkit.envs.wrappers.base import Step, Wrapper, check_count
-from rlkit.names import ACTION_MASK, MAX_FRAMES, MAX_NUMBERS
+from rlkit.names import ACTION_MASK, MAX_FRAMES, MAX_NUMBERS, stack_axis, stacked_shape
 from rlkit.spaces import Box, Dict, Space
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -35,21 +35,32 @@ class _ObservationWrapper(Wrapper):
 class Flatten(_ObservationWrapper):
     """Flattens observations to one vector [D] float32: boxes raveled, discrete parts one-hot, in the leaves' order.
 
-    Where there is an action mask, the observation becomes {"action_mask": the mask, "obs": [D]}. Bytes keep
+    Where there is an action mask or a part `privileged`, the observation becomes a dict with the leaf `obs` [D], the
+    mask as `action_mask`, and the part, flattened as well, as `privileged`: networks that act do without it. Bytes keep
     their values as floats, which networks do not scale to 0 ... 1 as they scale uint8: leave images as they are.
     """
 
     def _observe(self, obs: PyTree, params: Any) -> PyTree:
-        space, mask = without_mask(self.env.observation_space(params))
-        if mask is None:
-            return flatten(space, obs)
-        return {ACTION_MASK: obs[ACTION_MASK], "obs": flatten(space, obs)}
+        space, special = split_special(self.env.observation_space(params))
+        flat = flatten(space, obs)
+        if not special:
+            return flat
+        kept = {name: obs[name] if name == ACTION_MASK else flatten(s, obs[name]) for name, s in special.items()}
+        return kept | {"obs": flat}
 
     def observation_space(self, params: Any) -> Space:
-        space, mask = without_mask(self.env.observation_space(params))
-        low, high = (np.concatenate(bounds) for bounds in zip(*flat_bounds(space), strict=True))
-        flat = Box(low, high)
-        return flat if mask is None else Dict({ACTION_MASK: mask, "obs": flat})
+        space, special = split_special(self.env.observation_space(params))
+        flat = _flat_box(space)
+        if not special:
+            return flat
+        kept = {name: s if name == ACTION_MASK else _flat_box(s) for name, s in special.items()}
+        return Dict(kept | {"obs": flat})
+
+
+def _flat_box(space: Space) -> Box:
+    """The space of what `flatten` returns; without a leaf, of no numbers."""
+    low, high = (np.concatenate(bounds) for bounds in zip(*flat_bounds(space), strict=True))
+    return Box(low, high)
 
 
 @dataclass(frozen=True)
@@ -88,17 +99,20 @@ class FrameStackState(struct.PyTreeNode):
     """State of FrameStack."""
 
     env_state: Any
-    frames: PyTree  # leaves [..., n * C], the last n observations along their last axis, newest last
+    frames: PyTree  # leaves [..., n * C], or [n * C, H, W], the last n observations, newest last
 
 
 @dataclass(frozen=True)
 class FrameStack(Wrapper):
     """Concatenates the last `n` observations along their last axis, newest last: [..., C] becomes [..., n * C].
 
-    An episode begins with its first observation n times. An action mask is not stacked.
+    Images whose channels are first are concatenated along those: [C, H, W] becomes [n * C, H, W]. `image_axes`, the
+    place of the channels of arrays of three axes, is that of an agent's Config: "last", "first" or "auto". An episode
+    begins with its first observation n times. An action mask is not stacked.
     """
 
     n: int
+    image_axes: str = "auto"
 
     def __post_init__(self):
         check_count("frame_stack", self.n, MAX_FRAMES)
@@ -127,14 +141,23 @@ class FrameStack(Wrapper):
                 f"wrapper frame_stack: n={self.n} makes observations of {self.n * math.prod(space.shape)} numbers, and "
                 f"at most {MAX_NUMBERS} are supported; stack fewer"
             )
-        low, high = (np.concatenate([bound] * self.n, -1) for bound in (space.low, space.high))
+        try:
+            stacked_shape(space.shape, self.n, self.image_axes)
+        except ValueError as error:
+            raise ConfigError(f"wrapper frame_stack needs channels that stay in their place, got {error}") from None
+        axis = stack_axis(space.shape, self.image_axes)
+        low, high = (np.concatenate([bound] * self.n, axis) for bound in (space.low, space.high))
         return Box(low, high, dtype=space.dtype)
 
     def _fill(self, obs: PyTree) -> PyTree:
-        return map_obs(lambda x: jnp.concatenate([x] * self.n, -1), obs)
+        return map_obs(lambda x: jnp.concatenate([x] * self.n, stack_axis(x.shape, self.image_axes)), obs)
 
     def _push(self, frames: PyTree, obs: PyTree) -> PyTree:
-        return map_obs(lambda new, old: jnp.concatenate([old[..., new.shape[-1] :], new], -1), obs, frames)
+        def leaf(new: Array, old: Array) -> Array:
+            axis = stack_axis(new.shape, self.image_axes)
+            return jnp.concatenate([jax.lax.slice_in_dim(old, new.shape[axis], None, axis=axis), new], axis)
+
+        return map_obs(leaf, obs, frames)
 
 
 class PreviousActionReward(Wrapper):

@@ -10,7 +10,7 @@ from rlkit.names import MAX_FRAMES, OWN_CODE, did_you_mean, find_object, wrapper
 _OF_JAX = ("flatten", "hide_velocity", "clip_action", "sticky_action")  # of `envs.wrap` alone, so not modules
 # By name: the class in `wrappers`, the types of its arguments, and an example.
 _WRAPPERS: dict[str, tuple[str, tuple[type, ...], str]] = {
-    "frame_stack": ("FrameStack", (int,), "frame_stack:4"),
+    "frame_stack": ("FrameStack", (int, str), "frame_stack:4 or frame_stack:4,first"),
     "action_repeat": ("ActionRepeat", (int,), "action_repeat:2"),
     "time_limit": ("TimeLimit", (int,), "time_limit:200"),
     "clip_reward": ("ClipReward", (float, float), "clip_reward:-1,1"),
@@ -54,8 +54,9 @@ def _parse(spec: str) -> tuple[str, list[Any]]:
         raise ValueError(f"wrapper={spec!r} is not one of environments outside of JAX{remedy}")
     wrapper, types, example = _WRAPPERS[name]
     arguments = wrapper_arguments(spec, types, example)
-    if any(not math.isfinite(x) or (x < 1 and isinstance(x, int)) for x in arguments) or sorted(arguments) != arguments:
-        rule = "an integer of at least 1" if types == (int,) else "finite numbers, the lower one first"
+    numbers = [x for x in arguments if not isinstance(x, str)]
+    if any(not math.isfinite(x) or (x < 1 and isinstance(x, int)) for x in numbers) or sorted(numbers) != numbers:
+        rule = "an integer of at least 1" if types[0] is int else "finite numbers, the lower one first"
         raise ValueError(f"wrapper={spec!r} needs {rule} after the colon, such as {example}")
     if name == "frame_stack" and arguments[0] > MAX_FRAMES:
         raise ValueError(f"wrapper={spec!r} must stack at most {MAX_FRAMES} observations; write {example}")

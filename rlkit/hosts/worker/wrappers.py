@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlkit.hosts.worker.contract import Violation
-from rlkit.names import ACTION_MASK, MAX_NUMBERS
+from rlkit.names import ACTION_MASK, MAX_NUMBERS, stack_axis, stacked_shape
 
 
 class Wrapper:
@@ -49,18 +49,20 @@ class Wrapper:
 class FrameStack(Wrapper):
     """Concatenates the last `n` observations along their last axis, newest last: [..., C] becomes [..., n * C].
 
-    An episode begins with its first observation n times. An action mask is not stacked.
+    Images whose channels are first are concatenated along those: [C, H, W] becomes [n * C, H, W]. `image_axes` is the
+    place of the channels of arrays of three axes: "last", "first" or "auto". An episode begins with its first
+    observation n times. An action mask is not stacked.
     """
 
-    def __init__(self, env: Any, n: int):
+    def __init__(self, env: Any, n: int, image_axes: str = "auto"):
         super().__init__(env)
-        self.n, self.space = n, env.observation_space
-        self.observation_space = _stacked_space(self.space, n)
+        self.n, self.image_axes, self.space = n, image_axes, env.observation_space
+        self.observation_space = _stacked_space(self.space, n, image_axes)
 
     def reset(self, **arguments: Any) -> Any:
         obs, *rest = self.env.reset(**arguments)
         self.frames = [copy.deepcopy(obs)] * self.n
-        return _stack(self.space, self.frames), *rest
+        return _stack(self.space, self.frames, self.image_axes), *rest
 
     def step(self, action: Any) -> Any:
         obs, *rest = self.env.step(action)
@@ -68,7 +70,7 @@ class FrameStack(Wrapper):
             *self.frames[1:],
             copy.deepcopy(obs),
         ]  # the environment may write the next one into the same array
-        return _stack(self.space, self.frames), *rest
+        return _stack(self.space, self.frames, self.image_axes), *rest
 
 
 class ActionRepeat(Wrapper):
@@ -206,39 +208,47 @@ class PreviousActionReward(Wrapper):
         return leaves | {"previous_action": action, "previous_reward": reward}
 
 
-def _stacked_space(space: Any, n: int) -> Any:
-    """The space of n observations, concatenated along their last axis."""
+def _stacked_space(space: Any, n: int, image_axes: str) -> Any:
+    """The space of n observations, concatenated along their last axis or the channels of an image."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
         return spaces.Dict(
-            {name: child if name == ACTION_MASK else _stacked_space(child, n) for name, child in space.spaces.items()}
+            {
+                name: child if name == ACTION_MASK else _stacked_space(child, n, image_axes)
+                for name, child in space.spaces.items()
+            }
         )
     if isinstance(space, spaces.Tuple):
-        return spaces.Tuple(tuple(_stacked_space(child, n) for child in space.spaces))
+        return spaces.Tuple(tuple(_stacked_space(child, n, image_axes) for child in space.spaces))
     if not isinstance(space, spaces.Box) or not space.shape:
         raise Violation("wrapper frame_stack", "observations that are arrays with an axis", space)
     if n * math.prod(space.shape) > MAX_NUMBERS:
         raise Violation("wrapper frame_stack", f"at most {MAX_NUMBERS} numbers", f"{n} times {math.prod(space.shape)}")
-    low, high = (np.concatenate([bound] * n, -1) for bound in (space.low, space.high))
+    try:
+        stacked_shape(space.shape, n, image_axes)
+    except ValueError as error:
+        raise Violation("wrapper frame_stack", "channels that stay in their place", error) from None
+    axis = stack_axis(space.shape, image_axes)
+    low, high = (np.concatenate([bound] * n, axis) for bound in (space.low, space.high))
     return spaces.Box(low, high, dtype=space.dtype.type)  # pyright: ignore[reportArgumentType]
 
 
-def _stack(space: Any, frames: list[Any]) -> Any:
-    """The observations of `space` in `frames`, concatenated along their last axis; the last one if they cannot be."""
+def _stack(space: Any, frames: list[Any], image_axes: str) -> Any:
+    """The observations of `space` in `frames`, concatenated as in `_stacked_space`; the last one if they cannot be."""
     last = frames[-1]
     children = getattr(space, "spaces", None)
     if isinstance(children, Mapping):
         if not isinstance(last, dict) or last.keys() != children.keys():
             return last
         return {
-            name: last[name] if name == ACTION_MASK else _stack(child, [frame[name] for frame in frames])
+            name: last[name] if name == ACTION_MASK else _stack(child, [frame[name] for frame in frames], image_axes)
             for name, child in children.items()
         }
     if children is not None:
         if not isinstance(last, tuple | list) or len(last) != len(children):
             return last
-        return tuple(_stack(child, [frame[i] for frame in frames]) for i, child in enumerate(children))
+        return tuple(_stack(child, [frame[i] for frame in frames], image_axes) for i, child in enumerate(children))
     if not isinstance(last, np.ndarray) or last.shape != space.shape:
         return last
-    return np.concatenate(frames, -1)
+    return np.concatenate(frames, stack_axis(space.shape, image_axes))

@@ -14,6 +14,7 @@ from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.schema import schema
 from rlkit.runs.config.settings import Settings
 from rlkit.spaces import Space
+from rlkit.types import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,23 @@ class RunConfig:
     def hyper_arrays(self) -> dict[str, np.float32]:
         """The fields of the agent's Hyper as a state holds them, so that runs that set them or not are one program."""
         return {name: UNSET if value is None else np.float32(value) for name, value in self.hyper.items()}
+
+    @property
+    def wrappers(self) -> list[str]:
+        """The names of the run's wrappers; `frame_stack` stacks images by `image_axes` of the agent's Config.
+
+        Raises:
+          ConfigError: an argument of `frame_stack` names another place of the channels.
+        """
+        axes, specs = self.agent.image_axes, []
+        for spec in self.run.wrappers:
+            if spec.partition(":")[0] == "frame_stack":
+                count, comma, given = spec.partition(",")
+                if comma and given.strip() != axes:
+                    raise ConfigError(f"wrapper={spec!r} must agree with image_axes={axes!r}; write {count!r}")
+                spec = count if axes == "auto" else f"{count},{axes}"
+            specs.append(spec)
+        return specs
 
     @property
     def steps_per_update(self) -> int:

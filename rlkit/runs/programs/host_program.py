@@ -102,8 +102,8 @@ class HostProgram(HostIterations):
         """A pool of the run's environment, or of another one; it stops waiting for workers where the run shall stop."""
         run = self.config.run
         kwargs = plain_value(run.env_kwargs)
-        common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers, "wrappers": run.wrappers}
-        limits = {"timeout": run.env_timeout, "restarts": run.env_restarts}
+        common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers}
+        limits = {"wrappers": self.config.wrappers, "timeout": run.env_timeout, "restarts": run.env_restarts}
         pool = registry.pool(env or run.env, kwargs, num_envs=num_envs, **common, **limits)
         pool.watch(lambda: self.should_stop(), lambda failure: self.on_failure(failure))
         return pool

@@ -47,11 +47,11 @@ class JaxProgram:
         self.mesh = devices.mesh_of_runs(run.devices, run.num_seeds)
         self.num_devices = 1 if self.mesh is None else self.mesh.size
         env, self.params = envs.make(run.env, **run.env_kwargs)
-        self.env = envs.wrap(env, list(run.wrappers))
+        self.env = envs.wrap(env, config.wrappers)
         self.eval_env, self.eval_params = self.env, self.params
         if run.eval_env is not None:
             env, self.eval_params = envs.make(run.eval_env, **run.env_kwargs)
-            self.eval_env = envs.wrap(env, list(run.wrappers))
+            self.eval_env = envs.wrap(env, config.wrappers)
         obs_space, action_space = self.env.observation_space(self.params), self.env.action_space(self.params)
         evaluated = self.eval_env.observation_space(self.eval_params), self.eval_env.action_space(self.eval_params)
         eval_env.check_spaces(run, (obs_space, action_space), evaluated)
