@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rlkit.hosts.worker import contract
 from rlkit.spaces import Space
 from rlkit.types import ConfigError, Key, PyTree
 
@@ -21,6 +22,7 @@ class HostEnv(NamedTuple):
     action: Space
     obs_starts: PyTree = 0
     action_starts: PyTree = 0
+    action_tree: contract.SpaceTree | None = None  # of the environment's own action space; None where it is unknown
 
     @property
     def counts_from_0(self) -> bool:
@@ -36,8 +38,17 @@ class HostEnv(NamedTuple):
         return _shifted(obs, self.obs_starts, 1)
 
     def native_action(self, action: PyTree) -> PyTree:
-        """Return an action of `action` as one of the environment."""
+        """Return an action of `action` as one of the environment, in the dtypes of `action`."""
         return _shifted(action, self.action_starts, 1)
+
+    def environment_action(self, action: PyTree) -> PyTree:
+        """Return an action of `action` as the environment's own `action_space` holds it: NumPy, in its dtypes."""
+        if self.action_tree is None:
+            return jax.tree.map(lambda x: np.array(x)[()], self.native_action(action))
+        pairs = zip(contract.leaves(self.action_tree), jax.tree.leaves(action), strict=True)
+        native = [(leaf, contract.to_native(leaf)(np.asarray(x)[None])[0]) for leaf, x in pairs]
+        values = [x if leaf.discrete else np.asarray(x) for leaf, x in native]  # a Box without axes has arrays too
+        return contract.build(self.action_tree, iter(values))
 
     def observation_space(self, params: Any) -> Space:
         """Return the space of one observation."""

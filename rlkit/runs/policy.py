@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.core import Tracer
 
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs import files, run_directory, scores
@@ -19,6 +21,7 @@ from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.population.record import best_member
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
+from rlkit.spaces import Dict, Space, Tuple
 from rlkit.types import ConfigError, Env, Key, PyTree
 
 _MAX_PICTURE = 16 << 20  # bytes
@@ -55,16 +58,42 @@ class Policy(NamedTuple):
     def act(self, obs: PyTree, key: Key, memory: PyTree = None) -> tuple[PyTree, PyTree]:
         """Return the greedy action for one observation, and the memory to be passed at the next step.
 
+        For an environment outside of JAX, the action is one of its `action_space`: NumPy in its dtypes, or JAX under
+        `jax.vmap`. For others it is an array of JAX.
+
         Args:
           obs: one observation of the environment; integers count from where those of its space do, as in the action.
           key: for policies that draw their greedy actions.
           memory: as returned at the step before; None at the start of an episode.
+
+        Raises:
+          ConfigError: `obs` has another shape than one observation, such as that of a batch.
         """
         env = self.env
+        _check_single(env.observation_space(self.params), obs, "obs")
         if isinstance(env, HostEnv):
             obs = env.stored_obs(obs)
         memory, action, _ = self.policy(self.actor, self.memory if memory is None else memory, obs, key)
-        return env.native_action(action) if isinstance(env, HostEnv) else action, memory
+        if not isinstance(env, HostEnv):
+            return action, memory
+        is_traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(action))
+        return env.native_action(action) if is_traced else env.environment_action(action), memory
+
+
+def _check_single(space: Space, obs: PyTree, name: str) -> None:
+    """Raise ConfigError where a leaf of an observation, whose dicts may lack entries, has another shape."""
+    if isinstance(space, Dict) and isinstance(obs, Mapping):
+        for key, value in obs.items():
+            if key in space.spaces:
+                _check_single(space.spaces[key], value, f"{name}[{key!r}]")
+    elif isinstance(space, Tuple) and isinstance(obs, tuple | list):
+        for index, (child, value) in enumerate(zip(space.spaces, obs, strict=False)):
+            _check_single(child, value, f"{name}[{index}]")
+    elif not isinstance(space, Dict | Tuple) and np.shape(obs) != space.shape:
+        raise ConfigError(
+            f"{name} must be one observation, {list(space.shape)}, and it has the shape {list(np.shape(obs))}; "
+            "for a batch of them use jax.vmap(policy.act), with a key for each"
+        )
 
 
 def load(

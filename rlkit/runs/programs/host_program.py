@@ -73,7 +73,8 @@ class HostProgram(HostIterations):
         self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         try:
             spaces = self.pool.observation_space, self.pool.action_space
-            self.env = HostEnv(run.env, *spaces, *map(starts, (self.pool.obs_tree, self.pool.action_tree)))
+            trees = self.pool.obs_tree, self.pool.action_tree
+            self.env = HostEnv(run.env, *spaces, *map(starts, trees), trees[1])
             self.like = like
             self.agent: Agent = make_agent(config, *spaces) if like is None else like.agent
             self._check_agent()
