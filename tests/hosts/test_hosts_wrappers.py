@@ -276,3 +276,12 @@ def test_a_wrapper_around_the_previous_action_may_write_into_it():
     env.reset()
     env.reset()
     assert found == [[0.0], [0.0]]
+
+
+def test_a_wrapper_or_an_environment_that_returns_nothing_is_named():
+    settings = {"num_envs": 1, "backend": "serial"}
+    wraps = ["host_envs:forgets_return", "time_limit:3"]
+    with pytest.raises(ConfigError, match="wrapper host_envs:forgets_return: expected an environment, got None"):
+        hosts.make("host_envs:Counter", wrappers=wraps, **settings)
+    with pytest.raises(ConfigError, match=r"the constructor: expected a Gymnasium environment, .* got NoneType"):
+        hosts.make("host_envs:forgets_return", wrappers=["time_limit:3"], **settings)

@@ -69,6 +69,8 @@ def test_statistics_are_resumed_loaded_and_transferred(tmp_path):
     ("math:no", "module 'math' has no attribute 'no'"),
     (lambda obs_space, action_space: 1 / 0, "and it raised ZeroDivisionError"),
     (lambda obs_space, action_space: nn.Dense(3), "networks must be a dict"),
+    (lambda obs_space, action_space: None, "and it returned None; add its `return`"),
+    (lambda obs_space, action_space: {"critics": None}, "networks['critics'] must be a network, and it is None"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(network, words, tmp_path):
     with pytest.raises(ConfigError, match=re.escape(words)) as error:

@@ -146,17 +146,20 @@ def _with_float32_outputs(network: Network) -> Network:
 
 
 def by_name(networks: Any, names: set[str], *, all_of: bool = False) -> dict[str, Any]:
-    """A user's networks by name, without those that are None.
+    """A user's networks by name.
 
     Raises:
-      ConfigError: `networks` is no dict, has another name, or lacks one of the names where `all_of` is set.
+      ConfigError: `networks` is no dict, has another name, or lacks one of the names where `all_of` is set; or one of
+        them is None, as of a function that forgets its `return`.
     """
     listed = ", ".join(sorted(names))
     if networks is not None and not isinstance(networks, Mapping):
         raise ConfigError(f"networks must be a dict with some of {listed}, and it is a {type(networks).__name__}")
-    given = {name: network for name, network in (networks or {}).items() if network is not None}
+    given = dict(networks or {})
     if unknown := given.keys() - names:
         raise ConfigError(f"networks must have no {min(unknown)!r} for this agent; it takes {listed}")
+    if nothing := [name for name, network in given.items() if network is None]:
+        raise ConfigError(f"networks[{nothing[0]!r}] must be a network, and it is None; return one, or leave it out")
     if all_of and (missing := names - given.keys()):
         raise ConfigError(f"networks must have {listed} for this agent, and {min(missing)!r} is missing; give it")
     return given

@@ -1,10 +1,10 @@
 """Recipes for environments: plain data that a worker turns into a function that makes one environment."""
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any, NamedTuple
 
 from rlkit.hosts.worker import wrapper_names
+from rlkit.hosts.worker.contract import Violation
 from rlkit.names import find_object
 
 
@@ -20,8 +20,19 @@ class Recipe(NamedTuple):
 
 def constructor(recipe: Recipe) -> Callable[[], Any]:
     """Import the modules that an environment needs, and return a function that makes it."""
-    make, wraps = _constructor(recipe), [wrapper_names.make(spec) for spec in recipe.wrappers]
-    return (lambda: reduce(lambda env, wrap: wrap(env), wraps, make())) if wraps else make
+    make, wraps = _constructor(recipe), [(spec, wrapper_names.make(spec)) for spec in recipe.wrappers]
+
+    def wrapped() -> Any:
+        env = make()
+        for spec, wrap in wraps:
+            if env is None:
+                break  # which the contract reports
+            env = wrap(env)
+            if env is None:
+                raise Violation(f"wrapper {spec}", "an environment", "None; add its `return`")
+        return env
+
+    return wrapped if wraps else make
 
 
 def _constructor(recipe: Recipe) -> Callable[[], Any]:

@@ -48,4 +48,9 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agen
             f"network={show_value(name)} must be a function (obs_space, action_space) -> networks, and it raised "
             f"{type(error).__name__}: {line}"
         ) from error
+    if networks is None:
+        raise ConfigError(
+            f"network={show_value(name)} must be a function (obs_space, action_space) -> networks, and it returned "
+            "None; add its `return`"
+        )
     return make(config.agent, obs_space, action_space, networks)
