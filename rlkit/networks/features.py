@@ -9,7 +9,9 @@ import numpy as np
 
 from rlkit.names import ACTION_MASK, channels_first
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
-from rlkit.types import Array, PyTree
+from rlkit.types import Array, ConfigError, PyTree
+
+_MOST_CLASSES = 2**16  # of a one-hot vector
 
 
 def action_mask(obs: PyTree) -> Array | None:
@@ -47,6 +49,9 @@ def vector(leaf: Leaf) -> Array:
 
     Other integers, booleans and floats keep their values. A vector of a space of bytes may be float: it is normalized
     already, and keeps its values as well.
+
+    Raises:
+      ConfigError: the one-hot vector would have more than 2^16 entries, which costs as much as a large image.
     """
     x, event = _float(leaf)
     return x.reshape(*x.shape[: x.ndim - event], -1)
@@ -61,6 +66,14 @@ def image(leaf: Leaf, image_axes: str = "auto") -> Array:
 def _float(leaf: Leaf) -> tuple[Array, int]:
     """A leaf as a float array, and its number of event axes."""
     space, x = leaf.space, leaf.value
+    if isinstance(space, Discrete | MultiDiscrete):
+        count = space.n if isinstance(space, Discrete) else sum(space.nvec)
+        if count > _MOST_CLASSES:
+            raise ConfigError(
+                f"{leaf.name or 'the observation'} is one-hot and must have at most {_MOST_CLASSES} classes, and it "
+                f"has {count}; give the integer as a float Box or as digits (MultiDiscrete), or use a network of your own "
+                "with an embedding"
+            )
     if isinstance(space, Discrete):
         return jax.nn.one_hot(x, space.n, dtype=jnp.float32), 1
     if isinstance(space, MultiDiscrete):

@@ -2,12 +2,13 @@
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rlkit import agents, envs, training
 from rlkit.agents import ppo
-from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, shape_of
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, shape_of, zeros
 from rlkit.types import ConfigError, Transition
 
 MASK = Box(False, True, (2,), np.bool_)
@@ -46,6 +47,30 @@ def test_integer_observations_have_statistics(name):
     init, step = training.make(agent, env, params, num_envs=4, num_steps=32)
     state, _ = jax.eval_shape(lambda key: step(init(module.Hyper(), key)), jax.random.key(0))
     assert state.agent.normalizer.obs.mean[""].shape == space.shape
+
+
+@pytest.mark.parametrize("space", [Discrete(2**33), Discrete(10**6), Dict({"x": MultiDiscrete((2**15, 2**15, 1))})])
+def test_integers_too_many_for_a_one_hot_vector_are_refused(space):
+    with pytest.raises(
+        ConfigError, match=r"^(the observation|x) (must be an|is one-hot).*; give"
+    ):
+        start(ppo.make(ppo.Config(), space, Discrete(2)), space)
+
+
+def test_a_network_with_an_embedding_has_no_limit_of_classes():
+    def apply(params, obs):
+        return jnp.zeros((*obs.shape, 2)), jnp.zeros(obs.shape)
+
+    space = Discrete(10**6)
+    networks = (lambda key, obs: {"unused": jnp.zeros(())}, apply)
+    start(ppo.make(ppo.Config(), space, Discrete(2), networks=networks), space)
+
+
+def start(agent, space):
+    """The shapes of an agent's state before learning."""
+    zero, obs = jnp.zeros(()), zeros(space)
+    example = Transition(obs, jnp.int32(0), zero, zero > 0, zero > 0, obs)
+    return jax.eval_shape(lambda key: agent.init(ppo.Hyper(), key, example, 2), jax.random.key(0))
 
 
 @pytest.mark.parametrize(("space", "named"), [

@@ -87,13 +87,20 @@ def check_box(field: str, space: Space, *, bounded: bool) -> None:
 
 
 def _check_library(obs_space: Any) -> None:
-    """Raise a ConfigError where an observation space, or a part of it, is none of rlkit.spaces."""
+    """Raise a ConfigError where an observation space, or a part of it, is none of rlkit.spaces, or exceeds int32."""
     for leaf in leaves(obs_space):
         if not isinstance(leaf.space, Space):
             name = f"{type(leaf.space).__module__}.{type(leaf.space).__qualname__}"
             raise ConfigError(
                 f"the observation space must be one of rlkit.spaces, and {leaf.name or 'this one'} is {name}; adapt "
                 "the environment: env, params = envs.adapt(env)"
+            )
+        most = np.iinfo(np.int32).max
+        nvec = (leaf.space.n,) if isinstance(leaf.space, Discrete) else getattr(leaf.space, "nvec", (0,))
+        if max(nvec, default=0) > most:
+            raise ConfigError(
+                f"{leaf.name or 'the observation'} must be an integer below {most}, the greatest int32, and it has "
+                f"{max(nvec)} values; give it as a float Box or as digits (MultiDiscrete)"
             )
 
 
