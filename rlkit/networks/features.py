@@ -71,8 +71,8 @@ def _float(leaf: Leaf) -> tuple[Array, int]:
         if count > _MOST_CLASSES:
             raise ConfigError(
                 f"{leaf.name or 'the observation'} is one-hot and must have at most {_MOST_CLASSES} classes, and it "
-                f"has {count}; give the integer as a float Box or as digits (MultiDiscrete), or use a network of your own "
-                "with an embedding"
+                f"has {count}; give the integer as a float Box or as digits (MultiDiscrete), or use a network of "
+                "your own with an embedding"
             )
     if isinstance(space, Discrete):
         return jax.nn.one_hot(x, space.n, dtype=jnp.float32), 1
