@@ -73,8 +73,8 @@ class HostProgram(HostIterations):
         self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
         try:
             spaces = self.pool.observation_space, self.pool.action_space
-            trees = self.pool.obs_tree, self.pool.action_tree
-            self.env = HostEnv(run.env, *spaces, *map(starts, trees), trees[1])
+            obs_tree, action_tree = self.pool.obs_tree, self.pool.action_tree
+            self.env = HostEnv(run.env, *spaces, starts(obs_tree), starts(action_tree), action_tree)
             self.like = like
             self.agent: Agent = make_agent(config, *spaces) if like is None else like.agent
             self._check_agent()
