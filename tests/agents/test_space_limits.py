@@ -51,9 +51,7 @@ def test_integer_observations_have_statistics(name):
 
 @pytest.mark.parametrize("space", [Discrete(2**33), Discrete(10**6), Dict({"x": MultiDiscrete((2**15, 2**15, 1))})])
 def test_integers_too_many_for_a_one_hot_vector_are_refused(space):
-    with pytest.raises(
-        ConfigError, match=r"^(the observation|x) (must be an|is one-hot).*; give"
-    ):
+    with pytest.raises(ConfigError, match=r"^(the observation|x) (must be an|is one-hot).*; give"):
         start(ppo.make(ppo.Config(), space, Discrete(2)), space)
 
 
