@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _make_own_code_importable(words: Sequence[str]) -> None:
     """Let the flags that name own code import modules of the current folder, as `python -m rlkit` can."""
-    flags = ("--env", "--eval_env", "--eval-env", "--wrappers", "--network")
+    flags = ("--env", "--eval_env", "--eval-env", "--wrappers", "--eval_wrappers", "--eval-wrappers", "--network")
     values = [value for flag, _, value in (word.partition("=") for word in words) if flag in flags]
     values += [value for flag, value in pairwise(words) if flag in flags]
     names = re.findall(r"[\w.]+:\w+", " ".join(values))

@@ -58,6 +58,13 @@ def _words(text: str) -> list[str]:
     return value
 
 
+def yaml_value(text: str) -> Any:
+    """A value as in a config: {length: 200}, [frame_stack:4], 1e3."""
+    from rlkit.runs.config.strict_yaml import parse
+
+    return parse(text)
+
+
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a checkpoint of a run."""
     choice = parser.add_mutually_exclusive_group()
@@ -92,7 +99,9 @@ def print_keys_for_help(options: argparse.Namespace, flags: Sequence[str]) -> bo
     own_code = {}
     with suppress(ConfigError):  # of a word that is not finished yet
         given, _ = parse_overrides(words, flags)
-        own_code = {key: given[key] for key in ("env", "eval_env", "network", "wrappers") if key in given}
+        own_code = {
+            key: given[key] for key in ("env", "eval_env", "network", "wrappers", "eval_wrappers") if key in given
+        }
     from rlkit.runs.config.keys import describe_keys
     from rlkit.runs.config.load import load_config
 

@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code, integer
+from rlkit.cli.command import add_checkpoint, add_command, add_own_code, integer, yaml_value
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 
 
@@ -17,21 +17,26 @@ def add_to(commands: Any) -> None:
     add_own_code(parser)
     words = "the environment of the episodes (eval_env of the run, or its env)"
     parser.add_argument("--eval-env", "--eval_env", help=words)
+    parser.add_argument("--eval-env-kwargs", "--eval_env_kwargs", type=yaml_value, help="its parameters: {name: value}")
+    parser.add_argument("--eval-wrappers", "--eval_wrappers", type=yaml_value, help="its wrappers: [name, ...]")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the scores of a run's checkpoint, and write those of the newest one into the run."""
+    """Print the scores of a run's checkpoint, and write those of the newest one into the run.
+
+    Scores in another environment than that of the run's own evaluations are printed only.
+    """
     use_cores()
     enable_compilation_cache()
     from rlkit.runs import files, run_directory, scores
-    from rlkit.runs.policy import load_state
+    from rlkit.runs.policy import NO_EVAL_ENV, load_state, stored_config
     from rlkit.runs.progress import note_if_slow
     from rlkit.types import ConfigError
 
     path = run_directory.existing(options.run)
     if options.episodes is not None and options.episodes < 1:
         raise ConfigError(f"episodes={options.episodes} must be at least 1")
-    given = {"eval_episodes": options.episodes, "eval_env": options.eval_env}
+    given = {"eval_episodes": options.episodes, **{key: getattr(options, key) for key in NO_EVAL_ENV}}
     overrides = {key: value for key, value in given.items() if value is not None}
     own_code = {"env": options.env, "wrappers": options.wrappers, "network": options.network}
     with note_if_slow("compiling ..."):
@@ -41,7 +46,9 @@ def run(options: argparse.Namespace) -> int:
                 raise ConfigError(f"run={options.run!r} has eval_episodes: 0, no evaluation; add e.g. --episodes 128")
             evaluation = scores.evaluate(program, state, step)
     print(scores.evaluation_line(evaluation))
-    if options.step is None and not options.best:  # eval.json describes the run as it ended
+    own = not overrides.keys() & NO_EVAL_ENV.keys()
+    own = own or stored_config(path, None, own_code).run.eval_task == program.config.run.eval_task
+    if options.step is None and not options.best and own:  # eval.json describes the run as it ended
         files.require_writable(path, f"run={options.run!r}")
         scores.save(path, evaluation)
     return 0

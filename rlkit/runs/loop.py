@@ -14,7 +14,7 @@ from rlkit.runs.config.load import load_config
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.metrics import require_writers
-from rlkit.runs.policy import best_evaluation, dataset_streams, stored_config
+from rlkit.runs.policy import NO_EVAL_ENV, best_evaluation, dataset_streams, stored_config
 from rlkit.runs.programs.make import make_program, require_memory
 from rlkit.runs.progress import make_display
 from rlkit.runs.reports.report import report
@@ -153,7 +153,7 @@ def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool)
             if changed:
                 changes.write(path, constants["changes"])
                 files.replace(path / run_directory.CONFIG, constants["config"].encode())
-            best = None if "eval_env" in changed.now else best_evaluation(extra)  # of another environment
+            best = None if changed.now.keys() & NO_EVAL_ENV.keys() else best_evaluation(extra)  # of another environment
             due = extra.get("due") is True
             with Session(program, path, on_chunk, show, constants, best=best, due=due) as session:
                 for line in changed.lines(step):

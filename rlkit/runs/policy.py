@@ -25,7 +25,8 @@ from rlkit.spaces import Dict, Space, Tuple
 from rlkit.types import ConfigError, Env, Key, PyTree
 
 _MAX_PICTURE = 16 << 20  # bytes
-NO_EVAL_ENV = {"eval_env": None}  # for what plays no evaluations, and need not make their environment
+# For what plays no evaluations, and need not make their environment.
+NO_EVAL_ENV = {"eval_env": None, "eval_env_kwargs": None, "eval_wrappers": None}
 
 
 class Policy(NamedTuple):

@@ -85,13 +85,12 @@ def _record_jax(policy: Policy, max_steps: int) -> list[np.ndarray]:
 
 def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
     """The frames [height, width, 3] uint8 of an episode, by the environment's own `render`."""
-    run = policy.config.run
-    kwargs = {**plain_value(run.env_kwargs), "render_mode": "rgb_array"}
+    run, (env, kwargs, wrappers) = policy.config.run, policy.config.task
+    kwargs = {**plain_value(kwargs), "render_mode": "rgb_array"}
     frames, memory, done = [], policy.memory, False
     try:
-        pool = registry.pool(
-            run.env, kwargs, num_envs=1, backend="serial", seed=run.seed, restarts=0, wrappers=policy.config.wrappers
-        )
+        options = {"backend": "serial", "seed": run.seed, "restarts": 0, "wrappers": wrappers}
+        pool = registry.pool(env, kwargs, num_envs=1, **options)
     except HostError as error:
         if not _NO_RENDER_MODE.search(str(error)):
             raise HostError(f"{error}{_headless_remedy(str(error))}") from error

@@ -98,11 +98,12 @@ def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
       step: environment steps learned from.
     """
     run = program.config.run
+    task = run.eval_task
     evaluation = report(program.evaluate(state), program.batched)
     return {
-        "env": run.eval_env or run.env,
-        "env_kwargs": {key: json_value(value) for key, value in run.env_kwargs.items()},
-        "wrappers": list(run.wrappers),
+        "env": task.env,
+        "env_kwargs": json_value(task.kwargs),
+        "wrappers": list(task.wrappers),
         "agent": run.agent,
         "step": step,
         "greedy": True,
@@ -125,6 +126,8 @@ def json_value(value: Any) -> Any:
     """Return a value of a config as JSON can represent it: lists for tuples, text for numbers that are not finite."""
     if isinstance(value, tuple):
         return [json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: json_value(item) for key, item in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -24,6 +24,7 @@ from rlkit import cli
 from rlkit.cli.jax_settings import enable_compilation_cache
 from rlkit.runs import loop, metrics, scores
 from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.config.settings import Task
 from rlkit.runs.scores import evaluation_line
 from rlkit.training import Evaluation
 
@@ -93,7 +94,7 @@ def test_returns_that_are_no_numbers(batched):
 
 def test_infinite_parameters_of_an_environment_leave_eval_json_json(tmp_path):
     kwargs = {"gravity": math.inf, "levels": (1.0, -math.inf), "name": "x"}
-    run = SimpleNamespace(env="E", eval_env=None, env_kwargs=kwargs, wrappers=(), agent="ppo", population=None)
+    run = SimpleNamespace(eval_task=Task("E", kwargs, ()), agent="ppo", population=None)
     result = Evaluation(np.ones((2, 2), np.float32), np.ones((2, 2), np.int32), np.ones((2, 2), bool))
     program = SimpleNamespace(config=SimpleNamespace(run=run), seeds=np.arange(1), batched=False)
     program.evaluate = lambda state: result

@@ -105,10 +105,10 @@ def test_images_with_channels_first_are_stacked_along_their_channels():
 
 def test_a_run_stacks_images_by_its_image_axes():
     config = parse(PPO | {"wrappers": ["time_limit:9", "frame_stack:4"], "image_axes": "first"})
-    assert config.wrappers == ["time_limit:9", "frame_stack:4,first"]
-    assert parse(PPO | {"wrappers": ["frame_stack:4"]}).wrappers == ["frame_stack:4"]
+    assert config.task.wrappers == ("time_limit:9", "frame_stack:4,first")
+    assert parse(PPO | {"wrappers": ["frame_stack:4"]}).task.wrappers == ("frame_stack:4",)
     with pytest.raises(ConfigError, match=r"^wrapper='frame_stack:4,last' must agree with image_axes='first'; write"):
-        _ = parse(PPO | {"wrappers": ["frame_stack:4,last"], "image_axes": "first"}).wrappers
+        _ = parse(PPO | {"wrappers": ["frame_stack:4,last"], "image_axes": "first"}).task
 
 
 def test_actions_are_repeated_until_the_episode_ends():

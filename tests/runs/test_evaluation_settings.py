@@ -51,6 +51,31 @@ def test_episodes_may_have_almost_no_limit(tmp_path):
         assert trained.evaluation["episodes"] == 4
 
 
+def test_evaluations_have_parameters_and_wrappers_of_their_own(tmp_path, capsys):
+    """A Counter of five steps gives 15, one that is cut after two steps 3; training has episodes of three steps."""
+    values = HOST | {"env_kwargs": {"length": 3}, "eval_env_kwargs": {"length": 5}}
+    trained = runs.train(values, out=tmp_path / "run", show=False)
+    assert (trained.evaluation["env_kwargs"], trained.evaluation["mean"]) == ({"length": 5}, 15)
+    assert metrics.read(trained.run)[-1]["return_mean"] == 6
+    limited = runs.train(values | {"eval_wrappers": ["time_limit:2"]}, out=tmp_path / "limited", show=False)
+    assert (limited.evaluation["wrappers"], limited.evaluation["mean"]) == (["time_limit:2"], 3)
+    before = (trained.run / "eval.json").read_bytes()
+    words = ["eval", str(trained.run), "--env", "host_envs:Counter", "--episodes", "2"]
+    assert main([*words, "--eval-env-kwargs", "{length: 4}", "--eval-wrappers", "[]"]) == 0
+    assert "greedy return 10" in capsys.readouterr().out
+    assert (trained.run / "eval.json").read_bytes() == before  # it is of the run's own evaluations
+    assert main(words) == 0
+    assert (trained.run / "eval.json").read_bytes() != before
+
+
+def test_evaluations_in_jax_have_wrappers_of_their_own(tmp_path):
+    values = SHORT | {"wrappers": ["scale_reward:0.1"], "eval_wrappers": ["time_limit:3"]}
+    trained = runs.train(values, out=tmp_path / "run", show=False)
+    assert (trained.evaluation["mean"], trained.evaluation["length_mean"]) == (3, 3)
+    with pytest.raises(ConfigError, match="must have the observation space of env='CartPole-v1'"):
+        runs.train(SHORT | {"eval_wrappers": ["frame_stack:2"]}, out=tmp_path / "wrong", show=False)
+
+
 def test_mistakes():
     with pytest.raises(ConfigError, match="eval_episodes=0 does not go with eval_every=8; leave out one of them"):
         runs.parse(SHORT | {"eval_episodes": 0, "eval_every": 8})
@@ -70,3 +95,6 @@ def test_no_file_names_the_code_of_an_evaluation(tmp_path):
     with pytest.raises(ConfigError, match=r"eval_env='os:system' is code, .*; add --eval_env .* overrides=") as refused:
         load_config(path)
     assert "--eval_env os:system" in str(refused.value)
+    path.write_text("\n".join(f"{k}: {json.dumps(v)}" for k, v in (SHORT | {"eval_wrappers": ["os:system"]}).items()))
+    with pytest.raises(ConfigError, match="wrapper='os:system' is code"):
+        load_config(path)

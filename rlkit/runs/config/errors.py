@@ -1,7 +1,10 @@
 """Text of a config's errors: one line with the key, the value, the rule and a remedy."""
 
 import math
+import os
 import re
+from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -44,6 +47,19 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain_value(item) for item in value]
     return {key: plain_value(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def by_value(value: Any) -> Any:
+    """A value of Python's own types: numbers and lists for NumPy's and JAX's, values of enums, text of paths."""
+    if isinstance(value, Enum):
+        return by_value(value.value)
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {by_value(key): by_value(item) for key, item in value.items()}
+    return [by_value(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def is_missing(key: str, field: Any) -> str:

@@ -60,11 +60,13 @@ def refuse_own_code(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> 
                 f"{key}={show_value(word)} is code, and no file may name code to run; add --{key} {word[:80]}, or "
                 f"{in_python} in Python"
             )
-    wrappers = values.get("wrappers") if "wrappers" not in overrides else None
-    for word in wrappers if isinstance(wrappers, list) else [wrappers]:
-        if isinstance(word, str) and is_own_wrapper(word):
-            remedy = f'add --wrappers "{wrappers!s:.200}", or wrappers= in Python'
-            raise ConfigError(f"wrapper={show_value(word)} is code, and no file may name code to run; {remedy}")
+    for key in ("wrappers", "eval_wrappers"):
+        wrappers = values.get(key) if key not in overrides else None
+        for word in wrappers if isinstance(wrappers, list) else [wrappers]:
+            if isinstance(word, str) and is_own_wrapper(word):
+                in_python = f'overrides={{"{key}": ...}}' if key == "eval_wrappers" else f"{key}="
+                remedy = f'add --{key} "{wrappers!s:.200}", or {in_python} in Python'
+                raise ConfigError(f"wrapper={show_value(word)} is code, and no file may name code to run; {remedy}")
 
 
 def _file_and_line(error: ConfigError, path: Path, values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> str:

@@ -14,13 +14,15 @@ from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_pr
 from rlkit.names import register
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.aliases import suggestion
-from rlkit.runs.config.errors import explain, is_missing, show_key, show_value
+from rlkit.runs.config.errors import by_value, explain, is_missing, plain_value, show_key, show_value
 from rlkit.runs.config.own_networks import name_of as name_of_network
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 from rlkit.types import ConfigError
 
 _MOST_MISTAKES = 20  # that an error names
+# Keys whose values may be objects in Python, each with the function that names them.
+_OBJECTS = {"env": own.name_of, "eval_env": own.name_of, "network": name_of_network}
 
 
 def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
@@ -33,6 +35,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     Raises:
       ConfigError: a key is unknown or missing, or a value has the wrong type, is out of range or does not fit others.
     """
+    values = {key: value if key in _OBJECTS else by_value(value) for key, value in values.items()}
     agent = values.get("agent")
     if not isinstance(agent, str):
         if "agent" not in values and "config" in values:
@@ -73,8 +76,7 @@ def named_objects(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], Mapping[st
       ConfigError: an environment is not in JAX, or the network is no function.
     """
     plain = str | bytes | int | float | list | tuple | dict | None
-    naming = {"env": own.name_of, "eval_env": own.name_of, "network": name_of_network}
-    names = {key: name_of(values[key]) for key, name_of in naming.items() if not isinstance(values.get(key), plain)}
+    names = {key: name_of(values[key]) for key, name_of in _OBJECTS.items() if not isinstance(values.get(key), plain)}
     env = names.get("env", values.get("env"))
     if "eval_env" in names and names["eval_env"] == env and values["eval_env"] is not values["env"]:
         names["eval_env"] += "_eval"
@@ -133,17 +135,32 @@ def _check(config: RunConfig) -> None:
                 f"eval_env={show_value(run.eval_env)} must be in JAX if env={show_value(run.env)} is, and outside of "
                 "it otherwise; choose another"
             )
-    for key, value in run.env_kwargs.items():
-        if not isinstance(value, bool | int | float | str | tuple):
-            raise ConfigError(f"env_kwargs.{show_key(key)}={show_value(value)} must be a number, a word or a list")
-        if _holds_nan(value):
-            raise ConfigError(f"env_kwargs.{show_key(key)}={show_value(value)} must not be NaN; give a number")
+    for key in ("env_kwargs", "eval_env_kwargs"):
+        for name, value in (getattr(run, key) or {}).items():
+            _check_kwarg(f"{key}.{show_key(name)}={show_value(value)}", value)
+    for key in ("wandb", "dataset"):
+        if not (getattr(run, key) or "").isprintable():
+            raise ConfigError(f"{key}={show_value(getattr(run, key))} must be printable text; rename it")
     config.agent.check_hyper(config.hyper)
 
 
-def _holds_nan(value: Any) -> bool:
-    """True for NaN, and for a list that holds it."""
-    return any(map(_holds_nan, value)) if isinstance(value, tuple) else value != value
+def _check_kwarg(shown: str, value: Any) -> None:
+    """Raise ConfigError, which begins with `shown`, unless a config file can hold the value of an env_kwarg."""
+    if isinstance(value, dict | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_kwarg(shown, item)
+    elif not isinstance(value, bool | int | float | str | None):
+        kind = type(value).__name__
+        raise ConfigError(f"{shown} must be a number, a word, null, or a list or mapping of these, and it is a {kind}")
+    elif value != value:
+        raise ConfigError(f"{shown} must not be NaN; give a number")
+    plain = plain_value(value)
+    try:
+        written = strict_yaml.parse(strict_yaml.dump({"value": plain}))["value"]
+    except ValueError as error:
+        raise ConfigError(f"{shown} cannot be written to a config file: {error}; give another value") from None
+    if written != plain:
+        raise ConfigError(f"{shown} must be a value that YAML can hold; give words, or numbers of up to 40 digits")
 
 
 def _check_env(env: str, key: str = "env") -> None:

@@ -12,7 +12,7 @@ from rlkit.agents.common.mistakes import UNSET
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.schema import schema
-from rlkit.runs.config.settings import Settings
+from rlkit.runs.config.settings import Settings, Task
 from rlkit.spaces import Space
 from rlkit.types import ConfigError
 
@@ -34,21 +34,29 @@ class RunConfig:
         return {name: UNSET if value is None else np.float32(value) for name, value in self.hyper.items()}
 
     @property
-    def wrappers(self) -> list[str]:
-        """The names of the run's wrappers; `frame_stack` stacks images by `image_axes` of the agent's Config.
+    def task(self) -> Task:
+        """The environment of training; `frame_stack` stacks images by `image_axes` of the agent's Config.
 
         Raises:
           ConfigError: an argument of `frame_stack` names another place of the channels.
         """
+        return self._with_image_axes(self.run.task)
+
+    @property
+    def eval_task(self) -> Task:
+        """The environment of greedy episodes, as `task`."""
+        return self._with_image_axes(self.run.eval_task)
+
+    def _with_image_axes(self, task: Task) -> Task:
         axes, specs = self.agent.image_axes, []
-        for spec in self.run.wrappers:
+        for spec in task.wrappers:
             if spec.partition(":")[0] == "frame_stack":
                 count, comma, given = spec.partition(",")
                 if comma and given.strip() != axes:
                     raise ConfigError(f"wrapper={spec!r} must agree with image_axes={axes!r}; write {count!r}")
                 spec = count if axes == "auto" else f"{count},{axes}"
             specs.append(spec)
-        return specs
+        return task._replace(wrappers=tuple(specs))
 
     @property
     def steps_per_update(self) -> int:

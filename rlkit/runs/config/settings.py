@@ -1,6 +1,6 @@
 """The keys of a config that belong to the run rather than to the agent."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Interval, MaxLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
@@ -14,6 +14,14 @@ def _check_devices(value: Any) -> Any:
     if value in ("auto", "all") or (type(value) is int and 1 <= value <= 2**16):
         return value
     raise ValueError("must be auto, all, or a number of devices from 1 to 65536")
+
+
+class Task(NamedTuple):
+    """An environment by its name, with what changes it."""
+
+    env: str
+    kwargs: dict[str, Any]
+    wrappers: tuple[str, ...]
 
 
 class Settings(BaseModel):
@@ -94,9 +102,12 @@ class Settings(BaseModel):
     eval_episodes: Annotated[int, Interval(ge=0, le=2**20)] = Field(
         default=128, description="greedy episodes for each seed; 0 for no evaluation"
     )
-    eval_env: _Name | None = Field(
-        default=None,
-        description="the environment of greedy episodes, with the same env_kwargs and wrappers; null for env",
+    eval_env: _Name | None = Field(default=None, description="the environment of greedy episodes; null for env")
+    eval_env_kwargs: dict[str, Any] | None = Field(
+        default=None, description="its parameters, in place of env_kwargs; null for the same"
+    )
+    eval_wrappers: tuple[str, ...] | None = Field(
+        default=None, description="its wrappers, in place of those of training; null for the same"
     )
     checkpoint_every: _Steps | None = Field(
         default=None, description="steps between checkpoints; null for a tenth of the run"
@@ -109,3 +120,15 @@ class Settings(BaseModel):
     report: bool = Field(default=False, description="write report.html, the page of `rlkit report`, when the run ends")
     tensorboard: bool = Field(default=False, description="also write TensorBoard events")
     wandb: str | None = Field(default=None, description="also log to this Weights & Biases project")
+
+    @property
+    def task(self) -> Task:
+        """The environment of training."""
+        return Task(self.env, self.env_kwargs, self.wrappers)
+
+    @property
+    def eval_task(self) -> Task:
+        """The environment of greedy episodes; that of training where nothing else is set."""
+        kwargs = self.env_kwargs if self.eval_env_kwargs is None else self.eval_env_kwargs
+        wrappers = self.wrappers if self.eval_wrappers is None else self.eval_wrappers
+        return Task(self.eval_env or self.env, kwargs, wrappers)

@@ -11,6 +11,6 @@ def check_spaces(run: Settings, trained: tuple[Any, Any], evaluated: tuple[Any, 
     for kind, one, other in zip(("observation", "action"), trained, evaluated, strict=True):
         if one != other:
             raise ConfigError(
-                f"eval_env={run.eval_env!r} must have the {kind} space of env={run.env!r}, {one}, and it has {other}; "
-                "choose another"
+                f"eval_env={run.eval_task.env!r} must have the {kind} space of env={run.env!r}, {one}, and it has "
+                f"{other}; choose another, or other eval_env_kwargs and eval_wrappers"
             )

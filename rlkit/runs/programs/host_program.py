@@ -27,6 +27,7 @@ from rlkit.hosts.spaces import starts
 from rlkit.runs.config.errors import plain_value
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.settings import Task
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs import eval_env, host_state
 from rlkit.runs.programs.host_iterations import HostIterations, updates_before_learning
@@ -79,7 +80,7 @@ class HostProgram(HostIterations):
             self.agent: Agent = make_agent(config, *spaces) if like is None else like.agent
             self._check_agent()
             self.wait_count = updates_before_learning(config, self.agent, spaces[0])
-            if run.eval_env is not None and run.eval_episodes:
+            if run.eval_task != run.task and run.eval_episodes:
                 pool = self._make_eval_pool()
                 eval_env.check_spaces(run, spaces, (pool.observation_space, pool.action_space))
         except BaseException:
@@ -96,16 +97,16 @@ class HostProgram(HostIterations):
         """The pool of evaluations, which is made when it is first needed."""
         run = self.config.run
         if self.eval_pool is None:
-            self.eval_pool = self._new_pool(min(run.num_envs, run.eval_episodes), run.eval_env)
+            self.eval_pool = self._new_pool(min(run.num_envs, run.eval_episodes), self.config.eval_task)
         return self.eval_pool
 
-    def _new_pool(self, num_envs: int, env: str | None = None) -> hosts.Pool | hosts.VectorPool:
+    def _new_pool(self, num_envs: int, task: Task | None = None) -> hosts.Pool | hosts.VectorPool:
         """A pool of the run's environment, or of another one; it stops waiting for workers where the run shall stop."""
         run = self.config.run
-        kwargs = plain_value(run.env_kwargs)
-        common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers}
-        limits = {"wrappers": self.config.wrappers, "timeout": run.env_timeout, "restarts": run.env_restarts}
-        pool = registry.pool(env or run.env, kwargs, num_envs=num_envs, **common, **limits)
+        env, kwargs, wrappers = task or self.config.task
+        common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers, "wrappers": wrappers}
+        limits = {"timeout": run.env_timeout, "restarts": run.env_restarts}
+        pool = registry.pool(env, plain_value(kwargs), num_envs=num_envs, **common, **limits)
         pool.watch(lambda: self.should_stop(), lambda failure: self.on_failure(failure))
         return pool
 

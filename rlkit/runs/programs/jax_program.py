@@ -15,6 +15,7 @@ from rlkit.hosts.failure import Failure
 from rlkit.runs import devices
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.settings import Task
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs import eval_env, updates
 from rlkit.runs.programs.finite import floats
@@ -22,7 +23,14 @@ from rlkit.runs.programs.protocol import Chunk, Rollouts
 from rlkit.runs.programs.runs import Runs, of_config
 from rlkit.training import mesh
 from rlkit.training.train import step_keys
-from rlkit.types import Agent, Array, PyTree, Transition
+from rlkit.types import Agent, Array, Env, PyTree, Transition
+
+
+def _make_env(task: Task) -> tuple[Env, Any]:
+    """The environment of a task, and its parameters."""
+    env, params = envs.make(task.env, **task.kwargs)
+    return envs.wrap(env, task.wrappers), params
+
 
 METRICS_BYTES = 2**26  # of a chunk's metrics at most, unless a single update has more
 
@@ -46,12 +54,9 @@ class JaxProgram:
         run = config.run
         self.mesh = devices.mesh_of_runs(run.devices, run.num_seeds)
         self.num_devices = 1 if self.mesh is None else self.mesh.size
-        env, self.params = envs.make(run.env, **run.env_kwargs)
-        self.env = envs.wrap(env, config.wrappers)
-        self.eval_env, self.eval_params = self.env, self.params
-        if run.eval_env is not None:
-            env, self.eval_params = envs.make(run.eval_env, **run.env_kwargs)
-            self.eval_env = envs.wrap(env, config.wrappers)
+        self.env, self.params = _make_env(config.task)
+        same = run.eval_task == run.task
+        self.eval_env, self.eval_params = (self.env, self.params) if same else _make_env(config.eval_task)
         obs_space, action_space = self.env.observation_space(self.params), self.env.action_space(self.params)
         evaluated = self.eval_env.observation_space(self.eval_params), self.eval_env.action_space(self.eval_params)
         eval_env.check_spaces(run, (obs_space, action_space), evaluated)

@@ -11,7 +11,7 @@ from rlkit.hosts.registry import is_own
 from rlkit.hosts.worker.wrapper_names import is_own as is_own_wrapper
 from rlkit.names import did_you_mean
 from rlkit.runs.config import strict_yaml
-from rlkit.runs.config.errors import explain, show_value
+from rlkit.runs.config.errors import by_value, explain, show_value
 from rlkit.runs.config.load import find, read, refuse_own_code, with_overrides
 from rlkit.runs.config.parse import freeze, parse
 from rlkit.runs.config.run_config import RunConfig
@@ -59,7 +59,7 @@ class SweepSettings(BaseModel):
     study: str | None = Field(default=None, description="name of the study in a storage that several workers share")
 
 
-OWN_CODE = ("env", "eval_env", "wrappers", "network")  # keys that may name it
+OWN_CODE = ("env", "eval_env", "wrappers", "eval_wrappers", "network")  # keys that may name it
 
 
 class Sweep(NamedTuple):
@@ -112,7 +112,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
         raise ConfigError(f"{path}: config is missing; add the base config, e.g. config: ppo/cartpole")
     for key, value in stored.items():
         _refuse_own_code(key, value)
-    given = dict(overrides or {})
+    given = by_value(overrides or {})
     if "num_seeds" in given:  # --seeds
         given["seeds_per_trial"] = given.pop("num_seeds")
     values = {**stored, **given}

@@ -1,10 +1,12 @@
 """Configs: every mistake is one clear line, and what is accepted means what it says."""
 
+import enum
 import math
 import random
 import string
 
 import jax
+import numpy as np
 import pytest
 
 from rlkit import agents
@@ -131,7 +133,11 @@ def test_infinity_is_a_value_where_it_switches_something_off(name):
         ({"env": "Cartpole-v1"}, ["env='Cartpole-v1'", "did you mean 'CartPole-v1'"]),
         ({"agent": "pop"}, ["agent='pop'", "ppo"]),
         ({"agent": 3}, ["agent=3"]),
-        ({"env_kwargs": {"x": {"y": 1}}}, ["env_kwargs.x"]),
+        ({"env_kwargs": {"x": {"y": object()}}}, ["env_kwargs.x", "and it is a object"]),
+        ({"env_kwargs": {"x": [10**50]}}, ["env_kwargs.x", "numbers of up to 40 digits"]),
+        ({"env_kwargs": {"x": "\ud800"}}, ["env_kwargs.x", "cannot be written to a config file"]),
+        ({"eval_env_kwargs": {"x": [math.nan]}}, ["eval_env_kwargs.x", "must not be NaN"]),
+        ({"wandb": "a\ud800"}, ["wandb=", "must be printable text"]),
         ({"total_steps": 31}, ["total_steps=31", "num_envs * num_steps = 32", "try 32"]),
         ({"num_envs": 2**20, "num_steps": 2**20, "total_steps": 2**40}, ["num_envs=1048576", "num_steps", "try"]),
         ({"seed": 2**31 - 1, "num_seeds": 2}, ["seed=2147483647", "num_seeds=2", "try"]),
@@ -276,3 +282,27 @@ def test_ten_thousand_mutants_give_only_config_errors():
 
 def test_settings_are_all_described():
     assert all(field.description for field in Settings.model_fields.values())
+
+
+class Mode(enum.IntEnum):
+    EASY = 1
+
+
+def test_values_of_numpy_and_enums_are_taken_by_value():
+    """Whatever is accepted can be written into a config file, and reads back as the same config."""
+    kwargs = {
+        "a": np.float64(0.5),
+        "b": np.int64(3),
+        "c": Mode.EASY,
+        "d": np.arange(2),
+        "e": None,
+        "f": {"g": [np.bool_(True), Mode.EASY]},
+        "h": np.str_("x"),
+    }
+    values = {"num_envs": np.int64(4), "learning_rate": np.float32(0.5), "normalize_obs": np.bool_(False)}
+    config = parse(SMALL | values | {"env_kwargs": kwargs})
+    plain = {"a": 0.5, "b": 3, "c": 1, "d": (0, 1), "e": None, "f": {"g": (True, 1)}, "h": "x"}
+    assert config.run.env_kwargs == plain
+    assert [type(x) for x in config.run.env_kwargs.values()] == [type(x) for x in plain.values()]
+    assert (type(config.run.num_envs), config.hyper["learning_rate"]) == (int, 0.5)
+    assert parse(strict_yaml.parse(config.resolved())).run == config.run
