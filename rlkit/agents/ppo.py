@@ -53,6 +53,7 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
     )
     clip_schedule: Schedule = "constant"
     schedules: ClassVar = (*MinibatchConfig.schedules, "clip_schedule")
+    unused: ClassVar = (("recurrent", "none", "memory_size"), ("num_epochs", 1, "recompute_advantage"))
 
     def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
         super().check_hyper(hyper)

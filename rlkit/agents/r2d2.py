@@ -41,7 +41,7 @@ from rlkit.ops import losses
 from rlkit.ops._arrays import pick
 from rlkit.ops.returns import n_step_returns
 from rlkit.spaces import Discrete, Space
-from rlkit.types import Agent, Array, Key, Network, PyTree, Sample, Scalar, Transition
+from rlkit.types import Agent, Array, ConfigError, Key, Network, PyTree, Sample, Scalar, Transition
 
 Variables = tuple[PyTree, PyTree]  # parameters and statistics of the network
 
@@ -68,7 +68,7 @@ class Config(OffPolicyConfig, EncoderConfig):
 class Hyper(OffPolicyHyper, EpsilonHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
-    unused = (("num_envs", 1, "epsilon_ladder"),)
+    unused = (("num_envs", 1, "epsilon_ladder"), ("replay", "uniform", "priority_max"))
 
     beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start"] = 0.6
     beta_end: Annotated[FiniteNonNegative, "of prioritized replay, after schedule_steps"] = 0.6
@@ -274,6 +274,11 @@ def make(
     Arguments and errors are those of `dqn.make`, but a network has a memory: it returns Q [..., A] and the
     next memory.
     """
+    if config.n_step > config.unroll_len:
+        raise ConfigError(
+            f"n_step={config.n_step} must be at most unroll_len={config.unroll_len}, as a target ends with its "
+            f"sequence; try {config.unroll_len}"
+        )
     network = q_learning.network(
         "r2d2", config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
     )

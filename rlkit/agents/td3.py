@@ -47,7 +47,11 @@ class Config(QCriticConfig):
 class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off. Noise is of actions in [-1, 1]."""
 
-    unused = (("behavior_cloning", False, "bc_alpha"),)
+    unused = (
+        ("behavior_cloning", False, "bc_alpha"),
+        ("target_noise", 0.0, "target_noise_clip"),
+        ("exploration_noise", 0.0, "noise_correlation"),
+    )
 
     max_grad_norm: Annotated[Positive, "norm of the policy's and of the critics' gradient, each"] = jnp.inf
     exploration_noise: Annotated[FiniteNonNegative, "deviation of the acting noise"] = 0.1

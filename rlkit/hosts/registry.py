@@ -1,6 +1,7 @@
 """Environments outside of JAX by name: recognizing the names, and making pools from them."""
 
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -130,6 +131,11 @@ def pool(
             raise ConfigError(
                 f"wrappers={list(wrappers)!r} do not go with env={name!r}; leave them out, or use {remedy}"
             )
+        for key, value in options.items():
+            if value != (default := inspect.signature(Pool).parameters[key].default):
+                raise ConfigError(
+                    f"{key}={value!r} does not go with env={name!r}, which its library steps; leave it at {default!r}"
+                )
         make_vector = partial(library_vectors.make, env_recipe, num_envs, num_workers or 0)
         return VectorPool(make_vector, name=name, seed=seed)
     return Pool(env_recipe, name=name, num_envs=num_envs, seed=seed, num_workers=num_workers, **options)

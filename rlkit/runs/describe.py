@@ -13,6 +13,7 @@ from rlkit.networks.table import table
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.devices import memory
+from rlkit.runs.hints import on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.programs.make import make_program, require_memory
 from rlkit.runs.programs.protocol import Program
@@ -57,9 +58,9 @@ def _describe(program: Program) -> str:
         + (f" of {limit / 2**20:,.0f}" if limit else "")
         + ", without the update's temporaries",
     }
-    if run.dataset is None and (starts := getattr(config.agent, "learning_starts", 0)) > steps:
-        rows["an update"] += f"; warning: learning_starts={starts:,} is beyond the run, which learns nothing"
-    text = "\n".join(f"{name + ':':<15} {text}" for name, text in rows.items())
+    lines = [(f"{name}:", text) for name, text in rows.items()]
+    lines += [("warning:", text) for text in on_settings(program)]
+    text = "\n".join(f"{name:<15} {text}" for name, text in lines)
     layers = table(program.agent, agents.get(run.agent).Hyper(**config.hyper), observations, actions, run.num_envs)
     return f"{text}\n\n{layers}" if layers else text
 

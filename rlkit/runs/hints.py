@@ -1,4 +1,4 @@
-"""Hints for a run in progress, from the figures that it measures."""
+"""Hints for a run: before it starts on its settings, and in progress from the figures that it measures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +9,39 @@ from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.hosts import devices
 from rlkit.hosts.pool import num_cores
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schedule import Schedule
+from rlkit.runs.programs.protocol import Program
 
 _MOST = 0.8  # share of the time from which environments are the bottleneck
 _SLOW_SECONDS = 0.005  # of a step of one environment
+
+
+def on_settings(program: Program) -> list[str]:
+    """Return a line for each setting of a run that has no effect, or another one than a user may expect."""
+    config = program.config
+    run, agent, total = config.run, config.agent, config.num_updates * config.steps_per_update
+    lines = config.without_effect(program.env.action_space(program.params))
+    if run.dataset is None and (starts := getattr(agent, "learning_starts", 0)) >= total:
+        lines.append(f"learning_starts={starts:,} is beyond the run of {total:,} steps, which learns nothing")
+    if (every := getattr(agent, "target_every", None)) is not None and every >= total:
+        lines.append(f"target_every={every:,} is beyond the run of {total:,} steps: the target is never updated")
+    schedule, line = Schedule(config), config.updates_per_line * config.steps_per_update
+    for key, lines_between in (("eval_every", schedule.eval_lines), ("checkpoint_every", schedule.save_lines)):
+        asked, made = getattr(run, key), line * (lines_between or 0)
+        if asked is not None and asked <= total < made:
+            lines.append(f"{key}={asked:,} comes with metric lines, and none before the end; set log_every: {asked}")
+        elif asked is not None and asked <= total and not 0.5 < made / asked < 2:
+            lines.append(f"{key}={asked:,} comes with metric lines, every {made:,} steps; set log_every: {asked}")
+        elif asked is not None and asked > total and key == "eval_every":
+            lines.append(f"eval_every={asked:,} is beyond the run of {total:,} steps: one evaluation, at the end")
+    limit = getattr(program.params, "max_steps_in_episode", None)
+    first, _, steps = run.wrappers[0].partition(":") if run.wrappers else ("", "", "")
+    if limit is not None and first == "time_limit" and int(limit) <= int(steps):
+        lines.append(
+            f"wrapper {run.wrappers[0]} has no effect, as episodes end after {int(limit):,} steps; "
+            f"set env_kwargs: {{max_steps_in_episode: {steps}}}"
+        )
+    return lines
 
 
 def slow_environments(config: RunConfig, line: Mapping[str, Any]) -> str | None:

@@ -13,6 +13,7 @@ from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.hints import on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import NO_EVAL_ENV, best_evaluation, dataset_streams, stored_config
 from rlkit.runs.programs.make import make_program, require_memory
@@ -68,6 +69,8 @@ def train(
             program.on_failure = lambda failure: notice.print(str(failure))
             program.check()
         require_memory(program)
+        for line in on_settings(program):
+            notice.print(line)
         learned = transfer.load(program, init_from) if init_from is not None else None
         run = run_directory.create(out if out is not None else run_directory.next_free(config.name))
         with run_directory.locked(run):

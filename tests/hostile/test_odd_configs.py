@@ -186,7 +186,7 @@ def test_flags_that_do_not_fit_are_refused(capsys, tmp_path, flags, words):
     [
         ("ppo", "learning_rate: 1e-30\nseed: -0.0\ntotal_steps: 1_000", "1,024 (1,000 rounded up to 32 updates)"),
         ("dqn", "target_every: 2147483647\nlearning_starts: 320", "a sample of 128\n"),
-        ("dqn", "learning_starts: 321", "warning: learning_starts=321 is beyond the run, which learns nothing"),
+        ("dqn", "learning_starts: 321", "learning_starts=321 is beyond the run of 320 steps, which learns nothing"),
     ],
 )
 def test_odd_settings_with_a_meaning_are_described(capsys, tmp_path, agent, change, line):

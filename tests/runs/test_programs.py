@@ -95,14 +95,6 @@ def test_overlap_keeps_the_log_probs_of_collection(monkeypatch):
             {"agent": "dqn", "capacity": 4096, "batch_size": 16, "replay_ratio": 0.125, "learning_starts": 0},
             ["an update:      16 gradient steps, each from a sample of 16", "replay buffer:  the last 4,096 steps"],
         ),
-        (
-            {"agent": "dqn", "capacity": 4096, "batch_size": 16, "replay_ratio": 0.125, "learning_starts": 10**6},
-            [
-                "an update:      16 gradient steps, each from a sample of 16; warning: "
-                "learning_starts=1,000,000 is beyond the run, which learns nothing",
-                "replay buffer:  the last 4,096 steps",
-            ],
-        ),
     ],
 )
 def test_an_update_is_described(change, lines):

@@ -12,6 +12,7 @@ from rlkit import _mesh
 from rlkit.agents.common import mistakes
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.ops.schedules import Schedule
+from rlkit.spaces import Discrete, MultiDiscrete
 from rlkit.types import ConfigError
 
 if TYPE_CHECKING:
@@ -137,6 +138,12 @@ class EncoderConfig(AgentConfig):
 class GaussianPolicyConfig(BaseModel):
     """Static: the standard deviation of a policy for a Box."""
 
+    # As `unused` of Hyper.
+    unused: ClassVar[tuple[Any, ...]] = (
+        ("gsde", False, "gsde_steps"),
+        ("action_space", Discrete, "log_std_init"),
+        ("action_space", MultiDiscrete, "log_std_init"),
+    )
     gsde_log_std: ClassVar[float] = -2.0  # of the exploration matrix at the start, where log_std_init is None
 
     log_std_init: Annotated[float | None, Interval(ge=-20.0, le=2.0)] = Field(
@@ -203,6 +210,7 @@ class OffPolicyConfig(AgentConfig):
     )
     replay: Literal["uniform", "prioritized"] = "uniform"
     alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(default=0.6, description="exponent of the priorities")
+    unused: ClassVar[tuple[Any, ...]] = (("replay", "uniform", "alpha"),)
     n_step: Count = Field(default=1, description="rewards in a target before it bootstraps")
 
     @property

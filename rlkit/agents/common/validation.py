@@ -141,7 +141,7 @@ def check_encoder(config: Any, obs_space: Space, action_space: Space) -> None:
         for leaf, kind in zip(leaves(space), choose(space, config), strict=True)
         if kind in IMAGES
     ]
-    if config.encoder in IMAGES and not images and not config.encoders:
+    if config.encoder in IMAGES and not images:
         raise ConfigError(
             f"encoder={config.encoder!r} needs observations with an image [H, W, C], and this is {obs_space}; use 'mlp'"
         )
@@ -187,13 +187,17 @@ def _check_sizes(config: Any) -> None:
 
 def _check_used(config: Any, found: list[Leaf], kinds: list[str]) -> None:
     """Raise a ConfigError where convolutions are described, and the images have encoders other than "conv"."""
-    if "conv" in kinds or not (kinds or any(is_image(leaf.space, config.image_axes) for leaf in found)):
+    if "conv" in kinds:
         return
+    flattened = any(is_image(leaf.space, config.image_axes) for leaf in found)
     fields = type(config).model_fields
     for name in ("channels", "kernels", "strides", "padding", "norm"):
         if (value := getattr(config, name)) != fields[name].default:
             used = f"the encoder of images is {kinds[0]!r}" if kinds else "images are flattened"
-            raise ConfigError(f"{name}={value!r} has no effect, as {used}; use encoder='conv', or leave {name} out")
+            used = used if kinds or flattened else "observations hold no image"
+            remedy = "use encoder='conv'" if kinds or flattened else "use layer_norm=True" if name == "norm" else ""
+            remedy = f"{remedy}, or leave {name} out" if remedy else f"leave {name} out"
+            raise ConfigError(f"{name}={value!r} has no effect, as {used}; {remedy}")
 
 
 def _check_image(config: Any, leaf: Leaf, kind: str) -> None:

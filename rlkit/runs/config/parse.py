@@ -63,7 +63,8 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
         _validate(hyper_model, hyper)
         agent_config.check_hyper(hyper)
 
-    run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper)
+    unused = RunConfig(run, agent_config, hyper).unused()
+    run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper, unused)
     return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run, objects)
 
 
@@ -116,6 +117,12 @@ def _check(config: RunConfig) -> None:
     if run.keep_best and run.eval_every is None:
         every = max(run.total_steps // 20, 1)
         raise ConfigError(f"keep_best=true needs evaluations to compare; add e.g. eval_every: {every}")
+    if run.keep_best and run.eval_every is not None and run.eval_every >= run.total_steps:
+        every = max(run.total_steps // 20, 1)
+        raise ConfigError(
+            f"keep_best=true needs evaluations before the end, and eval_every={run.eval_every} is not below "
+            f"total_steps={run.total_steps}; try eval_every: {every}"
+        )
     if run.eval_episodes == 0 and run.eval_every is not None:
         raise ConfigError(f"eval_episodes=0 does not go with eval_every={run.eval_every}; leave out one of them")
     if run.seed + run.num_seeds > 2**31:

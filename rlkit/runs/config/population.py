@@ -1,6 +1,6 @@
 """The keys of a population: defaults that depend on other keys, and the rules between them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from rlkit.hosts.registry import is_host
@@ -22,7 +22,11 @@ def with_num_seeds(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolve(
-    run: Settings, hyper_class: type, hyper: Mapping[str, float | None], check: Callable[[dict], None]
+    run: Settings,
+    hyper_class: type,
+    hyper: Mapping[str, float | None],
+    check: Callable[[dict], None],
+    unused: Container[str] = (),
 ) -> Settings:
     """Return the settings with the ranges of a population.
 
@@ -30,6 +34,7 @@ def resolve(
       run: the settings.
       hyper_class: the agent's `Hyper`.
       hyper: its values in the config.
+      unused: keys that have no effect, which do not evolve by default.
       check: raises ConfigError for values of Hyper that are out of range or do not fit the agent's Config.
 
     Raises:
@@ -43,7 +48,7 @@ def resolve(
     _check(run)
     ranges = run.population_ranges
     if ranges is None:
-        known = {key: hyper.get(key) or 0.0 for key in _RANGED}
+        known = {key: hyper.get(key) or 0.0 for key in _RANGED if key not in unused}
         ranges = {key: (_short(value / 10), _short(value * 10)) for key, value in known.items() if value > 0}
         if not ranges:
             raise ConfigError(

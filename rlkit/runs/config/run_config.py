@@ -9,6 +9,7 @@ import numpy as np
 
 from rlkit import agents
 from rlkit.agents.common.mistakes import UNSET
+from rlkit.hosts.registry import is_host
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.schema import schema
@@ -75,19 +76,35 @@ class RunConfig:
         return min(max(1, every // self.steps_per_update), self.num_updates)
 
     def unused(self, action_space: Space | None = None) -> dict[str, str]:
-        """Return the fields of Hyper that have no effect in this run, each with the setting that is the reason."""
+        """Return the keys of the agent that have no effect in this run, each with the setting that is the reason."""
         ranges = {key: float(low) for key, (low, *_) in (self.run.population_ranges or {}).items()}
         settings = {**dict(self.run), **dict(self.agent), **self.hyper, **ranges, "action_space": action_space}
         scheduled = any(settings[name] != "constant" for name in self.agent.schedules)
         scheduled |= settings.get("replay") == "prioritized" or settings.get("epsilon_fraction") is not None
         constant = "epsilon_fraction=null" if "epsilon_fraction" in settings else "learning_rate_schedule='constant'"
         found = {} if scheduled else {"schedule_steps": constant}
-        bases = agents.get(self.run.agent).Hyper.__mro__
+        hyper = agents.get(self.run.agent).Hyper
+        common, *own = hyper.learning_rates
+        if own and all(settings[name] is not None for name in own):
+            found[common] = f"{own[0]}={show_value(settings[own[0]])}"
+        bases = (*hyper.__mro__, *type(self.agent).__mro__)
         for name, value, *fields in (rule for base in bases for rule in vars(base).get("unused", ())):
             setting = settings.get(name)
             if isinstance(setting, value) if isinstance(value, type) else setting == value:
                 found |= dict.fromkeys(fields, f"{name}={show_value(setting)}")
         return found
+
+    def without_effect(self, action_space: Space | None = None) -> list[str]:
+        """Return a line for each key with another value than its default that has no effect in this run."""
+        fields, values = schema(self.run.agent).fields, self.flat()
+        follows = {"schedule_steps"} if self.follow_run else set()
+        follows |= agents.get(self.run.agent).Hyper.defaults(self.agent, self.run.num_envs).keys()
+        found = {**_unused_of_hosts(self.run), **self.unused(action_space)}
+        return [
+            f"{key}={show_value(values[key])} has no effect, as {reason}"
+            for key, reason in found.items()
+            if key not in follows and values[key] != plain_value(fields[key].get_default(call_default_factory=True))
+        ]
 
     def flat(self) -> dict[str, Any]:
         """Return every key with its value, in the order of the schema; `parse` of it gives this config again."""
@@ -108,6 +125,16 @@ class RunConfig:
         if "dataset" in values:
             values["dataset"] = absolute_dataset(values["dataset"])
         return strict_yaml.dump(values)
+
+
+def _unused_of_hosts(run: Settings) -> dict[str, str]:
+    """The keys of environments outside of JAX that have no effect in a run, each with the reason."""
+    limits, env = ("env_timeout", "env_restarts"), f"env={show_value(run.env)}"
+    if not is_host(run.env):
+        return dict.fromkeys(("backend", "num_workers", "overlap", *limits), f"{env} is in JAX")
+    if run.env.startswith(("ale:", "envpool:")):
+        return dict.fromkeys(("backend", *limits), f"{env} is stepped by its library")
+    return dict.fromkeys(("num_workers", "env_timeout"), "backend='serial'") if run.backend == "serial" else {}
 
 
 def absolute_dataset(value: Any) -> Any:

@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from rlkit.hosts import registry
 from rlkit.runs import loop
 from rlkit.runs.config import changes
+from rlkit.runs.config.load import load_config, names
 from rlkit.runs.config.parse import parse
+from rlkit.runs.describe import describe
+from rlkit.runs.hints import on_settings
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.sweeps import trials
 from rlkit.runs.sweeps.config import load_sweep
@@ -52,12 +56,92 @@ def config_of(agent, **values):
         ("ppo", {"clip_schedule": "constant"}, ["schedule_steps"], {"clip_schedule": "linear"}),
         ("pqn", {"epsilon_fraction": None}, ["schedule_steps"], {"epsilon_fraction": 0.5}),
         ("r2d2", {"num_envs": 1}, ["epsilon_ladder"], {"num_envs": 2}),
+        ("r2d2", {"replay": "uniform"}, ["priority_max", "alpha"], {"replay": "prioritized"}),
+        ("td3", {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3}, ["learning_rate"], {}),
+        ("td3", {"actor_learning_rate": 1e-3}, [], {}),
+        ("td3", {"target_noise": 0.0}, ["target_noise_clip"], {}),
+        ("ddpg", {"exploration_noise": 0.0}, ["noise_correlation"], {}),
+        ("ppo", {"recurrent": "none", "num_epochs": 1}, ["memory_size", "recompute_advantage"], {"recurrent": "gru"}),
+        ("sac", {"gsde": False}, ["gsde_steps"], {"gsde": True}),
         *[(agent, {"optimizer": "sgd"}, ["adam_eps"], {"optimizer": "rmsprop"}) for agent in ("ppo", "sac")],
     ],
 )
 def test_a_setting_makes_fields_unused(agent, settings, unused, other):
     assert set(unused) <= config_of(agent, **settings).unused().keys()
     assert not set(unused) & config_of(agent, **other).unused().keys()
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "line"),
+    [
+        ("ppo", {"kl_coef": 5.0}, "kl_coef=5.0 has no effect, as kl_penalty=false"),
+        ("dqn", {"beta": 0.5}, "beta=0.5 has no effect, as replay='uniform'"),
+        ("ppo", {"num_workers": 3}, "num_workers=3 has no effect, as env='CartPole-v1' is in JAX"),
+        ("ppo", {"env": "gymnasium:CartPole-v1", "backend": "serial", "env_timeout": 9.0}, "env_timeout=9.0 has no"),
+        ("ppo", {"log_std_init": -1.0}, "log_std_init=-1.0 has no effect, as action_space=Discrete"),
+    ],
+)
+def test_a_key_that_was_set_without_effect_is_named(agent, settings, line):
+    (found,) = config_of(agent, **settings).without_effect(Discrete(2))
+    assert line in found
+    others = {"kl_penalty": True, "replay": "prioritized", "env": "gymnasium:CartPole-v1"}
+    fields = config_of(agent).flat()
+    assert config_of(agent, **{key: value for key, value in others.items() if key in fields}).without_effect() == []
+
+
+@pytest.mark.parametrize("name", [name for name in names() if "brax" not in name])
+def test_no_key_of_a_bundled_config_is_without_effect(name):
+    assert load_config(name).without_effect() == []
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "line"),
+    [
+        (
+            "dqn",
+            {"learning_starts": 5000},
+            "learning_starts=5,000 is beyond the run of 320 steps, which learns nothing",
+        ),
+        ("dqn", {"learning_starts": 32, "target_every": 5000}, "target_every=5,000 is beyond the run of 320 steps"),
+        ("ppo", {"eval_every": 1000}, "eval_every=1,000 is beyond the run of 320 steps"),
+        ("ppo", {"eval_every": 32, "log_every": 320}, "eval_every=32 comes with metric lines, every 320 steps"),
+        ("ppo", {"wrappers": ["time_limit:900"]}, "wrapper time_limit:900 has no effect, as episodes end after 500"),
+        ("ppo", {"wrappers": ["time_limit:400"]}, None),
+        ("ppo", {"eval_every": 64}, None),
+    ],
+)
+def test_settings_that_a_run_is_too_short_for_are_named(agent, settings, line, capsys):
+    config = config_of(agent, **settings)
+    program = make_program(config)
+    found = on_settings(program)
+    assert [line in text for text in found] == [True] * (line is not None)
+    assert all(f"warning:        {text}" in describe(config) for text in found)
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "message"),
+    [
+        ("ppo", {"norm": "layer"}, "norm='layer' has no effect, as observations hold no image; use layer_norm=True"),
+        ("dqn", {"channels": [8]}, "channels=.* has no effect, as observations hold no image; leave channels out"),
+        ("r2d2", {"n_step": 17}, "n_step=17 must be at most unroll_len=16"),
+        ("ppo", {"keep_best": True, "eval_every": 320}, "keep_best=true needs evaluations before the end"),
+    ],
+)
+def test_a_setting_that_cannot_have_its_effect_is_refused(agent, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_program(config_of(agent, **settings))
+
+
+def test_a_library_that_steps_environments_takes_no_options_of_workers():
+    with pytest.raises(ConfigError, match="backend='bogus' does not go with env='envpool:Pong-v5', which its library"):
+        registry.pool("envpool:Pong-v5", {}, num_envs=1, backend="bogus")
+
+
+def test_a_population_leaves_out_a_rate_without_effect():
+    rates = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3}
+    ranges = config_of("td3", population=4, num_envs=1, total_steps=640, **rates).run.population_ranges
+    assert ranges is not None
+    assert ranges.keys() == rates.keys()
 
 
 def test_the_space_of_actions_decides_between_two_target_entropies():
