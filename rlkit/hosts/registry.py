@@ -164,7 +164,8 @@ def make(
         own threads), or "module:Class", or a function or class that makes one environment.
       num_envs: N.
       backend: "process": worker processes; "thread": threads of this process, for environments that wait or release
-        the global interpreter lock; "serial": one after another. The transitions are the same.
+        the global interpreter lock; "serial": one after another. The transitions are the same, unless an environment
+        draws from the global generators of Python or NumPy, which only worker processes seed.
       seed: of the pool; a seed for each environment is derived from it.
       num_workers: number of processes or threads; None for one per core. Each worker steps its environments in turn.
       timeout: seconds, the longest duration of a call of an environment's code before its worker is replaced; without

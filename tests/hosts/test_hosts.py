@@ -1,6 +1,7 @@
 """Pools of environments outside of JAX, in real processes: real transitions, seeds, the contract, errors."""
 
 import os
+import random
 
 import gymnasium
 import numpy as np
@@ -266,3 +267,18 @@ def test_names_of_host_environments(name):
 @pytest.mark.parametrize("name", ["CartPole-v1", "brax:", "Probe-Memory", "", ":", "gymnasium"])
 def test_other_names(name):
     assert not hosts.is_host(name)
+
+
+def test_worker_processes_seed_the_global_generators():
+    """They repeat with the same number of workers. The generators of this process are its own."""
+
+    def observations(seed, backend="process"):
+        with hosts.make("host_envs:Global", num_envs=4, num_workers=2, seed=seed, backend=backend) as pool:
+            return np.stack([pool.reset(), *(pool.step(np.zeros(4, np.int32)).obs for _ in range(3))])
+
+    np.testing.assert_array_equal(observations(3), observations(3))
+    assert (observations(3) != observations(4)).all()
+    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    with hosts.make("host_envs:Noise", num_envs=2, backend="serial") as pool:
+        pool.reset()
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002

@@ -1,6 +1,7 @@
 """Tiny environments for the tests of rlkit.hosts. Worker processes import this file, so it imports no JAX."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -298,3 +299,16 @@ class Writes(gymnasium.Env):
 
 def forgets_return(env=None):
     """A wrapper, or a function that makes an environment, without its `return`."""
+
+
+class Global(gymnasium.Env):
+    """Draws from the global generators of Python and NumPy."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([random.random(), np.random.random()]), {}  # noqa: NPY002
+
+    def step(self, action):
+        return np.array([random.random(), np.random.random()]), 0.0, False, False, {}  # noqa: NPY002
