@@ -1,5 +1,6 @@
 """Environments and wrappers by name."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ SUITES: dict[str, Any] = {
     "xland": xland,
 }
 
+OUTSIDE = ("gymnasium", "atari", "ale", "envpool")  # what the names of environments outside of JAX start with
 # By name: the wrapper, the types of its arguments, and an example.
 _WRAPPERS: dict[str, tuple[Callable[..., Env], tuple[type, ...], str]] = {
     "flatten": (wrappers.Flatten, (), "flatten"),
@@ -70,11 +72,18 @@ def make(name: str, /, **kwargs: Any) -> tuple[Env, Any]:
         return probes.make(name, **kwargs)
     known = names()
     if name not in known and name not in gymnax.CANNOT_RUN:
-        raise ConfigError(f"env={name!r} is not known{suggestion(name, known)}")
+        hint = f"; for an environment of Gymnasium's, use rlkit.hosts.make or runs.train, with 'gymnasium:{name}'"
+        hint = hint if re.fullmatch(r"[\w/-]+-v\d+", name) else ""
+        raise ConfigError(f"env={name!r} is not known{did_you_mean(name, known) or hint or suggestion(name, known)}")
     return gymnax.make(name, **kwargs)
 
 
 def _suite(suite: str, name: str) -> Any:
+    if suite in OUTSIDE:
+        raise ConfigError(
+            f"env={name!r} is outside of JAX: step it with rlkit.hosts.make({name!r}, num_envs=...), or train on it "
+            "with rlkit.runs.train or `rlkit train`"
+        )
     if suite not in SUITES:
         all_suites = f"; try {', '.join(f'{known}:' for known in SUITES)}"
         remedy = did_you_mean(suite, SUITES, cutoff=0.5, suffix=":") or all_suites

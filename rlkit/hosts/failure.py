@@ -32,6 +32,7 @@ def locate(environment: int, worker: int, seed: int) -> str:
 
 def remedy(fault: Fault) -> str:
     """Return the install command, where an extra of rlkit contains the missing package; else nothing."""
-    extra = "mujoco" if "mujoco" in fault.text.lower() else "atari" if "ALE" in fault.text else ""
+    text = fault.text.lower()
+    extra = next((name for name in ("mujoco", "box2d") if name in text), "atari" if "ALE" in fault.text else "")
     known = extra and (fault.kind == "missing" or "NamespaceNotFound" in fault.text)
     return f"; install it: pip install 'rlkit-jax[{extra}]'" if known else ""

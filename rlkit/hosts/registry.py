@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from rlkit.envs import own, registry
-from rlkit.hosts import library_vectors
+from rlkit.hosts import gymnasium_names, library_vectors
 from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
 from rlkit.hosts.worker import wrapper_names
@@ -17,7 +17,7 @@ from rlkit.hosts.worker.recipe import Recipe
 from rlkit.names import OWN_CODE, did_you_mean
 from rlkit.types import ConfigError
 
-PREFIXES = ("gymnasium", "atari", "ale", "envpool")
+PREFIXES = registry.OUTSIDE
 _ID = re.compile(r"[\w./-]+")  # no colon, because gymnasium would import the module before it
 
 
@@ -43,11 +43,13 @@ def require_known_prefix(name: str) -> None:
 
 
 def names(prefix: str) -> list[str]:
-    """Return the installed environments of a prefix, as in `names("atari")`.
+    """Return the installed environments of a prefix, as in `names("atari")`, or of a group of Gymnasium's: "mujoco".
 
     Raises:
       ConfigError: the library is not installed.
     """
+    if prefix in gymnasium_names.GROUPS:
+        return [f"gymnasium:{task}" for task in sorted(gymnasium_names.ids(prefix))]
     extra = {"gymnasium": "host", "ale": "atari"}.get(prefix, prefix)
     package = {"gymnasium": "gymnasium", "envpool": "envpool"}.get(prefix, "ale_py")
     _check_installed(package, extra, f"suite={prefix!r}")
@@ -90,11 +92,13 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
         import cloudpickle
 
         return Recipe("pickled", getattr(env, "__name__", "env"), {}, cloudpickle.dumps(lambda: env(**kwargs)))
+    env = gymnasium_names.full_name(env)
     prefix, _, task = env.partition(":")
     if is_own(env):
         _check_callable(env)
         return Recipe("module", env, kwargs)
     if not is_host(env):
+        gymnasium_names.check_bare_name(env)
         remedy = did_you_mean(prefix, PREFIXES, cutoff=0.5, suffix=f":{task or prefix}")
         remedy = remedy or "; try gymnasium:CartPole-v1 or module:Class"
         raise ConfigError(f"env={env!r} is not the name of an environment outside of JAX{remedy}")
@@ -160,8 +164,8 @@ def make(
             step = pool.step(actions)
 
     Args:
-      env: "gymnasium:ID", "atari:Breakout" (with the usual preprocessing), "ale:Breakout" or "envpool:ID" (in their
-        own threads), or "module:Class", or a function or class that makes one environment.
+      env: "gymnasium:ID" or the id alone, "atari:Breakout" (with the usual preprocessing), "ale:Breakout" or
+        "envpool:ID" (in their own threads), or "module:Class", or a function or class that makes one environment.
       num_envs: N.
       backend: "process": worker processes; "thread": threads of this process, for environments that wait or release
         the global interpreter lock; "serial": one after another. The transitions are the same, unless an environment

@@ -9,6 +9,7 @@ import jax
 from rlkit import agents
 from rlkit.agents import ppo
 from rlkit.agents.common.config import MinibatchConfig, OffPolicyConfig
+from rlkit.hosts.gymnasium_names import in_gymnasium_too
 from rlkit.networks.table import table
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
@@ -41,8 +42,9 @@ def _describe(program: Program) -> str:
     limit = memory.available(program.num_devices)
     observations, actions = program.env.observation_space(program.params), program.env.action_space(program.params)
     at_end = "at the end" if run.eval_episodes else "none, as eval_episodes is 0"
+    other = f" (in JAX; Gymnasium's own is gymnasium:{run.env})" if in_gymnasium_too(run.env) else ""
     rows = {
-        "environment": f"{run.env}: observations {observations}, actions {actions}",
+        "environment": f"{run.env}{other}: observations {observations}, actions {actions}",
         "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
         **_sizes(config, _episode_length(program), sequences=_learns_from_sequences(program)),

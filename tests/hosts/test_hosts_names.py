@@ -6,7 +6,7 @@ import sys
 import gymnasium
 import pytest
 
-from rlkit import runs
+from rlkit import envs, hosts, runs
 from rlkit.cli import main
 from rlkit.hosts import registry
 from rlkit.runs import rendering
@@ -40,3 +40,40 @@ def test_rendering_without_a_screen_names_the_variable(monkeypatch):
     text = "FatalError: an OpenGL platform library has not been loaded into this process"
     assert rendering._headless_remedy(text) == "; without a screen, set MUJOCO_GL to egl or osmesa; it is glfw"
     assert rendering._headless_remedy("RuntimeError: broken on purpose") == ""
+
+
+def test_a_bare_id_of_gymnasium_is_its_environment(capsys):
+    values = {"agent": "ppo", "num_envs": 1, "num_steps": 4, "total_steps": 4}
+    config = runs.parse(values | {"env": "Taxi-v4", "eval_env": "CliffWalking-v1"})
+    assert (config.run.env, config.run.eval_env) == ("gymnasium:Taxi-v4", "gymnasium:CliffWalking-v1")
+    assert runs.parse(values | {"env": "CartPole-v1"}).run.env == "CartPole-v1"  # in JAX
+    with hosts.make("Taxi-v4", num_envs=1, backend="serial") as pool:
+        assert pool.reset().shape == (1,)
+    assert main(["check", "ppo/cartpole"]) == 0
+    assert "CartPole-v1 (in JAX; Gymnasium's own is gymnasium:CartPole-v1)" in capsys.readouterr().out
+    assert main(["list", "mujoco"]) == 0
+    assert "gymnasium:HalfCheetah-v5\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["ALE/Pong-v5", "PongNoFrameskip-v4", "Pong-v5", "Pong-ram-v4", "PongDeterministic-v4"]
+)
+def test_the_ids_of_an_atari_game_lead_to_its_name(name):
+    for make in (
+        lambda: runs.parse({"agent": "ppo", "env": name, "num_envs": 1, "num_steps": 4, "total_steps": 4}),
+        lambda: hosts.make(name, num_envs=1),
+    ):
+        with pytest.raises(ConfigError, match="is an Atari game, whose name here is 'atari:Pong', or 'ale:Pong'"):
+            make()
+
+
+def test_names_outside_of_jax_where_one_in_jax_is_expected():
+    with pytest.raises(ConfigError, match=r"is outside of JAX: step it with rlkit.hosts.make\('gymnasium:Taxi-v4'"):
+        envs.make("gymnasium:Taxi-v4")
+    with pytest.raises(ConfigError, match=r"use rlkit.hosts.make or runs.train, with 'gymnasium:Taxi-v4'"):
+        envs.make("Taxi-v4")
+
+
+def test_a_config_that_is_not_there_leads_to_those_of_its_agent():
+    with pytest.raises(ConfigError, match=r"; there is td3/.*, with --env for any other environment"):
+        runs.load_config("td3/hopper")

@@ -127,8 +127,9 @@ def find(source: str | Path) -> Path:
             return next(file for folder in folders() if (file := folder / f"{name}.yaml").is_file())
     except (OSError, ValueError):  # too long, or a zero byte
         name, known = "", names()
-    own = [config for config in known if config.startswith(f"{name}/")]  # where the name of an agent was given
-    choices = own or known[:_MOST_NAMES]
-    remedy = "" if own else did_you_mean(name, known)
-    remedy = remedy or f"; there is {', '.join(choices)}; `rlkit list` names all {len(known)}"
+    agent = name.partition("/")[0]
+    own = [config for config in known if config.startswith(f"{agent}/")]
+    similar = did_you_mean(name, known) if name != agent else ""
+    listed = f"{', '.join(own)}, with --env for any other environment" if own else ", ".join(known[:_MOST_NAMES])
+    remedy = similar if similar and not own else f"{similar}; there is {listed}; `rlkit list` names all {len(known)}"
     raise ConfigError(f"config={show_value(str(source))} must be a file or the name of a config{remedy}")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from rlkit import agents, envs
 from rlkit.envs import own
+from rlkit.hosts.gymnasium_names import check_bare_name, full_name
 from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_prefix
 from rlkit.names import register
 from rlkit.runs.config import population, strict_yaml
@@ -63,7 +64,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
         _validate(hyper_model, hyper)
         agent_config.check_hyper(hyper)
 
-    unused = RunConfig(run, agent_config, hyper).unused()
+    unused = RunConfig(run.model_copy(update={"population_ranges": None}), agent_config, hyper).unused()
     run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper, unused)
     return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run, objects)
 
@@ -78,10 +79,13 @@ def named_objects(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], Mapping[st
     """
     plain = str | bytes | int | float | list | tuple | dict | None
     names = {key: name_of(values[key]) for key, name_of in _OBJECTS.items() if not isinstance(values.get(key), plain)}
+    for key in ("env", "eval_env"):
+        if isinstance(name := values.get(key), str) and (full := full_name(name)) != name:
+            names[key] = full
     env = names.get("env", values.get("env"))
     if "eval_env" in names and names["eval_env"] == env and values["eval_env"] is not values["env"]:
         names["eval_env"] += "_eval"
-    objects = MappingProxyType({name: values[key] for key, name in names.items()})
+    objects = MappingProxyType({name: values[key] for key, name in names.items() if not isinstance(values[key], str)})
     register(objects)
     return {**values, **names}, objects
 
@@ -177,6 +181,7 @@ def _check_env(env: str, key: str = "env") -> None:
             checked_name(env)
         elif not is_own(env) and env not in envs.names():
             require_known_prefix(env)
+            check_bare_name(env)
             envs.make(env)  # raises a ConfigError with the reason
     except ConfigError as error:
         raise ConfigError(re.sub("^env=", f"{key}=", str(error))) from None
