@@ -25,9 +25,14 @@ class FinalObservations(struct.PyTreeNode):
     __repr__ = short_repr
 
 
+def size_of(capacity: int) -> int:
+    """F, the final observations that are stored where `capacity` are asked for: the next power of 2."""
+    return 1 << (capacity - 1).bit_length()
+
+
 def init(example_obs: PyTree, num_rows: int, num_envs: int, capacity: int) -> FinalObservations:
     """Return room for `capacity` observations, rounded up to a power of 2, of leaves [...] like `example_obs`."""
-    size = 1 << (capacity - 1).bit_length()
+    size = size_of(capacity)
     return FinalObservations(
         last=jax.tree.map(lambda x: jnp.zeros((num_envs, *x.shape), x.dtype), example_obs),
         obs=jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), example_obs),

@@ -62,10 +62,15 @@ def final_obs_capacity(*, store_obs_once: bool, max_final_obs: int | None, capac
         if max_final_obs is not None:
             raise ConfigError(f"max_final_obs={max_final_obs} is for store_obs_once=True; set that, or leave it out")
         return None
-    number = min(capacity, max(1024, capacity // 16)) if max_final_obs is None else max_final_obs
+    number = default_final_obs(capacity) if max_final_obs is None else max_final_obs
     if not 1 <= number <= capacity:
         raise ConfigError(f"max_final_obs={max_final_obs} must lie in [1, capacity = {capacity}]")
     return number
+
+
+def default_final_obs(capacity: int) -> int:
+    """Return the number of final observations that a buffer of `capacity` steps keeps: a sixteenth, at least 1024."""
+    return min(capacity, max(1024, capacity // 16))
 
 
 def shard(

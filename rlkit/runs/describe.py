@@ -11,6 +11,8 @@ from rlkit.agents import ppo
 from rlkit.agents.common.config import MinibatchConfig, OffPolicyConfig
 from rlkit.hosts.gymnasium_names import in_gymnasium_too
 from rlkit.networks.table import table
+from rlkit.replay import final_observations
+from rlkit.replay.validation import default_final_obs
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.devices import memory
@@ -89,6 +91,12 @@ def _sizes(config: RunConfig, episode_length: int | None, *, sequences: bool) ->
             rows["replay buffer"] += (
                 f"; warning: {steps:,} of each environment, and an episode of the full {episode_length:,} does not fit"
             )
+        kept = final_observations.size_of(default_final_obs(agent.capacity))
+        if agent.store_obs_once and episode_length is not None and agent.capacity // episode_length > kept:
+            rows["replay buffer"] += (
+                f"; warning: store_obs_once keeps {kept:,} final observations, and episodes of {episode_length:,} "
+                f"steps have up to {agent.capacity // episode_length:,}; truncated steps without one are not drawn"
+            )
     if getattr(agent, "noisy", False):
         rows["exploration"] = "by noisy layers alone; the keys epsilon_* have no effect"
     if hasattr(config.agent, "v_min"):
@@ -121,7 +129,12 @@ def _learns_from_sequences(program: Program) -> bool:
 
 
 def _episode_length(program: Program) -> int | None:
-    """The most steps of an episode, where the environment states them and no wrapper changes them."""
+    """The most steps of an episode, by the environment and the wrappers `time_limit`; None where it is not known."""
     length = getattr(program.params, "max_steps_in_episode", None)
-    changed = any(spec.startswith(("action_repeat", "time_limit")) for spec in program.config.run.wrappers)
-    return None if length is None or changed else int(length)
+    for spec in program.config.run.wrappers:
+        name, _, count = spec.partition(":")
+        if name == "action_repeat":
+            length = None
+        elif name == "time_limit":
+            length = int(count) if length is None else min(int(length), int(count))
+    return None if length is None else int(length)

@@ -66,6 +66,8 @@ def test_check_counts_the_parameters_of_all_networks(capsys):
     (["c51/cartpole", "--capacity", "800"], "100 of each environment, and an episode of the full 500 does not fit"),
     (["c51/cartpole", "--v-min", "0", "--v-max", "100", "--gamma", "0.99"],
      "clipped to 0 to 100; rewards of 0 to 1.01 in every step fit"),
+    (["sac/pendulum", "--store-obs-once", "true", "--capacity", "32768", "--wrappers", "[time_limit:8]"],
+     "keeps 2,048 final observations, and episodes of 8 steps have up to 4,096"),
     (["dqn/rainbow_breakout_minatar"], "by noisy layers alone; the keys epsilon_* have no effect"),
 ])  # fmt: skip
 def test_check_warns_of_what_does_not_fit(words, said, capsys):

@@ -195,7 +195,11 @@ class OffPolicyConfig(AgentConfig):
     """Static: replay buffer and gradient steps of an off-policy agent."""
 
     capacity: Count = Field(default=100_000, description="steps that the replay buffer holds, of all environments")
-    store_obs_once: bool = Field(default=False, description="keep next_obs as the next step's obs: half the memory")
+    store_obs_once: bool = Field(
+        default=False,
+        description="keep next_obs as the next step's obs: half the memory; truncated steps are drawn only while their "
+        "final observation is among the last capacity / 16 (at least 1024), so not for time limits below 16 steps",
+    )
     batch_size: Count = Field(default=128, description="items of a gradient step")
     replay_ratio: Annotated[float, Interval(gt=0.0, le=1e4)] = Field(
         default=1.0, description="gradient steps for each environment step; a whole number for each rollout"

@@ -19,7 +19,8 @@ import numpy as np
 
 from rlkit.ops._arrays import as_int
 from rlkit.runs.datasets import storage
-from rlkit.runs.datasets.archives import from_arrays, minari, read_npz
+from rlkit.runs.datasets.archives import from_arrays, minari, minari_with_origin, read_npz, read_npz_with_origin
+from rlkit.runs.datasets.origin import Origin
 from rlkit.runs.datasets.storage import DatasetError, Writer, writer
 from rlkit.types import ConfigError, Sample, Transition
 
@@ -44,6 +45,7 @@ class Dataset:
 
     steps: Transition  # leaves [T, N, ...], read-only and mapped
     extra: dict[str, Any]  # the values that were given to the writer
+    origin: Origin | None = None  # of a dataset from elsewhere; None for a folder, whose integers count from 0
     _counts: dict[int, np.ndarray] = field(default_factory=dict)  # results of `_starts_before`, by slice length
     _mapped: int = 0  # upper bound on the bytes that sampling has mapped since the last release
 
@@ -216,9 +218,11 @@ def find(source: str | Path) -> Dataset:
     """
     text = str(source)
     if text.startswith("minari:"):
-        return Dataset(minari(text.removeprefix("minari:")), {"source": text})
+        steps, origin = minari_with_origin(text.removeprefix("minari:"))
+        return Dataset(steps, {"source": text}, origin)
     if text.endswith(".npz"):
-        return Dataset(read_npz(source), {"source": text})
+        steps, origin = read_npz_with_origin(source)
+        return Dataset(steps, {"source": text}, origin)
     return load(source)
 
 

@@ -1,21 +1,24 @@
-"""Transitions from flat arrays with the names of D4RL (Fu et al. 2020), in memory or in a NumPy archive."""
+"""Transitions from elsewhere: flat arrays with the names of D4RL (Fu et al. 2020), NumPy archives, and Minari."""
 
 import math
 import os
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.lib import format as npy
 
+from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation, build, check_int32, describe, dtypes_and_shapes
+from rlkit.hosts.worker.contract import leaves as space_leaves
 from rlkit.runs import files
+from rlkit.runs.datasets.origin import Origin
 from rlkit.runs.versions import require
 from rlkit.types import ConfigError, Transition
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
-_OPTIONAL = ("timeouts", "next_observations")
+_OPTIONAL = ("timeouts", "next_observations", "observation_start", "action_start")
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -31,6 +34,11 @@ def read_npz(path: str | Path) -> Transition:
     Raises:
       ConfigError: it is no such archive, or as `from_arrays`; the error names the file and the key.
     """
+    return read_npz_with_origin(path)[0]
+
+
+def read_npz_with_origin(path: str | Path) -> tuple[Transition, Origin]:
+    """Read the transitions of a NumPy archive, as `read_npz` does, and where it says that its integers start."""
     path, key = Path(path), None
     try:
         with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as file, zipfile.ZipFile(file) as archive:
@@ -47,7 +55,7 @@ def read_npz(path: str | Path) -> Transition:
         names = ", ".join(sorted(members)[:20]) or "nothing"
         raise ConfigError(f"{path} must hold {', '.join(missing)}, and it holds {names}; rename or add what is missing")
     try:
-        return from_arrays(**arrays)
+        return from_arrays(**arrays), Origin(starts=(arrays.get("observation_start"), arrays.get("action_start")))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -55,34 +63,83 @@ def read_npz(path: str | Path) -> Transition:
 def minari(name: str) -> Transition:
     """Load the transitions of a Minari dataset, e.g. "D4RL/pen/human-v2", from the local or the public store.
 
-    The last step of an episode that neither terminates nor is truncated is marked truncated.
+    The last step of an episode that neither terminates nor is truncated is marked truncated. The dataset's own spaces
+    say where its integers start, also in dicts and tuples; they count from 0 here, as in `rlkit.spaces`.
 
     Returns:
       Transition of NumPy arrays [T, 1, ...].
 
     Raises:
-      ConfigError: the package is not installed, there is no such dataset, or its observations or actions are not one
-        array.
+      ConfigError: the package is not installed, there is no such dataset, it has a space without a fixed number of
+        entries, or its values are not in its spaces.
     """
-    library = require("minari", f"dataset='minari:{name}'", "minari")
+    return minari_with_origin(name)[0]
+
+
+def minari_with_origin(name: str) -> tuple[Transition, Origin]:
+    """Load the transitions of a Minari dataset, as `minari` does, and its own spaces."""
+    subject = f"dataset='minari:{name}'"
+    library = require("minari", subject, "minari")
     try:
-        episodes = list(library.load_dataset(name, download=True).iterate_episodes())
+        dataset = library.load_dataset(name, download=True)
+        episodes = list(dataset.iterate_episodes())
     except Exception as error:  # of the network, the store, the file format
-        raise ConfigError(f"dataset='minari:{name}' cannot be loaded: {' '.join(str(error).split())}") from None
-    if not episodes or not all(isinstance(x, np.ndarray) for e in episodes for x in (e.observations, e.actions)):
-        raise ConfigError(f"dataset='minari:{name}' must hold observations and actions of one array; use from_arrays")
+        raise ConfigError(f"{subject} cannot be loaded: {' '.join(str(error).split())}") from None
+    if not episodes:
+        raise ConfigError(f"{subject} must hold an episode, and it holds none; choose another")
+    try:
+        trees = describe(dataset.observation_space), describe(dataset.action_space, field="action_space")
+    except Violation as error:
+        raise ConfigError(f"{subject}: {error}; convert it with datasets.from_arrays") from None
+    observations = [_leaves_of(f"{subject}: observations", trees[0], episode.observations) for episode in episodes]
+    actions = [_leaves_of(f"{subject}: actions", trees[1], episode.actions) for episode in episodes]
 
-    def concatenate(part: Callable[[Any], Any]) -> np.ndarray:
-        return np.concatenate([part(episode) for episode in episodes])
+    def stored(field: str, tree: SpaceTree, parts: Any) -> Any:
+        joined = map(np.concatenate, zip(*parts, strict=True))
+        leaves = [_in_space(subject, field, x, value) for x, value in zip(space_leaves(tree), joined, strict=True)]
+        return build(tree, (x[:, None] for x in leaves))
 
-    return from_arrays(
-        observations=concatenate(lambda e: e.observations[:-1]),
-        next_observations=concatenate(lambda e: e.observations[1:]),
-        actions=concatenate(lambda e: e.actions),
-        rewards=concatenate(lambda e: e.rewards),
-        terminals=concatenate(lambda e: e.terminations),
-        timeouts=concatenate(lambda e: np.arange(len(e.rewards)) == len(e.rewards) - 1),
+    terminated = np.concatenate([np.asarray(episode.terminations, bool) for episode in episodes])
+    reward = np.concatenate([episode.rewards for episode in episodes]).astype(np.float32)
+    last = np.concatenate([np.arange(len(episode.rewards)) == len(episode.rewards) - 1 for episode in episodes])
+    obs = stored("observations", trees[0], [[x[:-1] for x in leaves] for leaves in observations])
+    next_obs = stored("observations", trees[0], [[x[1:] for x in leaves] for leaves in observations])
+    flat = (reward[:, None], terminated[:, None], (last & ~terminated)[:, None])
+    leaves: tuple[Any, ...] = (obs, stored("actions", trees[1], actions), *flat, next_obs)
+    steps = Transition(*leaves)
+    for field, value in steps._asdict().items():
+        for leaf in jax.tree.leaves(value):
+            _check_shape(f"{subject}: {field}", leaf, (len(last), *leaf.shape[1:]))
+    return steps, Origin(spaces=trees)
+
+
+def _leaves_of(subject: str, tree: SpaceTree, value: Any) -> list[np.ndarray]:
+    """The arrays [T, ...] of an episode, in the order of a space's leaves. Raises ConfigError where they do not fit."""
+    leaves, expected = jax.tree.leaves(value), space_leaves(tree)
+    fit = len(leaves) == len(expected) and all(
+        isinstance(x, np.ndarray) and x.shape[1:] == leaf.shape and np.can_cast(x.dtype, leaf.stored_dtype, "same_kind")
+        for x, leaf in zip(leaves, expected, strict=True)
     )
+    if not fit:
+        got = ", ".join(f"{getattr(x, 'dtype', type(x).__name__)}{list(np.shape(x)[1:])}" for x in leaves)
+        raise ConfigError(f"{subject} must be of its own space, {dtypes_and_shapes(tree)}, got {got}; mend the dataset")
+    return leaves
+
+
+def _in_space(subject: str, field: str, leaf: Leaf, value: np.ndarray) -> np.ndarray:
+    """An array [S, ...] as it is stored: integers count from 0. Raises ConfigError where they are not in the space."""
+    if leaf.discrete:
+        low, high = value.min(0, initial=np.iinfo(value.dtype).max), value.max(0, initial=np.iinfo(value.dtype).min)
+        if np.any(low < leaf.low) or np.any(high > leaf.high):
+            raise ConfigError(
+                f"{subject}: {field}{leaf.path} must lie from {leaf.low.tolist()} to {leaf.high.tolist()}, as its own "
+                f"space declares, and lie from {low.tolist()} to {high.tolist()}; mend the dataset"
+            )
+        value = value - leaf.low
+    try:
+        return (check_int32(leaf, field, value) if leaf.may_overflow else value).astype(leaf.stored_dtype)
+    except Violation as error:
+        raise ConfigError(f"{subject}: {error}") from None
 
 
 def from_arrays(
@@ -93,10 +150,13 @@ def from_arrays(
     terminals: Any,
     timeouts: Any = None,
     next_observations: Any = None,
+    observation_start: Any = 0,
+    action_start: Any = 0,
 ) -> Transition:
     """Make transitions from one stream of consecutive episodes.
 
-    Without `timeouts`, an episode is truncated where `next_observations[t]` differs from `observations[t + 1]`. Without
+    An episode is truncated where `timeouts` is true, and where `next_observations[t]` is not `observations[t + 1]` to
+    the last digit that is stored, so that rows which were shuffled or left out join no episodes. Without
     `next_observations`, they are the `observations` of the next step; for the last step of a truncated episode there is
     none, so that step is left out and the one before is marked truncated. The last step of all is always truncated or
     terminated, so that several streams can be concatenated.
@@ -108,17 +168,22 @@ def from_arrays(
       terminals: [S] bool, or 0 and 1: terminal states.
       timeouts: [S] bool, or 0 and 1: time limits.
       next_observations: [S, ...] numbers, before any reset.
+      observation_start, action_start: integers, or arrays that broadcast against a row: where integers that number
+        classes start, as `Discrete(3, start=1)` has them. They are subtracted, as integers count from 0 in
+        `rlkit.spaces`.
 
     Returns:
       Transition of NumPy arrays [T, 1, ...], T <= S. float64 becomes float32, int64 int32. Without `next_observations`,
       next_obs of a terminated step is its obs; it does not matter, since the value of a terminal state is 0.
 
     Raises:
-      ConfigError: an array has another shape or type, neither of the last two is given, or no step is left.
+      ConfigError: an array has another shape or type, neither `timeouts` nor `next_observations` is given, or no step
+        is left.
     """
     if timeouts is None and next_observations is None:
         raise ConfigError("timeouts or next_observations must be given to find truncated episodes; add one")
-    obs, action = _numbers("observations", observations), _numbers("actions", actions)
+    obs = _numbers("observations", _from_0("observation", observations, observation_start))
+    action = _numbers("actions", _from_0("action", actions, action_start))
     if not obs.ndim or not len(obs):
         raise ConfigError(f"observations has shape {obs.shape} and must be [S, ...] with S >= 1")
     num_steps = len(obs)
@@ -130,13 +195,11 @@ def from_arrays(
     last = np.arange(num_steps) == num_steps - 1
     following = np.roll(obs, -1, axis=0)
     if next_observations is not None:
-        next_obs = _numbers("next_observations", next_observations)
+        next_obs = _numbers("next_observations", _from_0("observation", next_observations, observation_start))
         _check_shape("next_observations", next_obs, obs.shape)
         if next_obs.dtype != obs.dtype:
             raise ConfigError(f"next_observations is {next_obs.dtype} and must be {obs.dtype}, as observations is")
-        if timeouts is None:
-            same = np.isclose(next_obs, following, rtol=1e-5, atol=1e-5)
-            cut = ~same.reshape(num_steps, -1).all(1)
+        cut |= ~(next_obs == following).reshape(num_steps, -1).all(1)
         complete = np.ones(num_steps, bool)
         truncated = (cut | last) & ~terminated
     else:
@@ -162,6 +225,19 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
             raise ValueError(f"{member.file_size} bytes where there must be {dtype} of shape {shape}")
     with archive.open(member) as file:
         return npy.read_array(file, allow_pickle=False)
+
+
+def _from_0(name: str, value: Any, start: Any) -> Any:
+    """Subtract the start of integers. Raises ConfigError unless both are integers that fit each other."""
+    start = np.asarray(start)
+    if not start.any():
+        return value
+    value = np.asarray(value)
+    if start.dtype.kind not in "iu" or value.dtype.kind not in "iu":
+        raise ConfigError(f"{name}_start is for integers, and {name}s are {value.dtype}; leave it out")
+    if start.shape not in ((), value.shape[1:]):
+        raise ConfigError(f"{name}_start has shape {start.shape} and must have () or {value.shape[1:]}, by {name}s")
+    return value.astype(np.int64) - start.astype(np.int64)
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:

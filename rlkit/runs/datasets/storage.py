@@ -61,7 +61,8 @@ def writer(
 
     Args:
       folder: a new directory; the folders above it are made.
-      example: one step, leaves [...], in dictionaries, tuples and lists.
+      example: one step, leaves [...], in dictionaries, tuples and lists. Integers that number classes count from 0, as
+        in `rlkit.spaces`, whatever those of the environment start at.
       num_envs: N.
       extra: values that JSON can represent, for `Dataset.extra`: for example the origin of the transitions.
 

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.networks import features
-from rlkit.replay.validation import check_capacity
+from rlkit.replay import final_observations
+from rlkit.replay.validation import check_capacity, default_final_obs
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.datasets import Dataset
+from rlkit.runs.datasets import Dataset, origin
 from rlkit.spaces import Box, Discrete, MultiDiscrete
 from rlkit.types import Agent, ConfigError, Env, PyTree, Transition
 
@@ -33,12 +34,15 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
         purpose=f"all steps of dataset={source!r}",
         divisor=f"the {dataset.num_envs} streams of dataset={source!r}",
     )
+    _check_final_obs(config, dataset)
     key = jax.eval_shape(lambda: jax.random.key(0))
     if not np.issubdtype(dataset.steps.reward.dtype, np.floating):
         raise ConfigError(
             f"dataset={source!r} must hold reward of a float dtype, and it holds {dataset.steps.reward.dtype}; store "
             "float32"
         )
+    if dataset.origin is not None:
+        origin.check(dataset.origin, str(source), config.run.env, env, params)
     obs_space, action_space = env.observation_space(params), env.action_space(params)
     for field, space in (("obs", obs_space), ("next_obs", obs_space), ("action", action_space)):
         expected = _shapes_text(jax.eval_shape(space.sample, key))
@@ -68,31 +72,71 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
                 )
 
 
+def _check_final_obs(config: RunConfig, dataset: Dataset) -> None:
+    """Raise a ConfigError where `store_obs_once` keeps fewer final observations than the dataset has truncated steps.
+
+    Truncated steps whose final observation has been overwritten are never drawn.
+    """
+    if not config.agent.store_obs_once:
+        return
+    kept = final_observations.size_of(default_final_obs(config.agent.replay_capacity))
+    cut = int(np.count_nonzero(dataset.steps.truncated & ~dataset.steps.terminated))
+    if cut > kept:
+        raise ConfigError(
+            f"store_obs_once=True keeps the final observations of {kept} truncated steps, as of "
+            f"capacity={config.agent.replay_capacity}, and dataset={config.run.dataset!r} has {cut}; set "
+            "store_obs_once=false"
+        )
+
+
 def _shapes_text(tree: PyTree) -> str:
     """The paths, dtypes and shapes of a tree's leaves."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return ", ".join(f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}".strip() for path, leaf in leaves)
 
 
-def fill(agent: Agent, state: PyTree, dataset: Dataset, source: str, *, batched: bool) -> PyTree:
+def fill(agent: Agent, state: PyTree, dataset: Dataset, config: RunConfig, *, batched: bool) -> PyTree:
     """Return an agent's state with all of a dataset in its replay buffer.
 
     Args:
       agent: one with a replay buffer.
       state: of the agent; leaves [S, ...] where `batched`, and then each seed's buffer is filled.
       dataset: T steps of N streams.
-      source: the config's name of it, for errors.
+      config: of the run.
       batched: True for states of several seeds.
 
     Raises:
-      ConfigError: a number is not finite.
+      ConfigError: a number is not finite; or a row does not follow the one before although its episode goes on, and
+        windows of several steps, or observations that are stored once, would join them.
     """
     assert agent.add is not None
     add = jax.jit(jax.vmap(agent.add, (0, None)) if batched else agent.add, donate_argnums=0)
+    source, joins, before = str(config.run.dataset), config.agent.store_obs_once or config.agent.item_length > 1, None
     for rows in dataset.chunks(max(_STEPS_AT_ONCE // dataset.num_envs, 1)):
         _check_finite(rows, source)
+        if joins:
+            _check_follows(rows if before is None else jax.tree.map(_joined, before, rows), source)
+            before = jax.tree.map(lambda x: x[-1:], rows)
         state = add(state, jax.tree.map(jnp.asarray, rows._replace(extras=())))
     return state
+
+
+def _joined(before: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows after the one before them."""
+    return np.concatenate([before, rows])
+
+
+def _check_follows(rows: Transition, source: str) -> None:
+    """Raise a ConfigError where next_obs is not the next row's obs although the episode goes on."""
+    goes_on = ~(rows.terminated | rows.truncated)[:-1]  # [T - 1, N]
+    for after, obs in zip(jax.tree.leaves(rows.next_obs), jax.tree.leaves(rows.obs), strict=True):
+        wrong = goes_on & (after[:-1] != obs[1:]).reshape(*goes_on.shape, -1).any(-1)
+        if wrong.any():
+            raise ConfigError(
+                f"dataset={source!r} must hold consecutive steps for n_step above 1 and for store_obs_once, and "
+                f"next_obs of {int(wrong.sum())} steps is not the obs of the next row although neither terminated nor "
+                "truncated is set; set truncated there, as datasets.from_arrays does"
+            )
 
 
 def _check_finite(rows: Transition, source: str) -> None:

@@ -57,8 +57,8 @@ class OfflineHostProgram(HostProgram):
     def start(self) -> PyTree:
         """Return the state before the first update, with all of the dataset in the buffer."""
         assert self.dataset is not None
-        state, source = super().start(), str(self.config.run.dataset)
-        return state.replace(agent=offline.fill(self.agent, state.agent, self.dataset, source, batched=False))
+        state = super().start()
+        return state.replace(agent=offline.fill(self.agent, state.agent, self.dataset, self.config, batched=False))
 
     def compile(self) -> None:
         """Compile learning; without this call, the first `advance` does."""

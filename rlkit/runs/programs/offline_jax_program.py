@@ -40,8 +40,10 @@ class OfflineJaxProgram(JaxProgram):
     def start(self) -> PyTree:
         """Return the state before the first update, with all of the dataset in the buffer."""
         assert self.dataset is not None
-        state, source = super().start(), str(self.config.run.dataset)
-        return state.replace(agent=offline.fill(self.agent, state.agent, self.dataset, source, batched=self.batched))
+        state = super().start()
+        return state.replace(
+            agent=offline.fill(self.agent, state.agent, self.dataset, self.config, batched=self.batched)
+        )
 
     def _rollout_num_bytes(self) -> int:
         """Zero: there are no rollouts."""

@@ -8,9 +8,12 @@ import zipfile
 from types import ModuleType, SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from rlkit import replay
 from rlkit.runs import datasets
 from rlkit.types import ConfigError
 
@@ -74,9 +77,9 @@ def test_an_episode_of_one_cut_step_vanishes_and_the_one_before_it_stays_as_it_w
 
 
 def test_where_both_flags_are_set_the_world_ended():
-    for arrays in (ARRAYS, without("next_observations")):
+    for arrays, cut in ((ARRAYS, [5, 7]), (without("next_observations"), [6])):
         steps = datasets.from_arrays(**arrays | {"timeouts": TERMINALS})
-        assert column(steps.truncated).count(True) == 1
+        assert np.flatnonzero(steps.truncated).tolist() == cut
         assert not (steps.truncated & steps.terminated).any()
 
 
@@ -242,14 +245,18 @@ def test_a_dataset_that_minari_wrote(tmp_path, monkeypatch):
     assert start == read.reward.size
 
 
-def minari_episodes(monkeypatch, **changes):
+def minari_episodes(monkeypatch, observation_space=None, action_space=None, **changes):
     """Two episodes of a stand-in for Minari; the first ends without a flag."""
     library, episodes = ModuleType("minari"), []
     for first, terminations in ((10.0, [False, False]), (20.0, [False, True])):
         arrays = {"observations": first + np.arange(3.0)[:, None], "actions": np.zeros(2), "rewards": np.ones(2)}
         flags = {"terminations": np.array(terminations), "truncations": np.zeros(2, bool)}
         episodes.append(SimpleNamespace(**arrays | flags | changes))
-    dataset = SimpleNamespace(iterate_episodes=lambda: iter(episodes))
+    dataset = SimpleNamespace(
+        iterate_episodes=lambda: iter(episodes),
+        observation_space=observation_space or spaces.Box(-np.inf, np.inf, (1,)),
+        action_space=action_space or spaces.Box(-1, 1, ()),
+    )
     monkeypatch.setattr(library, "load_dataset", lambda name, download: dataset, raising=False)
     monkeypatch.setitem(sys.modules, "minari", library)
 
@@ -263,8 +270,136 @@ def test_an_episode_of_minari_ends_without_a_flag(monkeypatch):
     assert column(read.next_obs) == [11, 12, 21, 22]
 
 
-@pytest.mark.parametrize("name", ["observations", "actions"])
-def test_dicts_of_minari_are_refused_in_a_line(monkeypatch, name):
-    minari_episodes(monkeypatch, **{name: {"a": np.zeros(2)}})
-    with pytest.raises(ConfigError, match="must hold observations and actions of one array"):
+# Observations of two steps and the last one, and actions of two steps, with their spaces; then what is stored.
+OF_INTEGERS = {
+    "discrete": (
+        (spaces.Discrete(5, start=-2), np.array([-2, 0, 2])),
+        (spaces.Discrete(3, start=1), np.array([1, 2])),
+        ([0, 2, 2, 4], [0, 1]),
+    ),
+    "multi-discrete": (
+        (spaces.MultiDiscrete([3, 4], start=[1, 10]), np.array([[1, 10], [2, 11], [3, 13]])),
+        (spaces.MultiDiscrete([2, 2], start=[0, 5]), np.array([[0, 5], [1, 6]])),
+        ([[0, 0], [1, 1], [1, 1], [2, 3]], [[0, 0], [1, 1]]),
+    ),
+    "multi-binary": (
+        (spaces.MultiBinary(2), np.array([[0, 1], [1, 1], [0, 0]], np.int8)),
+        (spaces.MultiBinary(1), np.array([[0], [1]], np.int8)),
+        ([[0, 1], [1, 1], [1, 1], [0, 0]], [[0], [1]]),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OF_INTEGERS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_integers_of_minari_start_where_its_own_spaces_do(monkeypatch, kind, nested):
+    """Discrete(3, start=1) with the actions 1 and 2 alone fits 0 to 2 as well: the first two actions, not the others.
+
+    In a Dict and a Tuple too, beside a box, which keeps its numbers.
+    """
+    (obs_space, obs), (action_space, action), (stored_obs, stored_action) = OF_INTEGERS[kind]
+    box, numbers = spaces.Box(-9, 9, (1,), np.float64), np.array([[1.5], [2.5], [3.5]])
+    if nested:
+        obs_space, obs = spaces.Dict({"z": obs_space, "a": box}), {"z": obs, "a": numbers}
+        action_space, action = spaces.Tuple((box, action_space)), (numbers[:2], action)
+    minari_episodes(monkeypatch, obs_space, action_space, observations=obs, actions=action)
+    read = datasets.minari("some/name-v0")
+    if nested:
+        assert read.obs["a"].dtype == read.action[0].dtype == np.float32
+        assert read.obs["a"][:, 0, 0].tolist() == [1.5, 2.5] * 2
+        assert read.action[0][:, 0, 0].tolist() == [1.5, 2.5] * 2
+        read = read._replace(obs=read.obs["z"], next_obs=read.next_obs["z"], action=read.action[1])
+    assert read.obs.dtype == read.action.dtype == np.int32
+    assert read.obs[:, 0].tolist() == stored_obs[:2] * 2
+    assert read.next_obs[:, 0].tolist() == stored_obs[2:] * 2
+    assert read.action[:, 0].tolist() == stored_action * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"observations": {"a": np.zeros((3, 1))}, "observation_space": spaces.Box(-1, 1, (2,))}, "own space, float32"),
+        ({"actions": np.array([0, 3]), "action_space": spaces.Discrete(3, start=1)}, "actions must lie from 1 to 3"),
+        ({"action_space": spaces.Discrete(3)}, r"own space, int64\[\], got float64\[\]"),
+        ({"observation_space": spaces.Text(5)}, "MultiBinary, Dict or Tuple, got Text"),
+    ],
+)
+def test_values_of_minari_outside_of_its_own_spaces_are_refused_in_a_line(monkeypatch, changes, message):
+    minari_episodes(monkeypatch, **changes)
+    with pytest.raises(ConfigError, match=message) as caught:
         datasets.minari("some/name-v0")
+    assert "\n" not in str(caught.value)
+
+
+def test_integers_of_arrays_start_where_they_say():
+    steps = datasets.from_arrays(
+        **ARRAYS
+        | {"observations": np.array([[3, 7]] * 8), "next_observations": np.array([[4, 9]] * 8)}
+        | {"observation_start": np.array([3, 7]), "actions": 1 + np.arange(8), "action_start": 1}
+    )
+    assert (steps.obs[0, 0].tolist(), steps.next_obs[0, 0].tolist()) == ([0, 0], [1, 2])
+    assert column(steps.action) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"action_start": 0.5}, "action_start is for integers"),
+        ({"observation_start": 1}, "observation_start is for integers, and observations are float64"),
+        ({"action_start": [1, 1]}, r"action_start has shape \(2,\)"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        datasets.from_arrays(**ARRAYS | changes)
+
+
+UNITS = {"one": (1.0, 0.0), "micro": (1e-6, 0.0), "nano": (1e-9, 0.0), "offset": (1.0, 1e6)}
+
+
+@pytest.mark.parametrize("dtypes", [("f4", "f4"), ("f8", "f8"), ("f8", "f4"), ("f4", "f8")])
+@pytest.mark.parametrize("unit", UNITS)
+def test_ends_of_episodes_do_not_depend_on_units(unit, dtypes):
+    """Observations in float64 and next observations in float32 of the same numbers follow each other as well."""
+    factor, offset = UNITS[unit]
+    obs, next_obs = offset + factor * OBS, offset + factor * NEXT
+    changed = {"observations": obs.astype(dtypes[0]), "next_observations": next_obs.astype(dtypes[1])}
+    steps = datasets.from_arrays(**without("timeouts") | changed)
+    assert column(steps.truncated) == [False] * 5 + [True, False, True]
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i8", "?"])
+def test_ends_of_episodes_of_integers_and_booleans(dtype):
+    obs, next_obs = np.array([[0, 1], [1, 1], [0, 0]], dtype), np.array([[1, 1], [1, 0], [0, 1]], dtype)
+    flags = {"rewards": np.zeros(3), "actions": np.zeros(3), "terminals": np.zeros(3)}
+    steps = datasets.from_arrays(observations=obs, next_observations=next_obs, **flags)
+    assert column(steps.truncated) == [False, True, True]
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("length", [1, 3])
+def test_rows_that_do_not_follow_each_other_are_cut(once, length):
+    """A shuffled archive with `timeouts`: every next observation is true, and windows keep to one episode.
+
+    Observation 100 e + t is step t of episode e, whose rewards are e.
+    """
+    episode, time = np.divmod(np.arange(60), 10)
+    arrays = {"observations": 100.0 * episode + time, "next_observations": 100.0 * episode + time + 1}
+    arrays |= {"actions": np.zeros(60), "rewards": episode.astype(float), "terminals": np.zeros(60)}
+    arrays |= {"timeouts": time == 9}
+    order = np.random.default_rng(0).permutation(60)
+    steps = datasets.from_arrays(**{name: x[order] for name, x in arrays.items()})
+    buffer = replay.uniform(60, 256, length=length, store_obs_once=once)
+    state = buffer.add(buffer.init(jax.tree.map(lambda x: x[0, 0], steps), 1), jax.tree.map(jnp.asarray, steps))
+    sample = buffer.sample(state, jax.random.key(0))
+    item, mask = jax.tree.map(np.asarray, (sample.item, sample.mask))
+    np.testing.assert_array_equal(item.next_obs[mask], item.obs[mask] + 1)
+    if length > 1:
+        np.testing.assert_array_equal(np.where(mask, item.reward - item.reward[:, :1], 0), 0)
+
+
+def test_rows_left_out_of_an_archive_are_cut():
+    """Without every second row nothing follows; next observations stay the true ones."""
+    steps = datasets.from_arrays(**{name: array[::2] for name, array in ARRAYS.items()})
+    assert column(steps.truncated) == [True, False, True, True]
+    assert column(steps.next_obs) == NEXT[::2, 0].tolist()
