@@ -96,10 +96,10 @@ def print_keys_for_help(options: argparse.Namespace, flags: Sequence[str]) -> bo
     from rlkit.types import ConfigError
 
     words = [word for word in options.rest if word not in ("-h", "--help")]
-    own_code = {}
+    own_code: dict[str, Any] = {"wandb": None}  # nothing connects
     with suppress(ConfigError):  # of a word that is not finished yet
         given, _ = parse_overrides(words, flags)
-        own_code = {
+        own_code |= {
             key: given[key] for key in ("env", "eval_env", "network", "wrappers", "eval_wrappers") if key in given
         }
     from rlkit.runs.config.keys import describe_keys

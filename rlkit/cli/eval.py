@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     use_cores()
     enable_compilation_cache()
     from rlkit.runs import files, run_directory, scores
-    from rlkit.runs.policy import NO_EVAL_ENV, load_state, stored_config
+    from rlkit.runs.policy import NO_EVAL_ENV, NO_SERVICES, load_state, stored_config
     from rlkit.runs.progress import note_if_slow
     from rlkit.types import ConfigError
 
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
             evaluation = scores.evaluate(program, state, step)
     print(scores.evaluation_line(evaluation))
     own = not overrides.keys() & NO_EVAL_ENV.keys()
-    own = own or stored_config(path, None, own_code).run.eval_task == program.config.run.eval_task
+    own = own or stored_config(path, NO_SERVICES, own_code).run.eval_task == program.config.run.eval_task
     if options.step is None and not options.best and own:  # eval.json describes the run as it ended
         files.require_writable(path, f"run={options.run!r}")
         scores.save(path, evaluation)

@@ -27,6 +27,7 @@ from rlkit.types import ConfigError, Env, Key, PyTree
 _MAX_PICTURE = 16 << 20  # bytes
 # For what plays no evaluations, and need not make their environment.
 NO_EVAL_ENV = {"eval_env": None, "eval_env_kwargs": None, "eval_wrappers": None}
+NO_SERVICES = {"wandb": None}  # for what writes no metric lines; a file that names a service is refused otherwise
 
 
 class Policy(NamedTuple):
@@ -217,7 +218,7 @@ def load_state(
       ConfigError: there is no such checkpoint, or it does not fit the run's config.
     """
     checkpoints = checkpoint.Reader(run)
-    config, extra = stored_config(run, overrides, own_code), checkpoints.extra()
+    config, extra = stored_config(run, {**NO_SERVICES, **overrides}, own_code), checkpoints.extra()
     if best:
         step = best_step(extra, run, keep_best=config.run.keep_best)
     changes.find(extra, config, run)

@@ -252,7 +252,7 @@ def test_wandb_gets_every_line_and_a_resumed_run_goes_on_in_its_curves(tmp_path,
     sys.modules["wandb"].init = Session
     config = SMALL | {"wandb": "project", "total_steps": 96}
     stopped = loop.train(config, lambda line, state: line["step"] == 64, out=tmp_path / "run", show=False)
-    loop.resume(stopped.run, show=False)
+    loop.resume(stopped.run, overrides={"wandb": "project"}, show=False)
     first, second = sessions
     assert first.finished
     assert second.finished

@@ -31,6 +31,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     path, overrides = find(source), overrides or {}
     values = read(path)
     refuse_own_code(values, overrides)
+    _refuse_connections(values, overrides)
     merged = with_overrides(values, overrides)
     try:
         return parse(merged, name="-".join([path.parent.name, path.stem]) if path.parent.name else path.stem)
@@ -67,6 +68,16 @@ def refuse_own_code(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> 
                 in_python = f'overrides={{"{key}": ...}}' if key == "eval_wrappers" else f"{key}="
                 remedy = f'add --{key} "{wrappers!s:.200}", or {in_python} in Python'
                 raise ConfigError(f"wrapper={show_value(word)} is code, and no file may name code to run; {remedy}")
+
+
+def _refuse_connections(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where the values of a file name a service to connect to, which no override replaces."""
+    word = values.get("wandb")
+    if isinstance(word, str) and "wandb" not in overrides:
+        raise ConfigError(
+            f"wandb={show_value(word)} connects to a service, and no file may do that; add --wandb {word!s:.80}, or "
+            '--wandb null to do without, or overrides={"wandb": ...} in Python'
+        )
 
 
 def _file_and_line(error: ConfigError, path: Path, values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> str:

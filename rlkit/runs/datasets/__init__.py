@@ -211,14 +211,15 @@ def find(source: str | Path) -> Dataset:
     """Open the dataset that a config names.
 
     Args:
-      source: a folder of `writer`; a NumPy archive (.npz) with the keys of `read_npz`; or minari:NAME.
+      source: a folder of `writer`; a NumPy archive (.npz) with the keys of `read_npz`; or minari:NAME, which has to be
+        in the local store: nothing is downloaded.
 
     Raises:
       ConfigError: there is none, it is damaged, or its package is not installed.
     """
     text = str(source)
     if text.startswith("minari:"):
-        steps, origin = minari_with_origin(text.removeprefix("minari:"))
+        steps, origin = minari_with_origin(text.removeprefix("minari:"), download=False)
         return Dataset(steps, {"source": text}, origin)
     if text.endswith(".npz"):
         steps, origin = read_npz_with_origin(source)

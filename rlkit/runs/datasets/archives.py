@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,15 @@ def read_npz_with_origin(path: str | Path) -> tuple[Transition, Origin]:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def minari(name: str) -> Transition:
-    """Load the transitions of a Minari dataset, e.g. "D4RL/pen/human-v2", from the local or the public store.
+def minari(name: str, *, download: bool = True) -> Transition:
+    """Load the transitions of a Minari dataset, e.g. "D4RL/pen/human-v2", from the local store.
 
     The last step of an episode that neither terminates nor is truncated is marked truncated. The dataset's own spaces
     say where its integers start, also in dicts and tuples; they count from 0 here, as in `rlkit.spaces`.
+
+    Args:
+      name: of the dataset in the store.
+      download: True to download a dataset that the local store lacks; False to refuse it.
 
     Returns:
       Transition of NumPy arrays [T, 1, ...].
@@ -73,16 +78,21 @@ def minari(name: str) -> Transition:
       ConfigError: the package is not installed, there is no such dataset, it has a space without a fixed number of
         entries, or its values are not in its spaces.
     """
-    return minari_with_origin(name)[0]
+    return minari_with_origin(name, download=download)[0]
 
 
-def minari_with_origin(name: str) -> tuple[Transition, Origin]:
+def minari_with_origin(name: str, *, download: bool) -> tuple[Transition, Origin]:
     """Load the transitions of a Minari dataset, as `minari` does, and its own spaces."""
     subject = f"dataset='minari:{name}'"
     library = require("minari", subject, "minari")
     try:
-        dataset = library.load_dataset(name, download=True)
+        dataset = library.load_dataset(name, download=download)
         episodes = list(dataset.iterate_episodes())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"dataset={f'minari:{name}'!r} must be in Minari's local store, as a config downloads nothing; "
+            f"run: minari download {shlex.quote(name)}"
+        ) from None
     except Exception as error:  # of the network, the store, the file format
         raise ConfigError(f"{subject} cannot be loaded: {' '.join(str(error).split())}") from None
     if not episodes:

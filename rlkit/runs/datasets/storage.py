@@ -259,8 +259,7 @@ def _file(number: int) -> str:
 
 def _check_new(target: Path) -> None:
     """Raise ConfigError unless nothing exists at the path and a directory can be made there."""
-    if not files.NAME.fullmatch(target.name):
-        raise ConfigError(f"folder={str(target)!r} must end in a name of letters, digits, . _ and -; try offline/first")
+    files.require_plain_name(target, f"folder={str(target)!r}", "offline/first")
     if os.path.lexists(target):
         raise ConfigError(f"folder={str(target)!r} must not exist, as nothing is overwritten; choose another name")
     try:

@@ -40,6 +40,28 @@ def require() -> Any:
     return optuna
 
 
+def open_storage(url: str, where: str | None = None) -> Any:
+    """Open Optuna's storage. Raises ConfigError, which begins with `where`, where the database cannot be used."""
+    optuna = require()
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
+    with _refusing(where or f"storage={url!r}"):
+        return optuna.storages.RDBStorage(
+            url, heartbeat_interval=_HEARTBEAT, grace_period=_GRACE, heartbeat_stale_trial_callback=retry
+        )
+
+
+@contextlib.contextmanager
+def _refusing(where: str) -> Iterator[None]:
+    """Raise ConfigError, which begins with `where`, for an error of a database driver, whose class is not known."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        text = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{where} must be a database that can be used: {text}") from None
+
+
 def batch_size(settings: SweepSettings) -> int:
     """Return the number of trials of a batch: by default few enough that Optuna learns from seven earlier batches."""
     return settings.batch or min(16, math.ceil(settings.trials / 8))
@@ -62,14 +84,8 @@ class Study:
         written, self.worker = self._written(), self._name()
         if settings.storage is None and written and not file.is_file():
             raise ConfigError(f"{where} must hold the study of this sweep, and is missing; {stored.PUT_BACK}")
-        retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
-        try:
-            self.storage = optuna.storages.RDBStorage(
-                settings.storage or f"sqlite:///{file}",
-                heartbeat_interval=_HEARTBEAT,
-                grace_period=_GRACE,
-                heartbeat_stale_trial_callback=retry,
-            )
+        with _refusing(where):
+            self.storage = open_storage(settings.storage or f"sqlite:///{file}", where)
             self.study = optuna.create_study(
                 storage=self.storage,
                 study_name=settings.study,
@@ -79,9 +95,6 @@ class Study:
             self.study.set_user_attr(_WORKERS + self.worker.hex, True)
             workers = [key for key in self.study.user_attrs if key.startswith(_WORKERS)]
             lost = written - {trial.number for trial in self.study.get_trials(deepcopy=False)}
-        except Exception as error:  # of a database driver: its class is not known here
-            text = str(error).splitlines()[0]
-            raise ConfigError(f"{where} must be a database that can be used: {text}") from None
         if lost:
             raise ConfigError(f"{where} must hold all trials of this sweep, and lacks {min(lost)}; {stored.PUT_BACK}")
         # A worker that has the study to itself draws the same trials in any folder.

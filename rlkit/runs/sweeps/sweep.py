@@ -12,12 +12,13 @@ import numpy as np
 
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
+from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import absolute_dataset
 from rlkit.runs.progress import make_display
 from rlkit.runs.sweeps import picture, results, stored, trials
 from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
 from rlkit.runs.sweeps.config import OWN_CODE, Sweep, load_sweep
-from rlkit.runs.sweeps.optuna_study import batches, require
+from rlkit.runs.sweeps.optuna_study import batches, open_storage, require
 from rlkit.runs.sweeps.results import Result
 from rlkit.runs.sweeps.stages import Stages, check
 from rlkit.runs.sweeps.trials import Trial
@@ -59,7 +60,8 @@ def sweep(
 
     Args:
       source: a file, a name such as sweeps/ppo_cartpole, or the folder of a sweep.
-      overrides: keys that replace those of the file.
+      overrides: keys that replace those of the file; `storage`, a database, is only taken from here, also when going
+        on.
       out: the folder; None for the first free name in ./runs.
       show: True to show progress.
 
@@ -70,9 +72,14 @@ def sweep(
       ConfigError: a mistake in the config, or a folder that cannot be used; nothing was written.
     """
     going_on = (Path(source) / CONFIG).is_file()
-    if going_on and (out is not None or set(overrides or {}) - {*OWN_CODE, "devices"}):
+    if going_on and (out is not None or set(overrides or {}) - {*OWN_CODE, "devices", "storage"}):
         raise ConfigError("a sweep that has begun goes on as it is; leave out the other flags, or start another one")
     sweep = load_sweep(source, overrides)
+    if sweep.settings.storage is not None and "storage" not in (overrides or {}):
+        raise ConfigError(
+            f"storage={show_value(sweep.settings.storage)} opens a database, and no file may name one; add --storage "
+            'URL, or overrides={"storage": URL} in Python'
+        )
     if going_on:
         folder = Path(source)
         files.require_writable(folder, f"sweep={str(folder)!r}")
@@ -81,8 +88,11 @@ def sweep(
             _check_ends(sweep)
     else:
         sweep = _with_absolute_dataset(sweep)
-        folder = _create(sweep, out)
+        _check(sweep)
+        folder = run_directory.create(out if out is not None else run_directory.next_free(sweep.name))
     with run_directory.locked(folder):
+        if not going_on:
+            _write(sweep, folder)
         return _Run(sweep, folder, show).run()
 
 
@@ -95,19 +105,27 @@ def _with_absolute_dataset(sweep: Sweep) -> Sweep:
     return sweep._replace(base=base, dimensions=dimensions)
 
 
-def _create(sweep: Sweep, out: str | Path | None) -> Path:
-    """A new folder with the sweep's config and its base."""
-    if sweep.settings.sampler == "optuna":  # all mistakes are found before anything is written
+def _check(sweep: Sweep) -> None:
+    """Raise ConfigError for a mistake in a new sweep, before anything is written."""
+    if sweep.settings.sampler == "optuna":
         _check_ends(sweep)
         trials.within_budget(sweep)
+        if sweep.settings.storage is not None:
+            open_storage(sweep.settings.storage)
     else:
         check(trials.draw(sweep))
-    folder = run_directory.create(out if out is not None else run_directory.next_free(sweep.name))
-    (folder / run_directory.CHECKPOINTS).rmdir()
-    files.replace(folder / BASE, strict_yaml.dump(sweep.base).encode())
-    stored.write_base(folder, sweep)
-    files.replace(folder / CONFIG, sweep.resolved().encode())
-    return folder
+
+
+def _write(sweep: Sweep, folder: Path) -> None:
+    """Write a new sweep into its folder; sweep.yaml, with which a sweep has begun, is the last file."""
+    run_directory.begin(folder)
+    try:
+        (folder / run_directory.CHECKPOINTS).rmdir()
+        stored.write_base(folder, sweep)
+        files.replace(folder / BASE, strict_yaml.dump(sweep.base).encode())
+        files.replace(folder / CONFIG, sweep.resolved().encode())
+    except OSError as error:
+        raise ConfigError(f"out={str(folder)!r} must be writable: {error.strerror}; choose another") from None
 
 
 def _check_ends(sweep: Sweep) -> None:

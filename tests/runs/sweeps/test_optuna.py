@@ -165,7 +165,7 @@ def test_trials_of_a_dead_worker_are_asked_for_again(tmp_path, monkeypatch):
     with dead.alive([number for number, _ in asked]):
         pass  # one heartbeat
     time.sleep(2.5)
-    swept = sweep(source, out=tmp_path / "alive", show=False)
+    swept = sweep(source, {"storage": storage}, out=tmp_path / "alive", show=False)
     values = [json.dumps(row.trial.values) for row in swept.results]
     assert all(json.dumps(lost) in values for _, lost in asked)
     study = optuna.load_study(study_name="ours", storage=storage)
