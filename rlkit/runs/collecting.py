@@ -58,8 +58,7 @@ def collect(
             raise ConfigError(f"{name}={value} must be at least 1")
     path = run_directory.existing(run)
     folder = Path(out) if out is not None else path / "dataset"
-    if not files.NAME.fullmatch(folder.name):
-        raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try offline/first")
+    files.require_plain_name(folder, f"out={str(out)!r}", "offline/first")
     if folder.parent.is_dir():
         files.require_writable(folder.parent, f"out={str(folder)!r}")
     own_code = {"env": env, "wrappers": wrappers, "network": network}

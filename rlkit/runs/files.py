@@ -50,6 +50,20 @@ def require_writable(folder: Path, setting: str) -> None:
         raise ConfigError(f"{setting} must be in a writable folder: {error.strerror}; choose another") from None
 
 
+def require_plain_name(path: Path, setting: str, example: str) -> None:
+    """Raise a ConfigError that begins with `setting` unless a path ends in a plain name, such as `example`."""
+    name = path.name
+    if NAME.fullmatch(name):
+        return
+    foreign = re.search(r"[^\w.-]", name)
+    found = f"it has {foreign[0]!r}" if foreign else f"it begins with {name[:1]!r}"
+    found = f"it has {len(name)} characters" if len(name) > 100 and not foreign else found
+    raise ConfigError(
+        f"{setting} must end in a name of at most 100 letters, digits, . _ and -, the first a letter or digit, and "
+        f"{found}; try {example}"
+    )
+
+
 def make_directory(path: Path, *, durable: bool = True) -> None:
     """Create one directory, and flush its name to the disk where `durable`.
 

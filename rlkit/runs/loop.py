@@ -75,6 +75,7 @@ def train(
         run = run_directory.create(out if out is not None else run_directory.next_free(config.name))
         with run_directory.locked(run):
             try:
+                run_directory.begin(run)
                 files.replace(run / "versions.json", files.to_json(versions()) + b"\n")
                 if init_from is not None:
                     files.replace(run / run_directory.INIT_FROM, os.fsencode(os.path.abspath(init_from)))

@@ -14,29 +14,64 @@ CONFIG, METRICS, CHECKPOINTS = "config.yaml", "metrics.jsonl", "checkpoints"
 EVALUATION, SWEEP = "eval.json", "sweep.yaml"
 MAX_EVALUATION = 1 << 24  # bytes of eval.json that are read, several times what `scores.save` writes
 INIT_FROM, LOCK = "init_from", ".lock"
+_STARTED = ("versions.json", INIT_FROM, "resolved.yaml", "base.yaml")  # written before the config, base.yaml last
 _LOCK_SECONDS = 0.1  # seconds for which a lock is tried, as `is_locked` of another process may share it for a moment
 
 
 def create(out: str | Path) -> Path:
-    """Create a run directory, and the folders above it.
+    """Create a run directory, and the folders above it. One that a killed start has left is taken.
 
     Raises:
       ConfigError: its name is not a plain one, it exists and is not an empty directory, or it cannot be written.
     """
     path = Path(out)
-    if not files.NAME.fullmatch(path.name):
-        raise ConfigError(f"out={str(out)!r} must end in a name of letters, digits, . _ and -; try runs/first")
+    files.require_plain_name(path, f"out={str(out)!r}", "runs/first")
     if path.is_symlink():
         raise ConfigError(f"out={str(out)!r} must not be a symlink; give the directory it points to")
     try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and not (path.is_dir() and _is_only_started(path)):
             raise ConfigError(f"out={str(out)!r} must not exist yet or be empty; choose another name")
         path.mkdir(parents=True, exist_ok=True)
         files.sync(path.parent)
-        files.make_directory(path / CHECKPOINTS)
+        if not (path / CHECKPOINTS).is_dir():
+            files.make_directory(path / CHECKPOINTS)
     except OSError as error:
         raise ConfigError(f"out={str(out)!r} must be a writable directory: {error.strerror}; choose another") from None
     return path
+
+
+def _is_only_started(path: Path) -> bool:
+    """True where a directory is empty, or holds nothing but what a start that was killed before its config has left."""
+    names = {entry.name for entry in path.iterdir()}
+    if "base.yaml" in names and "resolved.yaml" not in names:  # a file of the user's
+        return False
+    for name in names - {LOCK}:
+        entry = path / name
+        if name == CHECKPOINTS and entry.is_dir() and not entry.is_symlink():
+            if any(entry.iterdir()):
+                return False
+        elif not (_is_left(name) and entry.is_file() and not entry.is_symlink()):
+            return False
+    return True
+
+
+def _is_left(name: str) -> bool:
+    """True for the name of a file that a start writes before the config, or of an unfinished one."""
+    return name.removeprefix(files.TEMPORARY) in (*_STARTED, *((CONFIG, SWEEP) if name[0] == "." else ()))
+
+
+def begin(run: Path) -> None:
+    """Delete what an earlier start has left in a new run directory, which this process has locked.
+
+    Raises:
+      ConfigError: another process has begun a run or a sweep there since `create`.
+    """
+    if not _is_only_started(run):
+        raise ConfigError(f"out={str(run)!r} must not exist yet or be empty; choose another name")
+    for entry in list(run.iterdir()):
+        if _is_left(entry.name):
+            with files.operation("unlink", entry):
+                entry.unlink()
 
 
 def next_free(stem: str, folder: str | Path = "runs") -> Path:

@@ -262,10 +262,23 @@ def test_data_are_appended_whole_or_not_at_all(tmp_path):
     assert path.read_bytes() == b"a" * 100 + b"c"
 
 
-@pytest.mark.parametrize("name", ["..", ".hidden", "a b", "a/..", "x" * 101, "-x", "_x", "a\nb"])
-def test_run_names_are_plain(tmp_path, name):
-    with pytest.raises(ConfigError, match="out="):
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("..", "begins with '.'"),
+        (".hidden", "begins with '.'"),
+        ("a b", "it has ' '"),
+        ("a/..", "begins with '.'"),
+        ("x" * 101, "101 characters"),
+        ("-x", "begins with '-'"),
+        ("_x", "begins with '_'"),
+        ("a\nb", r"it has '\n'"),
+    ],
+)
+def test_run_names_are_plain(tmp_path, name, found):
+    with pytest.raises(ConfigError, match="out=") as error:
         run_directory.create(f"{tmp_path}/{name}")
+    assert found in str(error.value)
 
 
 def test_a_run_directory_is_new_real_and_writable(tmp_path):
