@@ -101,8 +101,10 @@ def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, 
     for x, y in zip(jax.tree.leaves(obs), jax.tree.leaves(final), strict=True):
         if not np.array_equal(x[~done], y[~done]):
             _fail(name, "final_observation", "the same as obs wherever the episode goes on", "another value")
-    _check_mask(name, "obs of reset", action_space, first)
-    _check_mask(name, "obs of step", action_space, obs)
+    check_mask(name, "obs of reset", action_space, first)
+    for step in range(_STEPS):
+        now = jax.tree.map(lambda x, step=step: x[:, step], obs)
+        check_mask(name, f"obs of step {step + 1}", action_space, now)
     _check_reset(name, first, obs, final, done, started)
 
 
@@ -118,14 +120,28 @@ def _at_start(start: PyTree, before: PyTree, after: PyTree) -> jax.Array:
     return jnp.any(equal & ~unmoved) | jnp.all(equal)
 
 
-def _check_mask(name: str, field: str, space: Space, obs: PyTree) -> None:
-    """Raise ConfigError where an observation [..., ] that is acted on permits no action."""
+def check_mask(
+    name: str, field: str, space: Space, obs: PyTree, locate: Callable[[int], str] = "environment {}".format
+) -> None:
+    """Check that observations [E, ...], which are acted on, permit an action in every part of the action space.
+
+    Args:
+      name: of the environment.
+      field: name of the observations, for the error.
+      space: of the action.
+      obs: observations [E, ...], with or without a mask.
+      locate: the name of an environment by its index, for the error.
+
+    Raises:
+      ConfigError: one permits none.
+    """
     mask = action_mask(obs)
     if mask is None or not isinstance(space, Discrete | MultiDiscrete):
         return
     for part in np.split(np.asarray(mask, bool), np.cumsum(_numbers(space))[:-1], axis=-1):
-        if not part.any(-1).all():
-            _fail(name, f"{field}[{ACTION_MASK!r}]", "a legal action in every observation that is acted on", "none")
+        if len(none := np.flatnonzero(~part.any(-1))):
+            expected = "a legal action in every observation that is acted on"
+            _fail(name, f"{field}[{ACTION_MASK!r}] of {locate(int(none[0]))}", expected, "none")
 
 
 def _check_reset(name: str, first: PyTree, obs: PyTree, final: PyTree, done: np.ndarray, started: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rlkit.envs.checks import check_bounds, legal_action
+from rlkit.envs.checks import check_bounds, check_mask, legal_action
 from rlkit.types import ConfigError, Key, PyTree
 
 _STEPS = 16
@@ -27,11 +27,13 @@ def check(pool: Any, seed: int) -> None:
     sampler, key = make_sampler(pool), jax.random.key(seed)
     obs = pool.reset(seed)
     _check_obs(pool, "obs of reset", obs)
+    check_mask(pool.name, "obs of reset", pool.action_space, obs, pool.locate)
     for number in range(_STEPS):
         step = pool.step(jax.tree.map(np.asarray, sampler(jax.random.fold_in(key, number), obs)))
         obs = step.obs
         _check_obs(pool, "obs of step", step.next_obs)
         _check_obs(pool, "obs of reset", step.obs)
+        check_mask(pool.name, f"obs of step {number + 1}", pool.action_space, obs, pool.locate)
         if not np.isfinite(step.reward).all():
             env = int(np.argmin(np.isfinite(step.reward)))
             raise ConfigError(

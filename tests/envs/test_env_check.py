@@ -245,8 +245,8 @@ def test_a_mask_without_a_legal_action_is_found(space, late):
         def action_space(self, params):
             return space
 
-    where = "obs of step" if late else "obs of reset"
-    with pytest.raises(ConfigError, match=rf"{where}\['action_mask'\]: expected a legal action in every .* got none"):
+    where = r"obs of step 2\['action_mask'\] of" if late else r"obs of reset\['action_mask'\] of"
+    with pytest.raises(ConfigError, match=rf"{where} environment 0: expected a legal action in every .* got none"):
         envs.check(Masked(), (), KEY)
 
 

@@ -44,6 +44,19 @@ def test_every_legal_action_is_drawn(kind):
         assert set(nothing.reshape(400, -1)[:, -1].tolist()) == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
+@pytest.mark.parametrize("closed", [0, 3])
+def test_a_mask_without_a_legal_action_is_named(kind, closed):
+    """In a MultiDiscrete space each part needs one. The observation that ends an episode, at step 5, needs none."""
+    where = f"obs of step {closed}" if closed else "obs of reset"
+    message = rf"env='host_envs:Masked': {where}\['action_mask'\] of environment 0 .*: expected a legal action"
+    settings = {"num_envs": 2, "backend": "serial", "kind": kind}
+    with hosts.make("host_envs:Masked", **settings, closed=closed) as pool, pytest.raises(ConfigError, match=message):
+        validation.check(pool, 0)
+    with hosts.make("host_envs:Masked", **settings, closed=5) as pool:
+        validation.check(pool, 0)
+
+
 def test_a_mask_of_another_size_is_named():
     with hosts.make("host_envs:Masked", num_envs=2, backend="serial", entries=5) as pool:
         message = r"env='host_envs:Masked': obs\['action_mask'\]: expected one entry for each action, \[4\], got \[5\]"

@@ -253,9 +253,13 @@ class Target(gymnasium.Env):
 
 
 class Masked(gymnasium.Env):
-    """Refuses illegal actions; the mask changes in each step. `kind` is that of the action space."""
+    """Refuses illegal actions; the mask changes in each step. `kind` is that of the action space.
 
-    def __init__(self, kind="discrete", entries=None):
+    From step `closed` on, the last part of the mask permits nothing.
+    """
+
+    def __init__(self, kind="discrete", entries=None, closed=None):
+        self.closed, self.time = closed, 0
         self.nvec = {"discrete": [4], "multi_discrete": [3, 4]}[kind]
         self.action_space = spaces.Discrete(4) if kind == "discrete" else spaces.MultiDiscrete(self.nvec)
         entries = sum(self.nvec) if entries is None else entries
@@ -266,6 +270,8 @@ class Masked(gymnasium.Env):
         self.legal = self.np_random.integers(0, 2, self.observation_space["action_mask"].shape).astype(np.int8)
         for first in np.cumsum([0, *self.nvec[:-1]]):
             self.legal[first] |= not self.legal[first : first + 3].any()
+        if self.closed is not None and self.time >= self.closed:
+            self.legal[-self.nvec[-1] :] = 0
         return {"action_mask": self.legal, "obs": np.zeros(1, np.float32)}
 
     def reset(self, *, seed=None, options=None):
