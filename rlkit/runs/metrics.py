@@ -26,6 +26,7 @@ from rlkit.runs.versions import require
 from rlkit.types import ConfigError
 
 _MAX_BYTES = 1 << 30
+_GREATEST = 1e308
 _COUNTS = ("env_restarts",)  # added up over the updates
 _EPISODES = ("returns", "lengths", "num_episodes", "episode_return", "episode_length")  # summarized over all updates
 
@@ -181,20 +182,49 @@ def _scalars(line: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def is_number(value: Any) -> bool:
+    """Return True for a finite number that has been read from JSON, which float64 can hold."""
+    return type(value) in (int, float) and -_GREATEST <= value <= _GREATEST
+
+
+def is_count(value: Any) -> bool:
+    """Return True for a number of steps or of something else that has been read from JSON."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def are_numbers(values: Any) -> bool:
+    """Return True for a list that has been read from JSON, of finite numbers and null."""
+    return isinstance(values, list) and all(value is None or is_number(value) for value in values)
+
+
 def read(run: Path) -> list[dict[str, Any]]:
     """Read the metric lines of a run; an unfinished last line is left out.
 
     Raises:
-      ConfigError: there is no such file, or a line is not a metric line.
+      ConfigError: there is no such file, or a line is not a metric line; the error names the line and the entry.
     """
     path = run / run_directory.METRICS
     try:
         text = files.read(path, _MAX_BYTES)
         lines = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].decode().splitlines()]
-        if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in lines):
+        if not all(isinstance(line, dict) for line in lines):
             raise ValueError
     except OSError as error:
         raise ConfigError(f"{path} must be a file of metric lines: {error.strerror}; train the run first") from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{path} must hold one JSON object with a step in each line, and it does not") from None
+    for number, line in enumerate(lines, 1):
+        _check_line(path, number, line)
     return lines
+
+
+def _check_line(path: Path, number: int, line: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where an entry of a metric line has another type than those that are written."""
+    if not is_count(line.get("step")):
+        raise ConfigError(f"{path} must hold one JSON object with a step in each line, and line {number} does not")
+    for name, value in line.items():
+        if not (is_number(value) or (name != "seconds" and (value is None or are_numbers(value)))):
+            raise ConfigError(
+                f"{path} must hold numbers, and {shorten(ascii(name))} in line {number} is {shorten(ascii(value))}; "
+                "train the run anew"
+            )

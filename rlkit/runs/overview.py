@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlkit.names import shorten
-from rlkit.runs import files, metrics, run_directory
+from rlkit.runs import files, metrics, run_directory, scores
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.load import read
-from rlkit.runs.scores import interval_name
 from rlkit.types import ConfigError
 
 _MAX_VERSIONS = 1 << 20  # bytes
@@ -90,8 +89,8 @@ def read_run(path: Path) -> Overview:
             return {}
 
     config = content(read, run / run_directory.CONFIG)
-    versions = content(_read_json, run / "versions.json", _MAX_VERSIONS)
-    evaluation = content(_read_json, run / run_directory.EVALUATION, run_directory.MAX_EVALUATION)
+    versions = content(_read_versions, run / "versions.json")
+    evaluation = content(scores.read, run)
     lines = content(metrics.read, run) if (run / run_directory.METRICS).exists() else []
     line = lines[-1] if lines else {}
     if evaluation.get("step") != line.get("step", 0):  # of a run that was resumed since
@@ -187,7 +186,7 @@ def _interval(evaluation: dict[str, Any]) -> str:
         return "-"
     known = [mean for mean in means if mean is not None] if isinstance(means, list) else []
     count = evaluation.get("episodes", 0) if over == "episodes" else len(known)
-    return f"{_number(evaluation['iqm'])} [{', '.join(map(_number, ends))}], {interval_name(count)} over {over}"
+    return f"{_number(evaluation['iqm'])} [{', '.join(map(_number, ends))}], {scores.interval_name(count)} over {over}"
 
 
 def _counts(evaluation: dict[str, Any]) -> str:
@@ -205,10 +204,10 @@ def _number(value: Any) -> str:
     return f"{mean:,.0f}" if abs(mean) >= 10_000 else f"{mean:.4g}"
 
 
-def _read_json(path: Path, max_bytes: int) -> dict[str, Any]:
-    """The JSON object in a file. Raises ValueError where it holds something else."""
+def _read_versions(path: Path) -> dict[str, Any]:
+    """The JSON object in versions.json. Raises ValueError where it holds something else."""
     try:
-        value = json.loads(files.read(path, max_bytes))
+        value = json.loads(files.read(path, _MAX_VERSIONS))
     except ValueError:
         value = None
     if not isinstance(value, dict):

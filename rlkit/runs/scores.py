@@ -5,18 +5,20 @@ A number that is not finite, or that has no episode, is None, which JSON can rep
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from rlkit.names import shorten
 from rlkit.ops.statistics import iqm, iqm_interval
 from rlkit.runs import files, run_directory
+from rlkit.runs.metrics import are_numbers, is_count, is_number
 from rlkit.runs.programs.protocol import Program
 from rlkit.training import Evaluation
-from rlkit.types import PyTree
+from rlkit.types import ConfigError, PyTree
 
 _MAX_RETURNS = 100_000  # of single episodes, in eval.json
 
@@ -136,13 +138,54 @@ def save(run: Path, evaluation: Mapping[str, Any]) -> None:
     files.replace(run / run_directory.EVALUATION, files.to_json(evaluation) + b"\n")
 
 
+def _is_number_or_none(value: Any) -> bool:
+    return value is None or is_number(value)
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {  # of eval.json that are read, and whether a value is one of theirs
+    "step": is_count,
+    "episodes": is_count,
+    "seeds": lambda value: isinstance(value, list) and all(type(seed) is int for seed in value),
+    **dict.fromkeys(("mean", "iqm", "best_mean"), _is_number_or_none),
+    "mean_of_seed": are_numbers,
+    "interval": lambda value: are_numbers(value) and len(value) == 2,
+    "interval_over": lambda value: value in ("seeds", "episodes", "members"),
+    "returns": lambda value: value is None or (isinstance(value, list) and all(map(are_numbers, value))),
+}
+
+
+def read(run: Path) -> dict[str, Any]:
+    """Read eval.json.
+
+    Raises:
+      FileNotFoundError: there is none.
+      ConfigError: it cannot be read, is no JSON object, or a field that is used has another type; the error names it.
+    """
+    path = run / run_directory.EVALUATION
+    try:
+        evaluation = json.loads(files.read(path, run_directory.MAX_EVALUATION))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path} must be a readable file: {error.strerror}; rlkit eval makes it anew") from None
+    except (ValueError, RecursionError):
+        evaluation = None
+    if not isinstance(evaluation, dict):
+        raise ConfigError(f"{path} must hold a JSON object, and it does not; rlkit eval makes it anew")
+    for name, is_one in _FIELDS.items():
+        if name in evaluation and not is_one(evaluation[name]):
+            shown = shorten(ascii(evaluation[name]))
+            raise ConfigError(f"{path} must hold an evaluation, and {name} is {shown}; rlkit eval makes it anew")
+    return evaluation
+
+
 def stored_mean(run: Path, step: int) -> float | None:
     """Return the mean return in eval.json; None where that is missing, damaged or of another step."""
     try:
-        evaluation = json.loads(files.read(run / run_directory.EVALUATION, run_directory.MAX_EVALUATION))
-        return float(evaluation["mean"]) if evaluation["step"] == step else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        evaluation = read(run)
+    except (OSError, ConfigError):
         return None
+    return evaluation.get("mean") if evaluation.get("step") == step else None
 
 
 def evaluation_line(evaluation: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlkit.runs import files, metrics, run_directory
+from rlkit.runs import scores as stored_scores
 from rlkit.types import ConfigError
 
 FILE = "population.jsonl"
@@ -70,11 +71,11 @@ def _parsed(path: Path, text: bytes) -> dict[str, Any]:
         step, parents, scores, hyper = (line[name] for name in ("step", "parents", "scores", "hyper"))
         number = len(parents)
         lists = [scores, *hyper.values()]
-        if type(step) is not int or any(len(values) != number for values in lists) or not hyper:
+        if not metrics.is_count(step) or any(len(values) != number for values in lists) or not hyper or not number:
             raise ValueError
         if not all(type(parent) is int and 0 <= parent < number for parent in parents):
             raise ValueError
-        if not all(value is None or type(value) in (int, float) for values in lists for value in values):
+        if not all(map(metrics.are_numbers, lists)):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigError(f"{path} must hold one evolution in each line, and it does not; train the run anew") from None
@@ -117,14 +118,22 @@ def latest_scores(run: Path, step: int) -> np.ndarray:
         raise ConfigError(f"{run / FILE} must begin at or before step {step}, and it does not; train the run anew")
     number = len(last[0]["parents"])
     try:
-        evaluation = json.loads(files.read(run / run_directory.EVALUATION, run_directory.MAX_EVALUATION))
-        means = np.array(evaluation["mean_of_seed"], np.float64)  # NaN for None
-        if evaluation["step"] == step and means.shape == (number,):
+        evaluation = stored_scores.read(run)
+        means = np.array(evaluation.get("mean_of_seed"), np.float64)  # NaN for None
+        if evaluation.get("step") == step and means.shape == (number,):
             return means
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ConfigError):
         pass
     lines = [line for line in metrics.read(run) if last[0]["step"] < line["step"] <= step]
-    return scores(lines, number) if lines else np.array(last[0]["scores"], np.float64)
+    if not lines:
+        return np.array(last[0]["scores"], np.float64)
+    try:
+        return np.broadcast_to(scores(lines, number), number)
+    except (KeyError, ValueError):
+        raise ConfigError(
+            f"{run / run_directory.METRICS} must hold the returns of {number} members in each line, and it does not; "
+            "train the run anew"
+        ) from None
 
 
 def best_member(run: Path, step: int) -> int:

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +48,8 @@ def read_trials(folder: Path) -> Trials:
         raise ConfigError(f"{path} must be the table of a sweep: {error.strerror}; go on with the sweep") from None
     except ValueError:
         rows, header = [], []
-    if not {"trial", "status", "score", "low", "high", *dimensions} <= set(header):
+    columns = {"trial", "status", "step", "score", "low", "high", *dimensions}
+    if not columns <= set(header) or not all(re.fullmatch("[0-9]{1,9}", row["trial"]) for row in rows):
         raise ConfigError(f"{path} must be the table of a sweep, and it is not; go on with the sweep")
     return Trials(folder.resolve().name, header, rows, dimensions, str(stored.get("objective", "final")))
 
