@@ -118,6 +118,18 @@ def register(objects: Mapping[str, Any]) -> None:
     _objects.update(objects)
 
 
+def registered(name: str) -> Any:
+    """Return the object that is registered by a name; None where there is none."""
+    return _objects.get(name)
+
+
+def name_of_object(thing: Any) -> str:
+    """Return `module:name` for a class or a function, or for an instance by its class, such as __main__:_lambda_."""
+    owner = thing if hasattr(thing, "__qualname__") else type(thing)
+    name = f"{owner.__module__}:{owner.__qualname__.replace('.', '_')}"
+    return "".join(x if x.isalnum() or x in "_.:" else "_" for x in name)
+
+
 class UnknownName(Exception):
     """Raised for `module:attribute` where there is no such module or attribute."""
 

@@ -13,22 +13,6 @@ from rlkit.names import OWN_CODE, UnknownName, find_object
 from rlkit.types import ConfigError, Env
 
 
-def name_of(env: Any) -> str:
-    """Return the name `module:Class` of an environment that is given as an object.
-
-    Raises:
-      ConfigError: it is not an environment in JAX.
-    """
-    cls = env if inspect.isclass(env) else type(env)
-    name = f"{cls.__module__}:{cls.__name__}"
-    if not _is_in_jax(env):
-        raise ConfigError(
-            f"env={name!r} must have the interface of rlkit.types.Env or gymnax where it is given as an object; for a "
-            "Gymnasium class, give its name 'module:Class'"
-        )
-    return name
-
-
 def is_in_jax(name: str) -> bool:
     """Return True where `module:attribute` names an environment in JAX; the module is imported.
 
@@ -37,7 +21,7 @@ def is_in_jax(name: str) -> bool:
     if not OWN_CODE.fullmatch(name):
         return False
     try:
-        return _is_in_jax(_find(name))
+        return has_interface(_find(name))
     except Exception:  # whatever the user's module raises: a worker process imports it again and reports it
         return False
 
@@ -71,7 +55,7 @@ def _find(name: str) -> Any:
         raise ConfigError(f"env={name!r}: {error}") from None
 
 
-def _is_in_jax(env: Any) -> bool:
+def has_interface(env: Any) -> bool:
     """True for an environment, or its class, with gymnax's `step_env` or a `step` of a key, a state and an action."""
     if callable(getattr(env, "step_env", None)):
         return True

@@ -14,7 +14,7 @@ from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
 from rlkit.hosts.worker import wrapper_names
 from rlkit.hosts.worker.recipe import Recipe
-from rlkit.names import OWN_CODE, did_you_mean
+from rlkit.names import OWN_CODE, did_you_mean, name_of_object, registered
 from rlkit.types import ConfigError
 
 PREFIXES = registry.OUTSIDE
@@ -31,6 +31,23 @@ def is_host(name: str) -> bool:
     """Return true for the name of an environment outside of JAX. The module of a `module:Class` is imported."""
     prefix, colon, _ = name.partition(":")
     return bool(colon and prefix in PREFIXES) or (is_own(name) and not own.is_in_jax(name))
+
+
+def name_of(env: Any) -> str:
+    """Return the name `module:name` of an environment that is given as an object.
+
+    It is an environment in JAX or its class; or outside of JAX a class or a function that makes one environment, or an
+    instance, of which each environment of a pool is a copy.
+
+    Raises:
+      ConfigError: it is none of these.
+    """
+    if not (own.has_interface(env) or callable(env) or (hasattr(env, "step") and hasattr(env, "reset"))):
+        raise ConfigError(
+            f"env={env!r} must be a name, an environment or its class, or a function that makes one; for one in JAX "
+            "see rlkit.types.Env, for others Gymnasium's interface"
+        )
+    return name_of_object(env)
 
 
 def require_known_prefix(name: str) -> None:
@@ -88,10 +105,9 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
       ConfigError: the name is unknown, or a package that the environment needs is missing.
     """
     if not isinstance(env, str):
-        _check_installed("cloudpickle", "host", f"env={env!r}")
-        import cloudpickle
-
-        return Recipe("pickled", getattr(env, "__name__", "env"), {}, cloudpickle.dumps(lambda: env(**kwargs)))
+        return _recipe_of_object(env, kwargs)
+    if (found := registered(env)) is not None:
+        return _recipe_of_object(found, kwargs)
     env = gymnasium_names.full_name(env)
     prefix, _, task = env.partition(":")
     if is_own(env):
@@ -109,6 +125,26 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
     if prefix == "envpool":
         _check_installed("envpool", "envpool", f"env={env!r}")
     return Recipe(prefix, task, kwargs)
+
+
+def _recipe_of_object(env: Any, kwargs: dict[str, Any]) -> Recipe:
+    """The recipe for copies of an environment, or for those that a class or a function makes."""
+    name = name_of_object(env)
+    _check_installed("cloudpickle", "host", f"env={name!r}")
+    import cloudpickle
+
+    if not callable(env) and kwargs:
+        raise ConfigError(f"env_kwargs={kwargs!r} do not go with env={name!r}, which has been made; give its class")
+    try:
+        data = b"" if callable(env) else cloudpickle.dumps(env)
+        make = (lambda: env(**kwargs)) if callable(env) else (lambda: cloudpickle.loads(data))
+        return Recipe("pickled", name, {}, cloudpickle.dumps(make))
+    except Exception as error:  # whatever an object raises where it cannot be pickled
+        line = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"env={name!r} must be picklable, as each environment of a pool is a copy, and {line}; give a class or a "
+            "function that makes it"
+        ) from None
 
 
 def pool(

@@ -29,7 +29,7 @@ def collect(
     step: int | None = None,
     best: bool = False,
     seed: int = 0,
-    env: str | None = None,
+    env: Any = None,
     wrappers: Sequence[str] | None = None,
     network: str | None = None,
 ) -> Path:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,7 +37,7 @@ def render(
     step: int | None = None,
     best: bool = False,
     max_steps: int = 500,
-    env: str | None = None,
+    env: Any = None,
     wrappers: Sequence[str] | None = None,
     network: str | None = None,
 ) -> Path:

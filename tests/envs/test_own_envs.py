@@ -2,7 +2,6 @@
 
 from contextlib import closing
 
-import host_envs
 import jax
 import jax_envs
 import numpy as np
@@ -93,9 +92,10 @@ def test_an_object_is_an_environment_of_runs(tmp_path):
     assert np.isfinite(longer.evaluation["mean"])
 
 
-def test_an_object_outside_of_jax_is_refused():
-    with pytest.raises(ConfigError, match="env='host_envs:Counter' must have the interface"):
-        runs.parse(PPO | {"env": host_envs.Counter})
+@pytest.mark.parametrize("env", [object(), {1: 2}.keys()])
+def test_an_object_that_is_no_environment_is_refused(env):
+    with pytest.raises(ConfigError, match=r"must be a name, an environment or its class, or a function that makes one"):
+        runs.parse(PPO | {"env": env})
 
 
 def test_two_objects_of_one_class_are_two_environments():

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rlkit import agents
-from rlkit.names import UnknownName, find_object
+from rlkit.names import UnknownName, find_object, name_of_object
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.spaces import Space
@@ -21,8 +21,7 @@ def name_of(function: Any) -> str:
             f"network={function!r} must be a function (obs_space, action_space) -> networks, or its name "
             "'module:function'; give one"
         )
-    name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__).replace('.', '_')}"
-    return "".join(x if x.isalnum() or x in "_.:" else "_" for x in name)  # such as <lambda>
+    return name_of_object(function)
 
 
 def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agent:

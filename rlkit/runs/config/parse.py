@@ -9,9 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rlkit import agents, envs
-from rlkit.envs import own
 from rlkit.hosts.gymnasium_names import check_bare_name, full_name
-from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_prefix
+from rlkit.hosts.registry import checked_name, is_host, is_own, name_of, require_known_prefix
 from rlkit.names import register
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.aliases import suggestion
@@ -23,14 +22,14 @@ from rlkit.types import ConfigError
 
 _MOST_MISTAKES = 20  # that an error names
 # Keys whose values may be objects in Python, each with the function that names them.
-_OBJECTS = {"env": own.name_of, "eval_env": own.name_of, "network": name_of_network}
+_OBJECTS = {"env": name_of, "eval_env": name_of, "network": name_of_network}
 
 
 def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     """Validate a flat mapping of keys to values.
 
     Args:
-      values: the keys and values of a config; env and eval_env may also be environments in JAX.
+      values: the keys and values of a config; env and eval_env may also be objects, see `hosts.registry.name_of`.
       name: the stem of the run directory's name.
 
     Raises:
@@ -75,7 +74,7 @@ def named_objects(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], Mapping[st
     The objects are registered by their names, of which two environments of one class have two.
 
     Raises:
-      ConfigError: an environment is not in JAX, or the network is no function.
+      ConfigError: an object is no environment, or the network is no function.
     """
     plain = str | bytes | int | float | list | tuple | dict | None
     names = {key: name_of(values[key]) for key, name_of in _OBJECTS.items() if not isinstance(values.get(key), plain)}

@@ -1,0 +1,64 @@
+"""Environments outside of JAX as objects of Python: classes, functions and instances, in runs and again at a resume."""
+
+import threading
+
+import gymnasium
+import pytest
+from gymnasium import spaces
+from host_envs import Counter
+from host_runs import PPO
+
+import rlkit
+from rlkit import hosts, runs
+from rlkit.types import ConfigError
+
+pytestmark = pytest.mark.thorough
+SHORT = {key: value for key, value in PPO.items() if key != "env_kwargs"} | {"total_steps": 64, "eval_episodes": 2}
+
+
+def test_a_class_a_function_and_an_instance_train_and_are_given_again(tmp_path):
+    class Local(Counter):
+        """A class that no worker process can import by its name."""
+
+    objects = {
+        "class": (Local, 3),
+        "function": (lambda: Counter(length=4), 4),
+        "instance": (Counter(length=5), 5),
+    }
+    for name, (env, length) in objects.items():
+        values = SHORT | {"env": env, "backend": "process" if name == "class" else "serial"}
+        trained = runs.train(values, out=tmp_path / name, show=False)
+        assert trained.evaluation["length_mean"] == length
+        assert rlkit.load(trained.run, env=env).step == 64
+    with pytest.raises(ConfigError, match="is code, and no file may name code to run"):
+        rlkit.load(trained.run)
+    again = runs.resume(trained.run, env=objects["instance"][0], overrides={"total_steps": 128}, show=False)
+    assert again.evaluation["length_mean"] == 5
+
+
+def test_a_class_takes_env_kwargs_and_an_instance_does_not(tmp_path):
+    trained = runs.train(SHORT | {"env": Counter, "env_kwargs": {"length": 6}}, out=tmp_path / "run", show=False)
+    assert trained.evaluation["length_mean"] == 6
+    with pytest.raises(ConfigError, match=r"env_kwargs=.* do not go with env='host_envs:Counter', which has been made"):
+        runs.train(SHORT | {"env": Counter(), "env_kwargs": {"length": 6}}, show=False)
+
+
+def test_environments_of_a_pool_are_copies_of_an_instance():
+    class Counting(gymnasium.Env):
+        observation_space, action_space = spaces.Box(0, 99, (1,)), spaces.Discrete(2)
+        count = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.count += 1
+            return self.observation_space.low + self.count, {}
+
+        def step(self, action):
+            raise AssertionError
+
+    env = Counting()
+    with hosts.make(env, num_envs=3, backend="serial") as pool:
+        assert pool.reset().ravel().tolist() == [1, 1, 1]
+    assert env.count == 0
+    env.lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"must be picklable, as .*; give a class or a function"):
+        hosts.make(env, num_envs=1)
