@@ -111,6 +111,12 @@ def test_what_goes_wrong_in_one_seed_keeps_the_states_before_it(tmp_path, monkey
     assert step == 192 - program.config.steps_per_update
     assert np.asarray(state.step).tolist() == [step // program.config.steps_per_update] * 2
     assert np.isfinite(np.concatenate([np.ravel(x) for x in jax.tree.leaves(state.agent.params)])).all()
+    # The first seed's buffer holds one more rollout, and the step that was held back before it is no longer held back.
+    monkeypatch.undo()
+    single = loop.train(RUNS[name], lambda line, _: line["step"] == 192, out=tmp_path / "single", show=False).state
+    first = jax.tree.map(lambda x: x[0], state)
+    assert_equal(first.envs, single.envs)
+    assert_equal(getattr(first.agent, "replay", ()), getattr(single.agent, "replay", ()))
 
 
 def test_workers_of_other_seeds_start_when_they_are_needed():

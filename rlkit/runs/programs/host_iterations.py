@@ -147,16 +147,22 @@ class HostIterations(HostChunks):
         self, state: TrainState, rollout: Collected, updated: Updated, key: Any, collect_seconds: float, begin: float
     ) -> tuple[TrainState, dict[str, Any], bool]:
         """The state, the metrics and whether all is finite, after an update of an iteration that began at `begin`."""
+        after = self._state(state, updated.agent, rollout, key, 1)
         if not updated.finite:
-            self._note_not_finite(state, updated.agent, updated.metrics)
+            self._note_not_finite(state, after, updated.metrics)
         seconds = time.perf_counter() - begin
         row = self._row(updated.metrics, rollout, seconds, collect_seconds, updated.seconds)
-        return self._state(state, updated.agent, rollout, key, 1), row, updated.finite
+        return after, row, updated.finite
 
-    def _note_not_finite(self, before: TrainState, agent: PyTree, metrics: dict[str, Any]) -> None:
-        """Keep the state before an update, with the replay buffer that it has taken over, and the quantity's name."""
+    def _note_not_finite(self, before: TrainState, after: TrainState, metrics: dict[str, Any]) -> None:
+        """Keep the state before an update, and the name of the quantity.
+
+        The update has taken the replay buffer over, so it stays as it is after the update, and so do the steps that are
+        held back from it: those of before are in it already.
+        """
         self.non_finite = name_non_finite(self.agent, metrics)
-        self.before = before.replace(agent=join(split(before.agent)[0], split(agent)[1]))
+        agent = join(split(before.agent)[0], split(after.agent)[1])
+        self.before = before.replace(agent=agent, envs=after.envs)
 
     def _row(
         self,

@@ -105,7 +105,7 @@ class HostSeedsProgram(HostChunks):
         """Make the same updates with each seed, at least one; the metrics are stacked.
 
         Where a seed fails or is not finite, `before` is the state before these updates, but for the replay buffers of
-        the seeds that had made theirs: an update takes the buffer over.
+        the seeds that had made theirs, which an update takes over, and the steps that are held back from them.
         """
         before = self.before = self._unstack(state)
         after, rows, finite = [], [], True
@@ -116,7 +116,7 @@ class HostSeedsProgram(HostChunks):
             after.append(new)
             rows.append(new_rows)
             replay = split(new.agent)[1]
-            before[index] = before[index].replace(agent=join(split(before[index].agent)[0], replay))
+            before[index] = before[index].replace(agent=join(split(before[index].agent)[0], replay), envs=new.envs)
         updates = zip(*rows, strict=True)  # the rows of all seeds, for each update
         stacked = [{name: np.stack([row[name] for row in seeds]) for name in seeds[0]} for seeds in updates]
         return after, stacked, finite

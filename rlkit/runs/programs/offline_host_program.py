@@ -89,13 +89,14 @@ class OfflineHostProgram(HostProgram):
         rest, replay = split(state.agent)
         agent, metrics, finite, key = self._learn(replay, rest, state.key)
         metrics, finite = jax.device_get((metrics, finite))
+        step: Any = np.int32(int(state.step) + 1)
+        after = TrainState(agent, state.envs, key, step)
         if not finite:
-            self._note_not_finite(state, agent, metrics)
+            self._note_not_finite(state, after, metrics)
         row = {
             **metrics,
             "returns": np.full((1, self.num_streams), np.nan, np.float32),
             "lengths": np.zeros((1, self.num_streams), np.int32),
             "update_seconds": time.perf_counter() - begin,
         }
-        step: Any = np.int32(int(state.step) + 1)
-        return TrainState(agent, state.envs, key, step), [row], bool(finite)
+        return after, [row], bool(finite)
