@@ -14,7 +14,7 @@ from rlkit.networks.table import table
 from rlkit.replay import final_observations
 from rlkit.replay.validation import default_final_obs
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.config.schedule import Schedule
+from rlkit.runs.config.schedule import Schedule, require_evolution
 from rlkit.runs.devices import memory
 from rlkit.runs.hints import on_settings
 from rlkit.runs.metrics import require_writers
@@ -31,6 +31,7 @@ def describe(config: RunConfig) -> str:
         stepping it, is not.
     """
     require_writers(config)
+    require_evolution(config)
     with closing(make_program(config)) as program:
         return _describe(program)
 

@@ -13,6 +13,7 @@ from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schedule import require_evolution
 from rlkit.runs.hints import on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import NO_EVAL_ENV, best_evaluation, dataset_streams, stored_config
@@ -61,6 +62,7 @@ def train(
     elif not isinstance(config, RunConfig):
         config = parse(config)
     require_writers(config)
+    require_evolution(config)
     notice = make_display(config.run.total_steps, show=show)
     with closing(make_program(config)) as program:
         if config.run.env_check:

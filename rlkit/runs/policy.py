@@ -217,6 +217,8 @@ def load_state(
     Raises:
       ConfigError: there is no such checkpoint, or it does not fit the run's config.
     """
+    if best and step is not None:
+        raise ConfigError(f"step={step} does not go with best, which is a step of its own; leave out one of them")
     checkpoints = checkpoint.Reader(run)
     config, extra = stored_config(run, {**NO_SERVICES, **overrides}, own_code), checkpoints.extra()
     if best:

@@ -155,6 +155,7 @@ def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
         ("c51", {}, MultiDiscrete((2, 2)), "agent='c51' needs a Discrete .*; use ppo$"),
         ("qrdqn", {}, Box(-jnp.inf, jnp.inf, (2,)), "agent='qrdqn' needs a Discrete .*; use ppo$"),
         ("dqn", {}, Box(0, 3, (2,), jnp.int32), "agent='dqn' needs a Discrete .*; no agent can act in it"),
+        ("dqn", {}, Box(0, 3, (2, 2), jnp.int32), r"of shape \[2, 2\], as of a MultiDiscrete .*, of one dimension$"),
         ("pqn", {}, Box(-1, 1, (2,)), "agent='pqn' needs a Discrete"),
         ("dqn", {"encoder": "conv"}, Discrete(2), "encoder='conv' needs observations"),
     ],

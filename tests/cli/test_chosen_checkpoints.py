@@ -7,8 +7,9 @@ import pytest
 from tiny_runs import SMALL, shared_compilations
 
 from rlkit import cli
-from rlkit.runs import loop, run_directory
+from rlkit.runs import loop, policy, run_directory
 from rlkit.runs.config.parse import parse
+from rlkit.types import ConfigError
 
 pytestmark = pytest.mark.thorough
 
@@ -39,3 +40,8 @@ def test_every_key_that_differs_is_compared(tmp_path, capsys):
     assert cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     names = [line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()]
     assert {name for name in names if name.startswith("config: ")} == {f"config: {key}" for key in changes}
+
+
+def test_a_step_does_not_go_with_best(tmp_path):
+    with pytest.raises(ConfigError, match=r"step=1024 does not go with best.*leave out one"):
+        policy.load_state(tmp_path, 1024, best=True, overrides={}, own_code={})

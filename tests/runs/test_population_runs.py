@@ -222,3 +222,17 @@ def test_default_ranges_are_a_factor_of_ten():
     assert config.run.population_ranges == {"learning_rate": (3e-5, 3e-3), "ent_coef": (1e-3, 0.1)}
     assert parse(config.flat()).flat() == config.flat()
     assert config.run.num_seeds == 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"evolve_every": None, "eval_every": 320}, "eval_every=320 leaves population=4 no evolution"),
+        ({"evolve_every": 300, "log_every": 64}, "evolve_every=300 leaves population=4 no evolution.*evolve_every: 16"),
+    ],
+)
+def test_a_population_that_would_never_evolve_is_refused(tmp_path, keys, said):
+    """Evolutions come at multiples of metric lines and of evaluations: 300 steps are rounded to 320, the end."""
+    with pytest.raises(ConfigError, match=said):
+        loop.train(FOUR | keys, out=tmp_path / "run", show=False)
+    assert not (tmp_path / "run").exists()

@@ -51,6 +51,9 @@ def check_action_space(agent: str, config: Any, space: Space, *, supported: bool
         else "no agent can act in it, so wrap the environment to take a Discrete, MultiDiscrete or float Box action"
     )
     side = _open_side(space) if "bounds" in needed else ""
+    if isinstance(space, Box) and space.dtype.kind in "iub" and len(space.shape) > 1:
+        side = f", integers of shape {list(space.shape)}, as of a MultiDiscrete or MultiBinary of this shape"
+        remedy = f"{remedy}, of one dimension"
     raise ConfigError(f"agent={agent!r} needs {needed}, and this one is {space}{side}; {remedy}")
 
 

@@ -15,7 +15,9 @@ from rlkit.runs.config.errors import by_value, explain, show_value
 from rlkit.runs.config.load import find, read, refuse_own_code, with_overrides
 from rlkit.runs.config.parse import freeze, parse
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.config.schema import schema
+from rlkit.runs.config.settings import Settings
 from rlkit.runs.sweeps.space import Dimension, is_dimension, parse_dimension
 from rlkit.types import ConfigError
 
@@ -88,7 +90,14 @@ class Sweep(NamedTuple):
         """
         overrides = {**values, **self.own_code}
         refuse_own_code(self.base, overrides)
-        return parse(with_overrides(self.base, overrides))
+        config = parse(with_overrides(self.base, overrides))
+        if self.settings.objective != "final" and not Schedule(config).ever_evaluates:
+            raise ConfigError(
+                f"eval_every={config.run.eval_every} leaves no evaluation before the end of total_steps="
+                f"{config.run.total_steps}, and objective={self.settings.objective} would be that of final; try "
+                f"eval_every: {max(config.run.total_steps // 20, 1)}"
+            )
+        return config
 
 
 def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Sweep:
@@ -135,6 +144,8 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
         raise ConfigError(explain(SweepSettings, error)) from None
     _check_keys([*base, *dimensions], base.get("agent"))
     _check(parsed, dimensions, base)
+    if path.name != "sweep.yaml":
+        _refuse_without_effect(parsed, values)
     name = path.parent.name if path.name == "sweep.yaml" else f"sweep-{path.stem}"
     if parsed.sampler == "optuna" and parsed.study is None:
         parsed = parsed.model_copy(update={"study": name})
@@ -182,6 +193,25 @@ def _check(settings: SweepSettings, dimensions: Mapping[str, Dimension], base: M
         raise ConfigError(
             "total_steps cannot be swept with halving, which compares trials at equal steps; leave out one"
         )
+
+
+def _refuse_without_effect(settings: SweepSettings, values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a key of a new sweep that changes nothing with its other keys."""
+    needs = {
+        "trials": (settings.sampler != "grid", "a sampler other than grid, which has as many trials as combinations"),
+        "sampler_seed": (settings.sampler != "grid", "a sampler other than grid, which draws nothing"),
+        "batch": (settings.sampler == "optuna", "sampler: optuna"),
+        "rungs": (settings.halving is not None, "halving"),
+    }
+    for key, (has_effect, needed) in needs.items():
+        if (value := getattr(settings, key)) != SweepSettings.model_fields[key].default and not has_effect:
+            raise ConfigError(f"{key}={show_value(value)} needs {needed}; leave it out")
+    for key in ("wandb", "tensorboard", "keep_best", "report"):  # of a base config they hold for best.yaml
+        if values.get(key, default := Settings.model_fields[key].default) != default:
+            raise ConfigError(
+                f"{key}={show_value(values[key])} does not go with a sweep, whose trials do without; leave it out, and "
+                "give it when best.yaml is trained"
+            )
 
 
 def _is_own_code(value: Any) -> bool:

@@ -17,7 +17,8 @@ from rlkit.runs.sweeps.sweep import sweep
 
 def a_sweep(tmp_path, **keys):
     """A sweep over the learning rate, with keys added or, where they are None, left out."""
-    values = {"config": "ppo/cartpole", "learning_rate": {"log_uniform": [1e-4, 1e-2]}, "trials": 5} | keys
+    number = {"trials": 5} if keys.get("sampler") != "grid" else {}
+    values = {"config": "ppo/cartpole", "learning_rate": {"log_uniform": [1e-4, 1e-2]}} | number | keys
     path = tmp_path / "mine.yaml"
     path.write_text(strict_yaml.dump({key: value for key, value in values.items() if value is not None}))
     return path
@@ -178,6 +179,16 @@ def test_a_budget_counts_whole_metric_lines(tmp_path):
         ({"objective": "best"}, "objective=best needs evaluations along the runs; add e.g. eval_every"),
         ({"halving": 3, "sampler": "optuna"}, "halving does not go with sampler=optuna"),
         ({"halving": 3, "total_steps": {"values": [50_000, 100_000]}}, "total_steps cannot be swept with halving"),
+        ({"rungs": 2}, "rungs=2 needs halving; leave it out"),
+        ({"batch": 2}, "batch=2 needs sampler: optuna; leave it out"),
+        ({"sampler": "grid", "learning_rate": {"values": [0.1]}, "trials": 3}, "trials=3 needs a sampler other than"),
+        ({"sampler": "grid", "learning_rate": {"values": [0.1]}, "sampler_seed": 3}, "sampler_seed=3 needs a sampler"),
+        ({"wandb": "mine"}, "wandb='mine' does not go with a sweep"),
+        ({"tensorboard": True}, "tensorboard=true does not go with a sweep"),
+        ({"keep_best": True, "eval_every": 128}, "keep_best=true does not go with a sweep"),
+        ({"report": True}, "report=true does not go with a sweep"),
+        ({"objective": "best", "total_steps": 10_000, "eval_every": 10_000}, "eval_every=10000 leaves no"),
+        ({"objective": "area", "eval_every": 10**6}, "eval_every=1000000 leaves no evaluation before the end"),
         ({"storage": "sqlite:///x.db"}, "storage='sqlite:///x.db' needs sampler: optuna"),
         ({"eval_episodes": 0}, "eval_episodes=0 does not go with a sweep"),
         ({"population": 4}, "population does not go with a sweep, whose trials are independent; leave it out"),
