@@ -202,6 +202,15 @@ class Pool(Closeable):
     def _obs(self) -> PyTree:
         return contract.build(self.obs_tree, iter(self.views.obs))
 
+    def inspect(self, on: bool) -> None:
+        """Switch on or off that workers keep observations of float64 as they are, for `native_obs`."""
+        self.views.inspect[:] = on
+
+    def native_obs(self) -> list[tuple[str, np.ndarray]]:
+        """Return the newest observations' leaves of float64: their paths and copies [N, ...], while inspecting."""
+        leaves = contract.wide_leaves(self.obs_tree)
+        return [(leaf.path, view.copy()) for leaf, view in zip(leaves, self.views.native, strict=True)]
+
     def _write_actions(self, actions: PyTree) -> None:
         leaves, treedef = jax.tree.flatten(actions)
         if treedef != self.actions_treedef:

@@ -1,4 +1,4 @@
-"""Checks of the values that a pool's environments return, before training: within bounds, and finite.
+"""Checks of the values that a pool's environments return, before training: in bounds, finite, and kept by float32.
 
 Structures, shapes and dtypes are checked in every step anyway.
 """
@@ -11,9 +11,12 @@ import jax
 import numpy as np
 
 from rlkit.envs.checks import check_bounds, check_mask, legal_action
+from rlkit.hosts import precision
+from rlkit.hosts.worker import contract
 from rlkit.types import ConfigError, Key, PyTree
 
 _STEPS = 16
+_ROUNDED_SHARE = 0.1  # a rounding step of float32 in standard deviations of so few steps; 1% in a whole dataset
 
 
 def check(pool: Any, seed: int) -> None:
@@ -24,13 +27,24 @@ def check(pool: Any, seed: int) -> None:
     Raises:
       ConfigError: at the first violation, naming the environment, the field, the expected value and the actual one.
     """
+    pool.inspect(True)
+    try:
+        _check_steps(pool, seed)
+    finally:
+        pool.inspect(False)
+
+
+def _check_steps(pool: Any, seed: int) -> None:
+    """Take the steps of `check` in a pool that keeps the observations of float64."""
     sampler, key = make_sampler(pool), jax.random.key(seed)
     obs = pool.reset(seed)
+    rounded = [_rounded(pool, obs)]
     _check_obs(pool, "obs of reset", obs)
     check_mask(pool.name, "obs of reset", pool.action_space, obs, pool.locate)
     for number in range(_STEPS):
         step = pool.step(jax.tree.map(np.asarray, sampler(jax.random.fold_in(key, number), obs)))
         obs = step.obs
+        rounded.append(_rounded(pool, obs))
         _check_obs(pool, "obs of step", step.next_obs)
         _check_obs(pool, "obs of reset", step.obs)
         check_mask(pool.name, f"obs of step {number + 1}", pool.action_space, obs, pool.locate)
@@ -39,6 +53,19 @@ def check(pool: Any, seed: int) -> None:
             raise ConfigError(
                 f"env={pool.name!r}: reward of {pool.locate(env)}: expected finite numbers, got {step.reward[env]}"
             )
+    for name in rounded[0]:
+        values = np.concatenate([leaves[name] for leaves in rounded])
+        precision.check(f"env={pool.name!r}: obs{name}", values, share=_ROUNDED_SHARE)
+
+
+def _rounded(pool: Any, obs: PyTree) -> dict[str, np.ndarray]:
+    """The leaves of the newest observations that float32 rounds, [N, ...], as the environment has them, by path."""
+    integers = {
+        leaf.path: x
+        for leaf, x in zip(contract.leaves(pool.obs_tree), jax.tree.leaves(obs), strict=True)
+        if not leaf.discrete and x.dtype.kind in "iu" and precision.is_rounded(x.dtype)
+    }
+    return integers | dict(pool.native_obs())
 
 
 def _check_obs(pool: Any, field: str, obs: PyTree) -> None:

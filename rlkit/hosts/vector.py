@@ -63,6 +63,7 @@ class VectorPool(Closeable):
         self.episodes = Episodes(self.num_envs)
         self.resetting = np.zeros(self.num_envs, bool)  # [N] true where the next step is a reset
         self.interrupted: Callable[[], bool] = lambda: False
+        self.inspecting, self.native = False, []  # of `native_obs`
         self.unused = True  # the first vector environment has not been reset yet
 
     def _make(self, seed: int) -> None:
@@ -76,6 +77,14 @@ class VectorPool(Closeable):
         `on_failure` is not called: a failure ends the pool, as there are no restarts.
         """
         self.interrupted = interrupted
+
+    def inspect(self, on: bool) -> None:
+        """Switch on or off that observations of float64 are kept as they are, for `native_obs`."""
+        self.inspecting = on
+
+    def native_obs(self) -> list[tuple[str, np.ndarray]]:
+        """Return the newest observations' leaves of float64: their paths and copies [N, ...], while inspecting."""
+        return self.native
 
     def locate(self, env: int) -> str:
         """Name an environment and the seed of the vector environment, in words, for errors."""
@@ -138,6 +147,9 @@ class VectorPool(Closeable):
             self._to_stored(field, leaf, value)
             for leaf, value in zip(contract.leaves(self.obs_tree), _leaves(self.obs_tree, obs), strict=True)
         ]
+        if self.inspecting:
+            pairs = zip(contract.leaves(self.obs_tree), _leaves(self.obs_tree, obs), strict=True)
+            self.native = [(leaf.path, np.array(x)) for leaf, x in pairs if leaf.native_dtype == np.float64]
         return contract.build(self.obs_tree, iter(values))
 
     def _to_stored(self, field: str, leaf: Leaf, value: Any) -> np.ndarray:

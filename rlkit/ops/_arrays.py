@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from rlkit.types import Array, ConfigError
+from rlkit.types import Array, ConfigError, PyTree
 
 
 def as_floats(*values: ArrayLike) -> list[Array]:
@@ -16,6 +16,11 @@ def as_floats(*values: ArrayLike) -> list[Array]:
     arrays = [jnp.asarray(value) for value in values]
     dtype = jnp.float64 if any(array.dtype == jnp.float64 for array in arrays) else jnp.float32
     return [array.astype(dtype) for array in arrays]
+
+
+def as_arrays(tree: PyTree) -> PyTree:
+    """Convert the leaves of a tree to arrays of JAX: NumPy's cannot be indexed by traced integers."""
+    return jax.tree.map(jnp.asarray, tree)
 
 
 def scalars(like: Array, **values: ArrayLike) -> list[Array]:

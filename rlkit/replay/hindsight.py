@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from rlkit.ops._arrays import check_bools, check_key, check_shape
+from rlkit.ops._arrays import as_arrays, check_bools, check_key, check_shape
 from rlkit.ops._integers import uniform_below
 from rlkit.types import Array, ConfigError, Key, PyTree, Transition
 
@@ -49,6 +49,7 @@ def relabel(
         raise ConfigError(f"ratio={ratio} must lie in [0, 1]; 0.8 is usual")
     check_key(key)
     check_bools(mask=mask)
+    item, mask = as_arrays((item, mask))
     length = jnp.shape(item.reward)[0] if jnp.ndim(item.reward) == 1 else 0
     check_shape("mask", mask, (length,))
     choice_key, future_key = jax.random.split(key)

@@ -9,7 +9,7 @@ from flax import struct
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
-from rlkit.ops._arrays import check_key
+from rlkit.ops._arrays import as_arrays, check_key
 from rlkit.replay import priorities, segment_tree, storage, validation, windows
 from rlkit.replay.flags import check_flags
 from rlkit.replay.priorities import Priorities
@@ -105,6 +105,7 @@ def init(static: Static, example: PyTree, num_envs: int) -> PrioritizedState:
 
 def add(static: Static, state: PrioritizedState, rollout: PyTree) -> PrioritizedState:
     """Add a rollout [T, N, ...]: remove the items that it overwrites, then insert those that it completes."""
+    state = as_arrays(state)
     ring = storage.add(state.ring, rollout)
     num_rows, num_envs = jax.tree.leaves(rollout)[0].shape[:2]
     overwritten = storage.next_slots(state.ring.cursor, num_rows).astype(jnp.int32)
@@ -116,6 +117,7 @@ def add(static: Static, state: PrioritizedState, rollout: PyTree) -> Prioritized
 
 def sample(static: Static, state: PrioritizedState, key: Key) -> Sample:
     """Draw B items in proportion to their masses: leaves [B, ...], or [B, L, ...] of windows, and weights [B]."""
+    state = as_arrays(state)
     check_key(key)
     validation.check_not_empty(size(static, state))
     batch_size = _mesh.share("batch_size", static.batch_size, _mesh.size(static.axis_name))
@@ -134,12 +136,14 @@ def _draw_places(state: PrioritizedState, key: Key, batch_size: int) -> tuple[Pl
 
 def batch_of_pass(static: Static, state: PrioritizedState, key: Key, k: Array | int) -> Sample:
     """Return batch k of a pass over all items, whatever their priorities; see `Buffer.batch_of_pass`."""
+    state = as_arrays(state)
     batch_size = _mesh.share("batch_size", static.batch_size, _mesh.size(static.axis_name))
     return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=static.length)
 
 
 def update(static: Static, state: PrioritizedState, index: Handle, priority: Array) -> PrioritizedState:
     """Set the priorities of the items of `index` to |priority| [B]; see `priorities.update`."""
+    state = as_arrays(state)
     settings = static.settings
     return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, settings))
 

@@ -14,7 +14,7 @@ from flax import struct
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
-from rlkit.ops._arrays import check_key
+from rlkit.ops._arrays import as_arrays, check_key
 from rlkit.replay import priorities, segment_tree, slice_index, storage, validation, windows
 from rlkit.replay.flags import check_flags, flags
 from rlkit.replay.priorities import Priorities
@@ -150,6 +150,7 @@ def init(static: Static, example: PyTree, num_envs: int) -> SlicesState | Priori
 
 def add(static: Static, state: Any, rollout: PyTree) -> Any:
     """Add a rollout [T, N, ...] to the ring, to the index and, where there are some, to the priorities."""
+    state = as_arrays(state)
     ring = storage.add(state.ring, rollout)
     terminated, truncated = flags(rollout)
     done = terminated | truncated
@@ -165,6 +166,7 @@ def add(static: Static, state: Any, rollout: PyTree) -> Any:
 
 def sample(static: Static, state: Any, key: Key) -> Sample:
     """Draw B slices: leaves [B, L, ...], mask [B, L], and weights [B]."""
+    state = as_arrays(state)
     check_key(key)
     validation.check_not_empty(size(static, state))
     index, num_slices = state.index, _mesh.share("num_slices", static.num_slices, _mesh.size(static.axis_name))
@@ -196,6 +198,7 @@ def batch_of_pass(static: Static, state: Any, key: Key, k: Array | int) -> Sampl
     Raises:
       ValueError: the slices are drawn by episode.
     """
+    state = as_arrays(state)
     index = state.index
     num_slices = _mesh.share("num_slices", static.num_slices, _mesh.size(static.axis_name))
     chosen = slice_index.batch_of_pass(index, key, k, num_slices)
@@ -206,6 +209,7 @@ def batch_of_pass(static: Static, state: Any, key: Key, k: Array | int) -> Sampl
 
 def update(static: Static, state: Any, index: Handle, priority: Array) -> Any:
     """Set the priorities of the slices of `index` to |priority| [B]; without priorities, return the state unchanged."""
+    state = as_arrays(state)
     if static.settings is None:
         return state
     return state.replace(priorities=priorities.update(state.priorities, state.ring, index, priority, static.settings))

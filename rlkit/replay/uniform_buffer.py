@@ -8,7 +8,7 @@ from flax import struct
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
-from rlkit.ops._arrays import check_key
+from rlkit.ops._arrays import as_arrays, check_key
 from rlkit.replay import storage, validation, windows
 from rlkit.replay.flags import check_flags
 from rlkit.replay.short_repr import short_repr
@@ -91,11 +91,13 @@ def init(
 
 def add(state: UniformState, rollout: PyTree) -> UniformState:
     """Add a rollout [T, N, ...]; see `storage.add`."""
+    state = as_arrays(state)
     return state.replace(ring=storage.add(state.ring, rollout))
 
 
 def sample(state: UniformState, key: Key, *, batch_size: int, length: int, axis_name: str | None) -> Sample:
     """Draw B items, each equally likely: leaves [B, ...], or [B, L, ...] of windows."""
+    state = as_arrays(state)
     check_key(key)
     validation.check_not_empty(size(state, length=length))
     batch_size = _mesh.share("batch_size", batch_size, _mesh.size(axis_name))
@@ -114,6 +116,7 @@ def batch_of_pass(
     state: UniformState, key: Key, k: Array | int, *, batch_size: int, length: int, axis_name: str | None
 ) -> Sample:
     """Return batch k of a pass over all items; see `Buffer.batch_of_pass`."""
+    state = as_arrays(state)
     batch_size = _mesh.share("batch_size", batch_size, _mesh.size(axis_name))
     return windows.batch_of_pass(state.ring, key, k, batch_size=batch_size, length=length)
 

@@ -318,3 +318,26 @@ class Global(gymnasium.Env):
 
     def step(self, action):
         return np.array([random.random(), np.random.random()]), 0.0, False, False, {}  # noqa: NPY002
+
+
+class Clock(gymnasium.Env):
+    """Observations of an offset and of the steps so far, times a unit."""
+
+    def __init__(self, offset=0.0, unit=1.0, dtype="float64", nested=False):
+        self.offset, self.unit, self.dtype, self.nested = offset, unit, np.dtype(dtype), nested
+        low, high = (-np.inf, np.inf) if self.dtype.kind == "f" else (0, 2**31 - 1)
+        box = spaces.Box(low, high, (2,), self.dtype.type)
+        self.observation_space = spaces.Dict({"time": box, "kind": spaces.Discrete(2)}) if nested else box
+        self.action_space = spaces.Discrete(2)
+
+    def _obs(self):
+        x = np.array([0, self.offset + self.unit * self.steps], self.dtype)
+        return {"time": x, "kind": 0} if self.nested else x
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._obs(), 0.0, self.steps == 12, False, {}

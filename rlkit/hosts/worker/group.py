@@ -92,6 +92,8 @@ class Group:
         self._write_obs = contract.make_writer(self.obs, obs)
         self._write_final = contract.make_writer(self.obs, final)
         self._read_actions = contract.make_reader(self.action, action)
+        self._record = contract.make_recorder(self.obs, shared_arrays.rows(views.native, first, count))
+        self._inspect = views.inspect[first : first + count]
         self._seed = views.seed[first : first + count]
         # Assigning a Python number to a memoryview takes half as long as to an array.
         self._reward = _memoryview(views.reward)[first : first + count]
@@ -114,6 +116,8 @@ class Group:
                 obs = _observation(env.reset(seed=int(self._seed[index])))
                 self.token.check()
                 self._write_obs("obs of reset", index, obs)
+                if self._inspect[index]:
+                    self._record(index, obs)
                 if (recorder := self.recorders[index]) is not None:
                     recorder.take_reward()
                     recorder.take_reset()
@@ -125,6 +129,7 @@ class Group:
         first, report, write, token = self.first, self.report, self._write_obs, self.token
         rewards, terminations, truncations = self._reward, self._terminated, self._truncated
         own, recorders = self._own_reward, self.recorders
+        record = self._record if self._inspect[0] else None
         stage = STEPPING
         index = 0
         try:
@@ -152,6 +157,8 @@ class Group:
                     stage = STEPPING
                 else:
                     write("obs of step", index, obs)
+                if record is not None:
+                    record(index, obs)
         except (Exception, SystemExit) as error:
             raise Failed(fault(error, first + index, stage)) from error
 

@@ -30,6 +30,8 @@ class Views(NamedTuple):
     terminated: np.ndarray  # bool
     truncated: np.ndarray  # bool
     seed: np.ndarray  # int64, the seeds of the next reset
+    inspect: np.ndarray  # bool, true while `native` is written too
+    native: list[np.ndarray]  # one per leaf of float64: `obs` before it is rounded to float32
 
 
 def make_layout(num_envs: int, obs: SpaceTree, action: SpaceTree) -> Layout:
@@ -37,8 +39,9 @@ def make_layout(num_envs: int, obs: SpaceTree, action: SpaceTree) -> Layout:
     arrays: list[tuple[str, tuple[int, ...], str]] = []
     for name, tree in (("obs", obs), ("final", obs), ("action", action)):
         arrays += [(name, leaf.shape, leaf.stored_dtype.str) for leaf in contract.leaves(tree)]
+    arrays += [("native", leaf.shape, "<f8") for leaf in contract.wide_leaves(obs)]
     arrays += [("reward", (), "<f4"), ("own_reward", (), "<f8"), ("own_done", (), "|b1")]
-    arrays += [("terminated", (), "|b1"), ("truncated", (), "|b1"), ("seed", (), "<i8")]
+    arrays += [("terminated", (), "|b1"), ("truncated", (), "|b1"), ("seed", (), "<i8"), ("inspect", (), "|b1")]
     entries, offset = [], 0
     for name, shape, dtype in arrays:
         entries.append((name, (num_envs, *shape), dtype, offset))
@@ -51,7 +54,7 @@ def make_views(layout: Layout, buffer: Any) -> Views:
     arrays: dict[str, list[np.ndarray]] = {name: [] for name in Views._fields}
     for name, shape, dtype, offset in layout.entries:
         arrays[name].append(np.ndarray(shape, dtype, buffer, offset))
-    trees = ("obs", "final", "action")
+    trees = ("obs", "final", "action", "native")
     fields: dict[str, Any] = {name: leaves if name in trees else leaves[0] for name, leaves in arrays.items()}
     return Views(**fields)
 

@@ -22,7 +22,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit import _cpu
-from rlkit.ops._arrays import as_int, check_integers, check_key, check_shapes
+from rlkit.ops._arrays import as_arrays, as_int, check_integers, check_key, check_shapes
 from rlkit.replay.segment_tree import layout, traversal
 from rlkit.replay.segment_tree.invariants import check as check
 from rlkit.replay.segment_tree.layout import STATISTICS, SegmentTree
@@ -101,6 +101,7 @@ def write(tree: SegmentTree, index: ArrayLike, value: ArrayLike, *, in_maximum: 
     Raises:
       ValueError: `index` and `value` are not of one shape [B], or `index` is not of integers.
     """
+    tree = as_arrays(tree)
     check_shapes(index=index, value=value)
     value, leaf = _sanitize(value), _inside(index, tree.capacity)
     if leaf.ndim != 1:
@@ -128,6 +129,7 @@ def write_run(tree: SegmentTree, start: ArrayLike, value: ArrayLike, *, in_maxim
     Raises:
       ValueError: `start` or `value` has other axes, or `start` is not an integer, or B is above the capacity.
     """
+    tree = as_arrays(tree)
     value, first = _sanitize(value), jnp.asarray(start)
     if first.ndim or value.ndim != 1 or value.size > tree.capacity:
         raise ValueError(
@@ -167,6 +169,7 @@ def values(tree: SegmentTree) -> Array:
 
 def read(tree: SegmentTree, index: ArrayLike) -> Array:
     """Read the values at `index` [...] int: [...] float32, NaN where it is outside [0, capacity)."""
+    tree = as_arrays(tree)
     leaf = _inside(index, tree.capacity)
     value = layout.windows(tree.leaves, jnp.maximum(leaf, 0).reshape(-1), 1).reshape(leaf.shape)
     return jnp.where(leaf < 0, jnp.nan, jnp.abs(value))
@@ -188,6 +191,7 @@ def find(tree: SegmentTree, mass: ArrayLike) -> Array:
     Raises:
       ValueError: the tree does not keep "sum".
     """
+    tree = as_arrays(tree)
     _root(tree, "sum", "find")
     mass = jnp.asarray(mass).astype(jnp.float32)
     return traversal.descend(tree, mass.reshape(-1), None)[0].reshape(mass.shape)
@@ -217,6 +221,7 @@ def sample(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True
 
 def sample_with_values(tree: SegmentTree, key: Key, batch_size: int, stratified: bool = True) -> tuple[Array, Array]:
     """Draw leaves as `sample` does, and return them, [batch_size] int32, with their values, [batch_size] float32."""
+    tree = as_arrays(tree)
     _root(tree, "sum", "sample")
     check_key(key)
     batch_size = as_int("batch_size", batch_size)

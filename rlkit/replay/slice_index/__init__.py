@@ -17,7 +17,7 @@ Inside a scan, call `add` before `sample`: the other order copies the queue.
 
 import jax.numpy as jnp
 
-from rlkit.ops._arrays import as_int, check_bools, check_integers, check_key, check_shape, check_shapes
+from rlkit.ops._arrays import as_arrays, as_int, check_bools, check_integers, check_key, check_shape, check_shapes
 from rlkit.ops._integers import uint32, uniform_below
 from rlkit.replay import passes, storage
 from rlkit.replay.slice_index import row_queue, update
@@ -115,6 +115,7 @@ def add(state: SliceIndex, done: Array) -> SliceIndex:
     Raises:
       ValueError: `done` is not boolean, or not of such a shape.
     """
+    state = as_arrays(state)
     done = jnp.asarray(done)
     lengths, completed = update.completions(state, done)
     slots = storage.next_slots(state.ring, done.shape[0])
@@ -167,6 +168,7 @@ def completed_slices(state: SliceIndex, done: Array) -> CompletedSlices:
     Raises:
       ValueError: as `add`.
     """
+    state = as_arrays(state)
     done = jnp.asarray(done)
     _, completed = update.completions(state, done)
     slots = update.start_slots(state, storage.next_slots(state.ring, done.shape[0]))
@@ -206,6 +208,7 @@ def sample(state: SliceIndex, key: Key, num_slices: int) -> Slices:
     Raises:
       ValueError: `key` is not a key, or B is not an integer of at least 1.
     """
+    state = as_arrays(state)
     check_key(key)
     num_slices = as_int("num_slices", num_slices)
     if state.sampling == "episode":
@@ -231,6 +234,7 @@ def batch_of_pass(state: SliceIndex, key: Key, k: Array | int, num_slices: int) 
     Raises:
       ValueError: the sampling of the index is "episode", `key` is not a key, or `k` or B are not such integers.
     """
+    state = as_arrays(state)
     if state.sampling != "slice":
         raise ValueError(f"sampling={state.sampling!r} must be 'slice' for batch_of_pass; give it to init")
     nth, in_pass = passes.batch_of_pass(key, k, num_slices, size(state))
@@ -251,6 +255,7 @@ def at(state: SliceIndex, slot: Array, env: Array) -> Slices:
     Raises:
       ValueError: `slot` and `env` are not integers of one shape [B].
     """
+    state = as_arrays(state)
     slot, env = jnp.asarray(slot), jnp.asarray(env)
     check_integers(slot=slot, env=env)
     check_shape("slot", slot, (slot.size,))

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from numpy.lib import format as npy
 
+from rlkit.hosts import precision
 from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation, build, check_int32, describe, dtypes_and_shapes
 from rlkit.hosts.worker.contract import leaves as space_leaves
 from rlkit.runs import files
@@ -20,6 +21,7 @@ from rlkit.types import ConfigError, Transition
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations", "observation_start", "action_start")
+_ROUNDED_SHARE = 0.01  # of a standard deviation, a rounding step of float32
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -146,6 +148,8 @@ def _in_space(subject: str, field: str, leaf: Leaf, value: np.ndarray) -> np.nda
                 f"space declares, and lie from {low.tolist()} to {high.tolist()}; mend the dataset"
             )
         value = value - leaf.low
+    elif field == "observations":
+        _check_precision(f"{subject}: {field}{leaf.path}", value)
     try:
         return (check_int32(leaf, field, value) if leaf.may_overflow else value).astype(leaf.stored_dtype)
     except Violation as error:
@@ -192,6 +196,7 @@ def from_arrays(
     """
     if timeouts is None and next_observations is None:
         raise ConfigError("timeouts or next_observations must be given to find truncated episodes; add one")
+    _check_precision("observations", np.asarray(observations))
     obs = _numbers("observations", _from_0("observation", observations, observation_start))
     action = _numbers("actions", _from_0("action", actions, action_start))
     if not obs.ndim or not len(obs):
@@ -235,6 +240,12 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
             raise ValueError(f"{member.file_size} bytes where there must be {dtype} of shape {shape}")
     with archive.open(member) as file:
         return npy.read_array(file, allow_pickle=False)
+
+
+def _check_precision(subject: str, value: np.ndarray) -> None:
+    """Raise ConfigError where float32 would round away the variation of observations [S, ...]."""
+    if value.ndim and value.size and precision.is_rounded(value.dtype):
+        precision.check(subject, value, share=_ROUNDED_SHARE)
 
 
 def _from_0(name: str, value: Any, start: Any) -> Any:
