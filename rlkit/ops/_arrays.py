@@ -6,9 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit.types import Array, ConfigError, PyTree
+
+_SHARES = ("gamma", "gae_lambda", "lambda_")
 
 
 def as_floats(*values: ArrayLike) -> list[Array]:
@@ -24,16 +27,21 @@ def as_arrays(tree: PyTree) -> PyTree:
 
 
 def scalars(like: Array, **values: ArrayLike) -> list[Array]:
-    """Convert values to scalars of `like`'s dtype. Raises ValueError, naming the argument, if one is not a scalar."""
+    """Convert values to scalars of `like`'s dtype.
+
+    Raises ValueError, naming the argument, if one is not a scalar, or is a discount or a λ outside of [0, 1].
+    """
     for name, value in values.items():
-        if jnp.shape(value) != ():
-            raise ValueError(f"{name} has shape {jnp.shape(value)}, expected a scalar; use jax.vmap for several")
+        if name in _SHARES and isinstance(value, int | float | np.number) and not 0 <= value <= 1:
+            raise ValueError(f"{name}={value} must be in [0, 1]")
+        if np.shape(value) != ():
+            raise ValueError(f"{name} has shape {np.shape(value)}, expected a scalar; use jax.vmap for several")
     return [jnp.asarray(value).astype(like.dtype) for value in values.values()]
 
 
 def check_shapes(**arrays: Any) -> None:
     """Raise ValueError, naming the argument, unless all have the shape of the first: (B, 1) is not (B,)."""
-    (first, expected), *rest = ((name, jnp.shape(array)) for name, array in arrays.items())
+    (first, expected), *rest = ((name, np.shape(array)) for name, array in arrays.items())
     for name, shape in rest:
         if shape != expected:
             raise ValueError(f"{name} has shape {shape}, expected {expected}, the shape of {first}")
@@ -41,8 +49,8 @@ def check_shapes(**arrays: Any) -> None:
 
 def check_shape(name: str, array: Any, expected: Sequence[int]) -> None:
     """Raise ValueError, naming the argument, unless it has the expected shape."""
-    if jnp.shape(array) != tuple(expected):
-        raise ValueError(f"{name} has shape {jnp.shape(array)}, expected {tuple(expected)}")
+    if np.shape(array) != tuple(expected):
+        raise ValueError(f"{name} has shape {np.shape(array)}, expected {tuple(expected)}")
 
 
 def check_bools(**arrays: Any) -> None:

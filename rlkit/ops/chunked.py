@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rlkit._mesh import vary_like
 from rlkit.types import PyTree
@@ -27,7 +28,7 @@ def chunked_map(fn: Callable[[PyTree], PyTree], batch: PyTree, chunk_size: int |
     Raises:
       ValueError: the leaves of `batch` differ in their number of rows, or `chunk_size` is below 1.
     """
-    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(sizes) != 1 or sizes == {()}:
         raise ValueError(
             f"batch has leaves with leading axes {sorted(sizes)}; give all of them the same rows on axis 0"

@@ -4,10 +4,13 @@ Per sample, as in `rlkit.ops.losses`: shapes agree exactly, inputs below float32
 float64, and `discount` is γ^n, and 0 at terminal states. No gradient flows into targets.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit.ops._arrays import as_floats, check_shape, check_shapes, scalars
@@ -31,8 +34,8 @@ def categorical_projection(probs: ArrayLike, source_atoms: ArrayLike, atoms: Arr
       ValueError: probs and source_atoms differ in shape, or atoms is not [M] with M >= 2.
     """
     check_shapes(probs=probs, source_atoms=source_atoms)
-    if jnp.ndim(atoms) != 1 or jnp.size(atoms) < 2:
-        raise ValueError(f"atoms has shape {jnp.shape(atoms)}, expected [M] with M >= 2")
+    if np.ndim(atoms) != 1 or jnp.size(atoms) < 2:
+        raise ValueError(f"atoms has shape {np.shape(atoms)}, expected [M] with M >= 2")
     probs, source_atoms, atoms = as_floats(probs, source_atoms, atoms)
     source_atoms = jnp.clip(source_atoms, atoms[0], atoms[-1])
     gaps = jnp.diff(atoms)
@@ -64,7 +67,7 @@ def categorical_target(
     Raises:
       ValueError: the shapes do not agree.
     """
-    batch, (num_actions, num_atoms) = jnp.shape(next_logits)[:-2], jnp.shape(next_logits)[-2:]
+    batch, (num_actions, num_atoms) = np.shape(next_logits)[:-2], np.shape(next_logits)[-2:]
     check_shape("reward", reward, batch)
     check_shape("discount", discount, batch)
     check_shape("next_q_selector", next_q_selector, (*batch, num_actions))
@@ -104,7 +107,7 @@ def categorical_double_q_learning(
       ValueError: the shapes do not agree.
     """
     check_shapes(logits=logits, next_logits=next_logits)
-    _check_batch(jnp.shape(logits)[:-2], action=action, reward=reward, discount=discount)
+    _check_batch(np.shape(logits)[:-2], action=action, reward=reward, discount=discount)
     logits, reward, discount, next_logits, atoms = as_floats(logits, reward, discount, next_logits, atoms)
     target = categorical_target(reward, discount, next_logits, next_q_selector, atoms)
     return categorical_cross_entropy(logits, action, target)
@@ -124,7 +127,7 @@ def categorical_cross_entropy(logits: ArrayLike, action: ArrayLike, target: Arra
     Raises:
       ValueError: the shapes do not agree.
     """
-    batch, num_atoms = jnp.shape(logits)[:-2], jnp.shape(logits)[-1]
+    batch, num_atoms = np.shape(logits)[:-2], np.shape(logits)[-1]
     check_shape("action", action, batch)
     check_shape("target", target, (*batch, num_atoms))
     logits, target = as_floats(logits, target)
@@ -163,11 +166,11 @@ def quantile_q_learning(
     Raises:
       ValueError: the shapes do not agree, or kappa is not a scalar.
     """
-    *batch, num_quantiles, num_actions = jnp.shape(quantiles)
+    *batch, num_quantiles, num_actions = np.shape(quantiles)
     _check_batch(batch, action=action, reward=reward, discount=discount)
     for name, array in (("next_quantiles", next_quantiles), ("next_quantiles_selector", next_quantiles_selector)):
-        check_shape(name, array, (*batch, *jnp.shape(array)[-2:-1], num_actions))
-    if jnp.shape(tau) != (*batch, num_quantiles):
+        check_shape(name, array, (*batch, *np.shape(array)[-2:-1], num_actions))
+    if np.shape(tau) != (*batch, num_quantiles):
         check_shape("tau", tau, (num_quantiles,))
     quantiles, tau, reward, discount, next_quantiles = as_floats(quantiles, tau, reward, discount, next_quantiles)
     (kappa,) = scalars(quantiles, kappa=kappa)

@@ -5,6 +5,8 @@ last axis holds the categories or the action's dimensions, and results have the 
 are promoted to float32 before anything is computed; float64 stays float64.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 
@@ -29,7 +31,7 @@ class Categorical(flax.struct.PyTreeNode):
     logits: Array  # [..., A]
 
     @classmethod
-    def masked(cls, logits: ArrayLike, mask: ArrayLike) -> "Categorical":
+    def masked(cls, logits: ArrayLike, mask: ArrayLike) -> Categorical:
         """Return a categorical over the legal actions only.
 
         An illegal action has probability 0 and is never sampled; entropy, KL and all gradients stay finite, as its
@@ -66,7 +68,7 @@ class Categorical(flax.struct.PyTreeNode):
 
     def log_prob(self, action: ArrayLike) -> Array:
         """action: [...] int -> [...] float, NaN where it is out of range. ValueError on another shape or dtype."""
-        check_shape("action", action, jnp.shape(self.logits)[:-1])
+        check_shape("action", action, np.shape(self.logits)[:-1])
         check_integers(action=action)
         return _cpu.softmax_log_prob(as_floats(self.logits)[0], jnp.asarray(action))
 
@@ -74,9 +76,9 @@ class Categorical(flax.struct.PyTreeNode):
         """[...] float, in nats, -Σ p log p."""
         return _cpu.softmax_entropy(as_floats(self.logits)[0])
 
-    def kl(self, other: "Categorical") -> Array:
+    def kl(self, other: Categorical) -> Array:
         """[...] float, KL(self || other) in nats. Raises ValueError if the shapes differ."""
-        check_shape("other.logits", other.logits, jnp.shape(self.logits))
+        check_shape("other.logits", other.logits, np.shape(self.logits))
         p, q = as_floats(self.log_probs, other.log_probs)
         return jnp.sum(jnp.exp(p) * (p - q), axis=-1)
 
@@ -93,14 +95,14 @@ class MultiDiscrete(flax.struct.PyTreeNode):
     nvec: tuple[int, ...] = flax.struct.field(pytree_node=False)
 
     @classmethod
-    def masked(cls, logits: ArrayLike, nvec: tuple[int, ...], mask: ArrayLike) -> "MultiDiscrete":
+    def masked(cls, logits: ArrayLike, nvec: tuple[int, ...], mask: ArrayLike) -> MultiDiscrete:
         """Return the same over legal actions only: mask is [..., sum(nvec)] bool. See `Categorical.masked`."""
         return cls(Categorical.masked(logits, mask).logits, nvec)
 
     @property
     def parts(self) -> tuple[Categorical, ...]:
         """One Categorical for each entry of nvec, logits [..., nvec[i]]. Raises ValueError if they do not add up."""
-        check_shape("logits", self.logits, (*jnp.shape(self.logits)[:-1], sum(self.nvec)))
+        check_shape("logits", self.logits, (*np.shape(self.logits)[:-1], sum(self.nvec)))
         ends = np.cumsum(self.nvec)[:-1].tolist()
         return tuple(Categorical(part) for part in jnp.split(self.logits, ends, axis=-1))
 
@@ -115,7 +117,7 @@ class MultiDiscrete(flax.struct.PyTreeNode):
 
     def log_prob(self, action: ArrayLike) -> Array:
         """action: [..., len(nvec)] int -> [...] float, summed over the parts. Raises ValueError on another shape."""
-        check_shape("action", action, (*jnp.shape(self.logits)[:-1], len(self.nvec)))
+        check_shape("action", action, (*np.shape(self.logits)[:-1], len(self.nvec)))
         action = jnp.asarray(action)
         return _sum(part.log_prob(action[..., i]) for i, part in enumerate(self.parts))
 
@@ -123,7 +125,7 @@ class MultiDiscrete(flax.struct.PyTreeNode):
         """[...] float, in nats, summed over the parts."""
         return _sum(part.entropy() for part in self.parts)
 
-    def kl(self, other: "MultiDiscrete") -> Array:
+    def kl(self, other: MultiDiscrete) -> Array:
         """[...] float, KL(self || other) in nats, summed over the parts. Raises ValueError if nvec differs."""
         if self.nvec != other.nvec:
             raise ValueError(f"other.nvec is {other.nvec}, expected {self.nvec}")
@@ -158,7 +160,7 @@ class DiagNormal(flax.struct.PyTreeNode):
 
     def log_prob(self, x: ArrayLike) -> Array:
         """x: [..., D] float -> [...] float, summed over D. Raises ValueError if its shape is not that of loc."""
-        check_shape("x", x, jnp.shape(self.loc))
+        check_shape("x", x, np.shape(self.loc))
         loc, scale, x = as_floats(*self._parameters(), x)
         z = (x - loc) / scale
         return -jnp.sum(0.5 * z**2 + jnp.log(scale) + 0.5 * math.log(2 * math.pi), axis=-1)
@@ -167,9 +169,9 @@ class DiagNormal(flax.struct.PyTreeNode):
         """[...] float, in nats, summed over D."""
         return jnp.sum(jnp.log(self._parameters()[1]) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
-    def kl(self, other: "DiagNormal") -> Array:
+    def kl(self, other: DiagNormal) -> Array:
         """[...] float, KL(self || other) in nats, summed over D. Raises ValueError if the shapes differ."""
-        check_shape("other.loc", other.loc, jnp.shape(self.loc))
+        check_shape("other.loc", other.loc, np.shape(self.loc))
         loc, scale, other_loc, other_scale = as_floats(*self._parameters(), *other._parameters())
         ratio = scale / other_scale
         return jnp.sum(0.5 * (ratio**2 + ((loc - other_loc) / other_scale) ** 2 - 1.0) - jnp.log(ratio), axis=-1)
@@ -203,7 +205,7 @@ class TanhNormal(flax.struct.PyTreeNode):
 
     def squash(self, u: ArrayLike) -> Array:
         """u: [..., D] float -> [..., D] float, the action in [low, high]."""
-        check_shape("u", u, jnp.shape(self.loc))
+        check_shape("u", u, np.shape(self.loc))
         u, low, high = as_floats(u, self.low, self.high)
         action = low + (high - low) * (0.5 * jnp.tanh(u) + 0.5)
         # Selects remove the last bit by which rounding may exceed a bound. The gradient of a clip compares its result
@@ -229,7 +231,7 @@ class TanhNormal(flax.struct.PyTreeNode):
 
     def log_prob_pre_tanh(self, u: ArrayLike) -> Array:
         """u: [..., D] float -> [...] float, the log-density of the action squash(u), exact also where it saturates."""
-        check_shape("u", u, jnp.shape(self.loc))
+        check_shape("u", u, np.shape(self.loc))
         log_prob, log_slope = as_floats(self.normal.log_prob(u), jnp.sum(self._log_slope(jnp.asarray(u)), axis=-1))
         return log_prob - log_slope
 
@@ -239,7 +241,7 @@ class TanhNormal(flax.struct.PyTreeNode):
         An action at a bound, which only rounding reaches, counts as an eighth of an epsilon inside it: the result is
         finite, but not exact (see `log_prob_pre_tanh`). Raises ValueError if the shape is not that of loc.
         """
-        check_shape("action", action, jnp.shape(self.loc))
+        check_shape("action", action, np.shape(self.loc))
         action, low, high = as_floats(action, self.low, self.high)
         # atanh by the distances to both bounds, each of which is exact close to its bound.
         tiny = jnp.finfo(action.dtype).eps / 8
@@ -262,7 +264,7 @@ class TanhNormal(flax.struct.PyTreeNode):
         entropy, slope = as_floats(self.normal.entropy(), jnp.sum(terms, axis=(0, -1)))
         return entropy + slope
 
-    def kl(self, other: "TanhNormal") -> Array:
+    def kl(self, other: TanhNormal) -> Array:
         """[...] float, KL(self || other) in nats: that of the normals, as both squash alike. Bounds must be equal."""
         return self.normal.kl(other.normal)
 
@@ -282,11 +284,11 @@ def _broadcast_to_loc(distribution, *names: str) -> None:
         return
     for name in names:
         value = getattr(distribution, name)
-        if not isinstance(value, jax.Array | np.ndarray | np.generic | float | int) or jnp.shape(value) == loc.shape:
+        if not isinstance(value, jax.Array | np.ndarray | np.generic | float | int) or np.shape(value) == loc.shape:
             continue
-        if jnp.broadcast_shapes(jnp.shape(value), loc.shape) != loc.shape:
+        if jnp.broadcast_shapes(np.shape(value), loc.shape) != loc.shape:
             raise ValueError(
-                f"{name} has shape {jnp.shape(value)}, expected {loc.shape}, the shape of loc, or fewer axes"
+                f"{name} has shape {np.shape(value)}, expected {loc.shape}, the shape of loc, or fewer axes"
             )
         # Python numbers take a dtype: a weakly typed leaf would compile everything twice, and 16 bits round bounds.
         value = jnp.asarray(value, as_floats(loc)[0].dtype if isinstance(value, float | int) else None)

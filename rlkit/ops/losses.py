@@ -6,8 +6,11 @@ float32; float64 stays float64. `discount` is γ^n, and 0 at terminal states; a 
 enter the result and may be NaN.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit import _mesh
@@ -246,7 +249,7 @@ def double_q_learning(
       ValueError: the shapes do not agree.
     """
     check_shapes(q=q, next_q=next_q, next_q_selector=next_q_selector)
-    check_shape("action", action, jnp.shape(q)[:-1])
+    check_shape("action", action, np.shape(q)[:-1])
     next_action = jnp.argmax(jnp.asarray(next_q_selector), axis=-1)
     return td_error(pick(jnp.asarray(q), action), reward, discount, pick(jnp.asarray(next_q), next_action))
 

@@ -1,5 +1,7 @@
 """A keyed bijection on [0, n): shuffles without sorting, and draws without replacement without memory."""
 
+from __future__ import annotations
+
 from functools import partial
 from numbers import Integral
 from typing import Any

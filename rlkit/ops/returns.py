@@ -9,11 +9,14 @@ from its `next_value` like a truncated one. `next_value` does not enter where te
 Inputs below float32 are promoted to float32; float64 stays float64. No function stops a gradient.
 """
 
+from __future__ import annotations
+
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit._mesh import vary_like
@@ -245,14 +248,14 @@ def _check(reward: ArrayLike, terminated: ArrayLike, truncated: ArrayLike, **oth
     """Check shapes and flags. Returns [T, ...] bool, True at the ends of episodes."""
     check_shapes(reward=reward, **others, terminated=terminated, truncated=truncated)
     check_bools(terminated=terminated, truncated=truncated)
-    if jnp.ndim(reward) < 1 or jnp.shape(reward)[0] < 1:
-        raise ValueError(f"reward has shape {jnp.shape(reward)}, expected [T, ...] with T >= 1")
+    if np.ndim(reward) < 1 or np.shape(reward)[0] < 1:
+        raise ValueError(f"reward has shape {np.shape(reward)}, expected [T, ...] with T >= 1")
     return jnp.asarray(terminated) | jnp.asarray(truncated)
 
 
 def _bootstrap(next_value: Array, terminated: ArrayLike) -> Array:
     """The next value, and 0 at terminal states: a select and not a product, as 0 * NaN is NaN."""
-    return jnp.where(terminated, 0.0, next_value)
+    return jnp.where(jnp.asarray(terminated), 0.0, next_value)
 
 
 def _clipped_ratio(log_ratio: Array, clip: Array) -> Array:

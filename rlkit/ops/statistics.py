@@ -1,11 +1,14 @@
 """Running mean and variance of pytrees, explained variance, and the interquartile mean with its interval."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit import _mesh
@@ -30,7 +33,7 @@ class RunningStatistics(flax.struct.PyTreeNode):
 
 def running_init(example: PyTree) -> RunningStatistics:
     """Empty statistics for items like `example`: leaves [...], float32, or float64 where the example is."""
-    mean = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), as_floats(x)[0].dtype), example)
+    mean = jax.tree.map(lambda x: jnp.zeros(np.shape(x), as_floats(x)[0].dtype), example)
     count, *_ = as_floats(jnp.zeros((), jnp.float32), *jax.tree.leaves(mean))
     return RunningStatistics(count, mean, jax.tree.map(jnp.zeros_like, mean))
 
@@ -199,16 +202,16 @@ def iqm_interval(
 
 def _batch_axes(x: ArrayLike, like: Array) -> tuple[int, ...]:
     """Indices of the axes of x before those of `like`. Raises ValueError if x does not end in that shape."""
-    lead = jnp.ndim(x) - like.ndim
-    if lead < 0 or jnp.shape(x)[lead:] != like.shape:
-        raise ValueError(f"a leaf has shape {jnp.shape(x)}, expected it to end in {like.shape}, the example's shape")
+    lead = np.ndim(x) - like.ndim
+    if lead < 0 or np.shape(x)[lead:] != like.shape:
+        raise ValueError(f"a leaf has shape {np.shape(x)}, expected it to end in {like.shape}, the example's shape")
     return tuple(range(lead))
 
 
 def _batch_statistics(like: RunningStatistics, batch: PyTree, axis_name: str | None) -> RunningStatistics:
     """Statistics of one batch, the parts of all devices of the axis, for items like those of `like`."""
     shapes = {
-        jnp.shape(x)[: jnp.ndim(x) - m.ndim] for x, m in zip(*map(jax.tree.leaves, (batch, like.mean)), strict=True)
+        np.shape(x)[: np.ndim(x) - m.ndim] for x, m in zip(*map(jax.tree.leaves, (batch, like.mean)), strict=True)
     }
     if len(shapes) != 1:
         raise ValueError(f"the leaves have batch axes {sorted(shapes)}, expected one shape for all")

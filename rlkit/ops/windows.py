@@ -1,5 +1,7 @@
 """Returns of windows of consecutive steps, as replay buffers draw them."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

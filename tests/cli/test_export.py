@@ -77,7 +77,7 @@ def test_the_program_of_the_page_acts_as_the_policy(run, tmp_path, capsys, forma
         pytest.importorskip("onnxruntime")
     heading, call, without = CASES[format]
     out = tmp_path / f"cartpole.{format}"
-    assert cli.main(["export", str(run), "--format", format, "--out", str(out)]) == 0
+    assert cli.main(["export", str(run), "--out", str(out)]) == 0
     line = capsys.readouterr().out
     assert line.startswith(f"{out} ({format}): obs float32[B, 4] -> action int32[B]; {out.stat().st_size} bytes")
     obs = np.random.default_rng(0).normal(0, 2, (20, 4)).astype(np.float32)

@@ -27,14 +27,16 @@ def value_or(value: Scalar | None, otherwise: Scalar) -> Scalar:
 
 
 class _OneLineErrors(type):
-    """Metaclass whose classes raise a ConfigError where they are called with a name that is no field of theirs."""
+    """Metaclass whose classes raise a ConfigError for a name that is no field of theirs, and for text as a value."""
 
     if not TYPE_CHECKING:
 
         def __call__(cls, *args, **kwargs):
-            for name in kwargs:
+            for name, value in kwargs.items():
                 if name not in (known := cls.__dataclass_fields__):
                     raise ConfigError(mistakes.unknown_field(name, cls, known))
+                if isinstance(value, str | bytes):
+                    raise ConfigError(f"{name}={value!r:.40} must be a number, without quotes")
             return super().__call__(*args, **kwargs)
 
 

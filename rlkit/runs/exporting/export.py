@@ -36,7 +36,7 @@ class Exported(NamedTuple):
 
 def export(
     run: str | Path,
-    format: str,
+    format: str | None,
     out: str | Path,
     *,
     seed: int | None = None,
@@ -50,7 +50,8 @@ def export(
 
     Args:
       run: a run directory.
-      format: "npz" (NumPy arrays of an MLP), "stablehlo" (for `jax.export.deserialize`) or "onnx".
+      format: "npz" (NumPy arrays of an MLP), "stablehlo" (for `jax.export.deserialize`) or "onnx"; None for the ending
+        of `out`.
       out: the file; it replaces an older one.
       seed, step, best, env, wrappers, network: as for `rlkit.load`.
 
@@ -58,6 +59,7 @@ def export(
       ConfigError: there is no such run, checkpoint, seed or format, the format does not fit the policy, a library of
         the extra `onnx` is missing, or the file cannot be written.
     """
+    format = Path(out).suffix.removeprefix(".") if format is None else format
     if format not in FORMATS:
         known = sorted(FORMATS)
         raise ConfigError(f"format={format!r} must be one of {', '.join(known)}{did_you_mean(format, known)}")
