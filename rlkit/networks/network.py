@@ -10,6 +10,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import struct
 
 from rlkit.networks.initializers import stacked_init
 from rlkit.networks.norms.noisy import STREAM
@@ -167,6 +169,32 @@ def _streams(kinds: PyTree, key: Key | None) -> PyTree:
     return structure.unflatten([new(place, x) for place, x in enumerate(leaves)])
 
 
+class _State(struct.PyTreeNode):
+    """The state of equinox's layers, for a module that runs on one of several devices.
+
+    equinox refuses a new value of another type than the old one, and there a constant is of another type than what is
+    computed from an argument. A new value is therefore one that depends on the old one.
+    """
+
+    state: Any  # eqx.nn.State
+
+    def get(self, item: Any) -> Any:
+        return self.state.get(item)
+
+    def set(self, item: Any, value: PyTree) -> "_State":
+        def like(new: Any, old: Array) -> Any:
+            same = np.shape(new) == old.shape and jnp.result_type(new) == old.dtype
+            return jnp.where(True, new, old) if same else new  # another shape or dtype is refused by `set`
+
+        return _State(self.state.set(item, jax.tree.map(like, value, self.state.get(item))))
+
+    def substate(self, tree: PyTree) -> "_State":
+        return _State(self.state.substate(tree))
+
+    def update(self, other: "_State") -> "_State":
+        return _State(self.state.update(other.state))
+
+
 def _equinox(make: Callable, inputs: tuple, memory: PyTree) -> Network:
     """A network from a function that makes an equinox module, which is vectorized over batch axes."""
     import equinox as eqx
@@ -193,7 +221,10 @@ def _equinox(make: Callable, inputs: tuple, memory: PyTree) -> Network:
 
         def one(key: Key | None, *inputs: PyTree) -> tuple[Any, PyTree]:
             settings = {"key": key} if "key" in takes else {}
-            return module(*inputs, state, **settings) if "state" in takes else (module(*inputs, **settings), state)
+            if "state" not in takes:
+                return module(*inputs, **settings), state
+            outputs, after = module(*inputs, _State(state), **settings)
+            return outputs, after.state
 
         flat = [
             jax.tree.map(lambda x, n=n: x.reshape(count, *x.shape[n:]), x) if n else x

@@ -1,7 +1,11 @@
 """A network of the user's own in runs: trained, resumed to the bit, loaded and transferred with its statistics."""
 
+import os
 import re
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -90,3 +94,15 @@ def test_a_run_of_before_is_refused_in_a_line_that_says_so(tmp_path):
 
 def test_a_function_has_a_name_in_the_config():
     assert parse(SAC | {"network": critics}).run.network.endswith("test_own_network:critics")
+
+
+@pytest.mark.thorough
+def test_every_kind_of_network_with_statistics_trains_on_two_devices():
+    """One program for all kinds, as starting it takes longer than training."""
+    program = Path(__file__).parents[1] / "support" / "programs" / "own_networks_on_devices.py"
+    kinds = ("linen", "nnx", "equinox", "functions")
+    command = [sys.executable, str(program), *kinds]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == [f"agrees: {kind}" for kind in kinds]
