@@ -79,10 +79,13 @@ def shorten(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:50]}..."
 
 
+MASK_SOURCES = ("info", "method")  # of the wrapper `action_mask`
+
+
 def wrapper_arguments(spec: str, types: tuple[type, ...], example: str) -> list[Any]:
     """Return the arguments in a wrapper's spelling such as clip_reward:-1,1, of these types.
 
-    A `str` is one of `IMAGE_AXES`, and "auto" where it is left out.
+    A `str` after a number is one of `IMAGE_AXES`, and "auto" where it is left out; alone it is one of `MASK_SOURCES`.
 
     Raises ValueError, whose text is one line, where the spelling has fewer, more or other arguments.
     """
@@ -93,7 +96,9 @@ def wrapper_arguments(spec: str, types: tuple[type, ...], example: str) -> list[
         raise ValueError(f"wrapper={spec!r} takes no argument; write {example}")
     try:
         words = text.split(",")
-        if str in types:
+        if types == (str,):
+            MASK_SOURCES.index(text)
+        elif str in types:
             words += ["auto"] * (len(types) - len(words))
             IMAGE_AXES.index(words[-1])
         return [kind(word) for kind, word in zip(types, words, strict=True)]
@@ -101,6 +106,7 @@ def wrapper_arguments(spec: str, types: tuple[type, ...], example: str) -> list[
         kinds = {
             (int,): "an integer",
             (int, str): "an integer",
+            (str,): "info or method",
             (float,): "a number",
             (float, float): "two numbers, low,high,",
         }

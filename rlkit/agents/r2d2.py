@@ -274,14 +274,14 @@ def make(
     Arguments and errors are those of `dqn.make`, but a network has a memory: it returns Q [..., A] and the
     next memory.
     """
+    network = q_learning.network(
+        "r2d2", config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
+    )
     if config.n_step > config.unroll_len:
         raise ConfigError(
             f"n_step={config.n_step} must be at most unroll_len={config.unroll_len}, as a target ends with its "
             f"sequence; try {config.unroll_len}"
         )
-    network = q_learning.network(
-        "r2d2", config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
-    )
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)

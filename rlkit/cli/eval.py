@@ -1,6 +1,7 @@
 """`rlkit eval`: evaluate a run."""
 
 import argparse
+import sys
 from contextlib import closing
 from typing import Any
 
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
         with closing(program):
             if not program.config.run.eval_episodes:
                 raise ConfigError(f"run={options.run!r} has eval_episodes: 0, no evaluation; add e.g. --episodes 128")
+            program.on_progress = lambda text: print(text, file=sys.stderr, flush=True)
             evaluation = scores.evaluate(program, state, step)
     print(scores.evaluation_line(evaluation))
     own = not overrides.keys() & NO_EVAL_ENV.keys()

@@ -1,6 +1,7 @@
 """Evaluation of a policy by whole episodes in a pool."""
 
 from collections.abc import Callable
+from time import monotonic as clock
 from typing import Any
 
 import jax
@@ -13,6 +14,8 @@ from rlkit.training.evaluate import Evaluation
 from rlkit.training.rollout import memories
 from rlkit.types import Agent, ConfigError, PyTree
 
+_FIRST_SECONDS, _EVERY_SECONDS = 2.0, 10.0  # to the first line of progress, and between two of them
+
 
 def play(
     agent: Agent,
@@ -23,6 +26,7 @@ def play(
     seed: int,
     episodes_per_env: int = 1,
     max_steps: int = 1_000_000,
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
     """Play whole episodes, the same number in each environment, as `training.evaluate` does.
 
@@ -34,6 +38,7 @@ def play(
       seed: of the environments and of the policy's keys.
       episodes_per_env: E.
       max_steps: largest number of steps of each environment.
+      on_progress: called with a line of text after two seconds, and then every ten.
 
     Returns:
       An `Evaluation` of NumPy arrays. An episode that a failing worker cut short is not counted.
@@ -51,7 +56,7 @@ def play(
     split = jax.jit(lambda key, time: jax.random.split(jax.random.fold_in(key, time), num_envs))
     device = next(iter(jax.tree.leaves(actor)[0].devices()))
     initial_memory, key = jax.device_put((initial_memory, jax.random.key(seed % 2**31)), device)
-    memory = initial_memory
+    memory, shown = initial_memory, clock() - _EVERY_SECONDS + _FIRST_SECONDS
     for time in range(max_steps):
         if pool.interrupted():
             raise Interrupted
@@ -64,6 +69,9 @@ def play(
                 f"env={pool.name!r}: reward of {pool.locate(env)} in an evaluation: expected finite numbers, "
                 f"got {step.reward[env]}; fix the environment's step"
             )
+        if clock() - shown > _EVERY_SECONDS:
+            shown = clock()
+            on_progress(f"evaluating: {counts.sum()} of {result.finished.size} episodes, {time:,} steps of each")
         ended = step.lengths > 0
         for env in env_indices[ended & (counts < episodes_per_env)]:
             episode = (env, counts[env])

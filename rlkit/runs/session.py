@@ -76,7 +76,7 @@ class Session:
         self.hinted = False  # True once a hint was shown
         self.step, self.began = 0, (0, 0.0)  # environment steps; they and seconds of training when the session began
         faults.drop_unfinished_line(path)
-        program.on_failure = self._report_failure
+        program.on_failure, program.on_progress = self._report_failure, self.display.print
 
     def __enter__(self) -> "Session":
         self.display.__enter__()

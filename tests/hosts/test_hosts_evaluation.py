@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rlkit import hosts
+from rlkit.hosts import evaluate
 from rlkit.hosts.evaluate import play
 from rlkit.types import Agent
 
@@ -28,6 +29,19 @@ class Uneven(gymnasium.Env):
         self.time += 1
         ends = self.time == self.length
         return np.zeros(1, np.float32), float(ends and self.length == 100), ends, False, {}
+
+
+def test_a_long_evaluation_shows_its_progress(monkeypatch):
+    agent, lines = Agent(init=None, actor=None, act=None, policy=None, update=None), []
+    monkeypatch.setattr(evaluate, "clock", iter(range(0, 10_000, 3)).__next__)
+
+    def policy(actor, memory, obs, key):
+        return memory, jnp.zeros(2, jnp.int32), ()
+
+    with hosts.make(Uneven, num_envs=2, backend="serial") as pool:
+        play(agent, policy, pool, jnp.zeros(()), seed=0, episodes_per_env=2, max_steps=20, on_progress=lines.append)
+    assert lines[0] == "evaluating: 0 of 4 episodes, 0 steps of each"
+    assert 2 < len(lines) < 20
 
 
 @pytest.mark.parametrize(("num_envs", "episodes"), [(128, 1), (64, 2)])

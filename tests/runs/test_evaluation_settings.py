@@ -76,6 +76,12 @@ def test_evaluations_in_jax_have_wrappers_of_their_own(tmp_path):
         runs.train(SHORT | {"eval_wrappers": ["frame_stack:2"]}, out=tmp_path / "wrong", show=False)
 
 
+@pytest.mark.parametrize("values", [SHORT, HOST])
+def test_greedy_episodes_have_a_limit_of_their_own(values, tmp_path):
+    trained = runs.train(values | {"eval_max_steps": 2}, out=tmp_path / "run", show=False)
+    assert (trained.evaluation["episodes"], trained.evaluation["unfinished"] > 0) == (0, True)
+
+
 def test_mistakes():
     with pytest.raises(ConfigError, match="eval_episodes=0 does not go with eval_every=8; leave out one of them"):
         runs.parse(SHORT | {"eval_episodes": 0, "eval_every": 8})

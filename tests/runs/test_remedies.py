@@ -53,8 +53,8 @@ def test_huge_rewards_are_no_cause_of_an_observation(quantity):
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({}, {"normalize_reward"}),
-        ({"normalize_reward": True}, {"in the environment"}),
+        ({}, {"normalize_reward", "clip_reward", "scale_reward"}),
+        ({"normalize_reward": True}, {"clip_reward", "scale_reward"}),
         (HOST, {"normalize_reward", "clip_reward", "scale_reward"}),
         (HOST | {"normalize_reward": True}, {"clip_reward", "scale_reward"}),
         (HOST | {"env": "envpool:Pong-v5", "normalize_reward": True}, {"in the environment"}),

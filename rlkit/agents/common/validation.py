@@ -189,18 +189,24 @@ def _check_sizes(config: Any) -> None:
 
 
 def _check_used(config: Any, found: list[Leaf], kinds: list[str]) -> None:
-    """Raise a ConfigError where convolutions are described, and the images have encoders other than "conv"."""
+    """Raise a ConfigError where convolutions are described, and the images have encoders other than "conv".
+
+    Without an image, sizes of convolutions may be there for another environment; `norm` is taken for `layer_norm`.
+    """
     if "conv" in kinds:
         return
-    flattened = any(is_image(leaf.space, config.image_axes) for leaf in found)
     fields = type(config).model_fields
+    if not (kinds or any(is_image(leaf.space, config.image_axes) for leaf in found)):
+        if (norm := config.norm) != fields["norm"].default:
+            raise ConfigError(
+                f"norm={norm!r} has no effect, as it is of convolutions and observations hold no image; use "
+                "layer_norm=True, or leave norm out"
+            )
+        return
     for name in ("channels", "kernels", "strides", "padding", "norm"):
         if (value := getattr(config, name)) != fields[name].default:
             used = f"the encoder of images is {kinds[0]!r}" if kinds else "images are flattened"
-            used = used if kinds or flattened else "observations hold no image"
-            remedy = "use encoder='conv'" if kinds or flattened else "use layer_norm=True" if name == "norm" else ""
-            remedy = f"{remedy}, or leave {name} out" if remedy else f"leave {name} out"
-            raise ConfigError(f"{name}={value!r} has no effect, as {used}; {remedy}")
+            raise ConfigError(f"{name}={value!r} has no effect, as {used}; use encoder='conv', or leave {name} out")
 
 
 def _check_image(config: Any, leaf: Leaf, kind: str) -> None:

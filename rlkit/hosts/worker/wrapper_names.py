@@ -16,6 +16,7 @@ _WRAPPERS: dict[str, tuple[str, tuple[type, ...], str]] = {
     "clip_reward": ("ClipReward", (float, float), "clip_reward:-1,1"),
     "scale_reward": ("ScaleReward", (float,), "scale_reward:0.1"),
     "previous_action_reward": ("PreviousActionReward", (), "previous_action_reward"),
+    "action_mask": ("ActionMask", (str,), "action_mask:info"),
 }
 
 

@@ -208,6 +208,61 @@ class PreviousActionReward(Wrapper):
         return leaves | {"previous_action": action, "previous_reward": reward}
 
 
+class ActionMask(Wrapper):
+    """Adds the leaf `action_mask`, which marks the legal actions, from `info` or from a method of the environment.
+
+    With "info" it is `info["action_mask"]` of each reset and step, as Gymnasium's Taxi has it; with "method" it is what
+    the method `action_masks` of the environment or of a wrapper returns, as sb3-contrib expects it. At the end of an
+    episode there may be none. An observation that is not a dict becomes the leaf `obs` of one.
+    """
+
+    def __init__(self, env: Any, source: str):
+        from gymnasium import spaces
+
+        super().__init__(env)
+        self.masks = _method(env, "action_masks") if source == "method" else None
+        if isinstance(env.action_space, spaces.Discrete | spaces.MultiDiscrete):
+            self.size = int(spaces.flatdim(env.action_space))
+        else:
+            raise Violation("wrapper action_mask", "actions that are Discrete or MultiDiscrete", env.action_space)
+        self.is_dict = isinstance(env.observation_space, spaces.Dict)
+        leaves: dict[str, Any] = dict(env.observation_space.spaces) if self.is_dict else {"obs": env.observation_space}
+        if ACTION_MASK in leaves:
+            raise Violation("wrapper action_mask", "observations without a mask", list(leaves))
+        mask: dict[str, Any] = {ACTION_MASK: spaces.MultiBinary(self.size)}
+        self.observation_space = spaces.Dict(leaves | mask)
+
+    def reset(self, **arguments: Any) -> Any:
+        obs, info = self.env.reset(**arguments)
+        return self._with_mask("reset", obs, info, done=False), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_mask("step", obs, info, done=terminated or truncated), reward, terminated, truncated, info
+
+    def _with_mask(self, call: str, obs: Any, info: Any, *, done: bool) -> Any:
+        leaves = obs if self.is_dict else {"obs": obs}
+        if not isinstance(leaves, dict):
+            return leaves
+        mask = info.get(ACTION_MASK) if self.masks is None else self.masks()
+        if mask is None and not done:
+            raise Violation(f"info of {call}", f"{ACTION_MASK}, as the wrapper action_mask:info needs it", sorted(info))
+        mask = np.ones(self.size) if mask is None else np.asarray(mask)
+        if mask.size != self.size:
+            raise Violation(f"{ACTION_MASK} of {call}", f"{self.size} entries, one for each action", mask.size)
+        return leaves | {ACTION_MASK: mask.ravel().astype(np.int8)}
+
+
+def _method(env: Any, name: str) -> Any:
+    """The method of an environment or of the outermost wrapper that has it."""
+    inner = env
+    while inner is not None:
+        if callable(found := getattr(inner, name, None)):
+            return found
+        inner = getattr(inner, "__dict__", {}).get("env")
+    raise Violation("the constructor", f"an environment with the method {name}, for action_mask:method", type(env))
+
+
 def _stacked_space(space: Any, n: int, image_axes: str) -> Any:
     """The space of n observations, concatenated along their last axis or the channels of an image."""
     from gymnasium import spaces

@@ -27,7 +27,7 @@ FILE = "changes.json"
 _STAY = "agent network env env_kwargs wrappers num_envs num_steps overlap dataset seed population num_seeds"
 _CHANGE = (
     "total_steps backend num_workers env_timeout env_restarts env_check evolve_every population_ranges exploit explore "
-    "devices log_every eval_every eval_episodes eval_env eval_env_kwargs eval_wrappers checkpoint_every "
+    "devices log_every eval_every eval_episodes eval_max_steps eval_env eval_env_kwargs eval_wrappers checkpoint_every "
     "keep_checkpoints keep_best report tensorboard wandb"
 )
 RUN_KEYS = {**dict.fromkeys(_STAY.split(), False), **dict.fromkeys(_CHANGE.split(), True)}

@@ -102,6 +102,11 @@ class Settings(BaseModel):
     eval_episodes: Annotated[int, Interval(ge=0, le=2**20)] = Field(
         default=128, description="greedy episodes for each seed; 0 for no evaluation"
     )
+    eval_max_steps: Annotated[int, Interval(ge=1, le=2**31 - 1)] | None = Field(
+        default=None,
+        description="steps after which a greedy episode is given up, and counts as unfinished; null: twice the time "
+        "limit in JAX, a million outside of it",
+    )
     eval_env: _Name | None = Field(default=None, description="the environment of greedy episodes; null for env")
     eval_env_kwargs: dict[str, Any] | None = Field(
         default=None, description="its parameters, in place of env_kwargs; null for the same"

@@ -26,6 +26,7 @@ class HostChunks(ABC):
     def __init__(self) -> None:
         self.should_stop: Callable[[], bool] = lambda: False
         self.on_failure: Callable[[Failure], None] = lambda failure: None
+        self.on_progress: Callable[[str], None] = lambda text: None
         self._failure: Exception | None = None  # of the environments, to be raised by the next call
         self.begun = False  # True once the environments have been reset
         self.non_finite: str = "a quantity"  # of the last update that was not finite

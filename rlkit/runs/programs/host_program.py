@@ -197,7 +197,9 @@ class HostProgram(HostIterations):
         actor_of, policy = self._eval_functions
         actor = jax.device_put(actor_of(state.agent), self.device)
         episodes = -(-run.eval_episodes // pool.num_envs)
-        return play(self.agent, policy, pool, actor, seed=seed, episodes_per_env=episodes)
+        limit = (run.eval_max_steps or 1_000_000) * episodes
+        settings = {"seed": seed, "episodes_per_env": episodes, "max_steps": limit}
+        return play(self.agent, policy, pool, actor, **settings, on_progress=self.on_progress)
 
     @cached_property
     def _eval_functions(self) -> tuple[Callable[[PyTree], PyTree], Callable[..., Any]]:

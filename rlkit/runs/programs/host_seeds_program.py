@@ -50,6 +50,7 @@ class HostSeedsProgram(HostChunks):
         program = HostProgram(self._configs[index], like)
         program.should_stop = lambda: self._stoppable and self.should_stop()
         program.on_failure = lambda failure: self.on_failure(failure)
+        program.on_progress = lambda text: self.on_progress(f"seed {self.seeds[index]}: {text}")
         return program
 
     @property

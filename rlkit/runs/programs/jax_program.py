@@ -69,6 +69,7 @@ class JaxProgram:
         self.stop_if_not_finite = run.population is None
         self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk is one call of a compiled program
         self.on_failure: Callable[[Failure], None] = lambda failure: None  # not called: there are no workers
+        self.on_progress: Callable[[str], None] = lambda text: None  # not called: an evaluation is one program
         self.note = devices.note(run.devices, run.num_seeds)
 
     def _make_training(self) -> training.Training:
@@ -224,8 +225,9 @@ class JaxProgram:
 
     @cached_property
     def _compiled_evaluate(self) -> Callable[[PyTree, np.ndarray], training.Evaluation]:
-        # It cuts the episodes of environments without a time limit.
+        # By default it cuts the episodes of environments without a time limit.
         limit = min(2 * int(getattr(self.eval_params, "max_steps_in_episode", 500_000)), 2**31 - 1)
+        limit = self.config.run.eval_max_steps or limit
 
         def one(state: PyTree, seed: Array) -> training.Evaluation:
             key = jax.random.split(jax.random.key(seed))[1]

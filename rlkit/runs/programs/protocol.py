@@ -42,6 +42,7 @@ class Program(Protocol):
     num_streams: int | None  # N of the dataset that the run learns from; None where it steps environments
     note: str | None  # a line to be shown when the run starts
     should_stop: Callable[[], bool]  # set by the loop; where it is True, a program may end a chunk early
+    on_progress: Callable[[str], None]  # set by the loop; called with a line of text in an evaluation that takes long
     on_failure: Callable[[Failure], None]  # set by the loop; called with failures of environments outside of JAX
 
     @property
