@@ -41,7 +41,7 @@ from rlkit.ops import losses
 from rlkit.ops._arrays import pick
 from rlkit.ops.returns import n_step_returns
 from rlkit.spaces import Discrete, Space
-from rlkit.types import Agent, Array, ConfigError, Key, Network, PyTree, Sample, Scalar, Transition
+from rlkit.types import Agent, Array, Key, Network, PyTree, Sample, Scalar, Transition
 
 Variables = tuple[PyTree, PyTree]  # parameters and statistics of the network
 
@@ -277,11 +277,6 @@ def make(
     network = q_learning.network(
         "r2d2", config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
     )
-    if config.n_step > config.unroll_len:
-        raise ConfigError(
-            f"n_step={config.n_step} must be at most unroll_len={config.unroll_len}, as a target ends with its "
-            f"sequence; try {config.unroll_len}"
-        )
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)

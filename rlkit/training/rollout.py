@@ -20,8 +20,9 @@ class EnvsState(struct.PyTreeNode):
     env_state: PyTree  # [N, ...]
     obs: PyTree  # [N, ...]
     memory: PyTree  # [N, ...] the policy's, before this observation
-    episode_return: Array  # [N] float32, sum of the rewards of the current episode
-    return_error: Array  # [N] float32, what rounding has added to that sum
+    # Sum of the rewards of the current episode, and what rounding has added to it. They are one array because a loop
+    # with one array more is slower where there are few environments.
+    episode_return: Array  # [N, 2] float32
     episode_length: Array  # [N] int32, steps of the current episode
 
 
@@ -44,8 +45,7 @@ def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int, *, axis_
         env_state=env_state,
         obs=obs,
         memory=_mesh.own(memories(agent, num_envs), axis_name),
-        episode_return=jnp.zeros(keys.shape, jnp.float32),
-        return_error=jnp.zeros(keys.shape, jnp.float32),
+        episode_return=jnp.zeros((*keys.shape, 2), jnp.float32),
         episode_length=jnp.zeros(keys.shape, jnp.int32),
     )
     return _mesh.vary(state, axis_name)
@@ -70,12 +70,12 @@ def count_step(
       the episode so far, and [N] bool, where it has ended.
     """
     reward, ended = info.get(OWN_REWARD, reward), info.get(OWN_DONE, done)
-    addend = reward - state.return_error
-    total, length = state.episode_return + addend, state.episode_length + 1
-    error = (total - state.episode_return) - addend
+    before, error = state.episode_return[:, 0], state.episode_return[:, 1]
+    addend = reward - error
+    total, length = before + addend, state.episode_length + 1
+    sums = jnp.stack([total, (total - before) - addend], -1)
     counts = {
-        "episode_return": jnp.where(ended, 0.0, total),
-        "return_error": jnp.where(ended, 0.0, error),
+        "episode_return": jnp.where(ended[:, None], 0.0, sums),
         "episode_length": jnp.where(ended, 0, length),
     }
     return counts, total, length, ended
