@@ -1,5 +1,7 @@
 """Scores in environments outside of JAX: of the environment's own rewards and episodes, whatever is learned from."""
 
+import copy
+
 import gymnasium
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from host_envs import Counter
 
 from rlkit import hosts
 from rlkit.hosts.evaluate import play
+from rlkit.hosts.worker.own_rewards import record
 from rlkit.hosts.worker.wrappers import EndOnLifeLoss
 from rlkit.types import Agent
 
@@ -93,6 +96,14 @@ def test_a_wrapper_of_the_users_is_marked(wrap):
     found = scores(lambda: Doubled(wrap(Doubled(Counter()))))[2]
     assert found == [(12.0, 3)] * 4  # doubled inside of the mark, and not outside of it
     assert scores(lambda: Doubled(Counter()))[2] == found
+
+
+def test_an_environment_whose_rewards_are_recorded_can_be_copied():
+    env = Halved(Counter())
+    assert record(env) is not None
+    again = copy.deepcopy(env)
+    again.reset()
+    assert (again.step(1)[1], again.env.reward, env.env.reward) == (0.5, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("specs", [[], ["clip_reward:-1,1"]])

@@ -25,6 +25,8 @@ class Recorder:
         self.env, self.reward, self.num_resets = env, 0.0, 0
 
     def __getattr__(self, name: str) -> Any:
+        if name == "env":  # while a copy is made, before it has one
+            raise AttributeError(name)
         return getattr(self.env, name)
 
     def reset(self, **arguments: Any) -> Any:
