@@ -31,9 +31,9 @@ def on_settings(program: Program) -> list[str]:
     for key, lines_between in (("eval_every", schedule.eval_lines), ("checkpoint_every", schedule.save_lines)):
         asked, made = getattr(run, key), line * (lines_between or 0)
         if asked is not None and asked <= total < made:
-            lines.append(f"{key}={asked:,} comes with metric lines, and none before the end; set log_every: {asked}")
+            lines.append(f"{key}={asked:,} waits for a metric line, and the first ends the run; set log_every: {asked}")
         elif asked is not None and asked <= total and not 0.5 < made / asked < 2:
-            lines.append(f"{key}={asked:,} comes with metric lines, every {made:,} steps; set log_every: {asked}")
+            lines.append(f"{key}={asked:,} is rounded to whole metric lines, {made:,} steps; set log_every: {asked}")
         elif asked is not None and asked > total and key == "eval_every":
             lines.append(f"eval_every={asked:,} is beyond the run of {total:,} steps: one evaluation, at the end")
     limit = getattr(program.params, "max_steps_in_episode", None)

@@ -105,7 +105,7 @@ def test_no_key_of_a_bundled_config_is_without_effect(name):
         ("dqn", {"learning_starts": 32, "target_every": 5000}, "target_every=5,000 is beyond the run of 320 steps"),
         ("r2d2", {"n_step": 17, "learning_starts": 32}, "n_step=17 is above unroll_len=16: a target ends with its"),
         ("ppo", {"eval_every": 1000}, "eval_every=1,000 is beyond the run of 320 steps"),
-        ("ppo", {"eval_every": 32, "log_every": 320}, "eval_every=32 comes with metric lines, every 320 steps"),
+        ("ppo", {"eval_every": 32, "log_every": 320}, "eval_every=32 is rounded to whole metric lines, 320 steps"),
         ("ppo", {"wrappers": ["time_limit:900"]}, "wrapper time_limit:900 has no effect, as episodes end after 500"),
         ("ppo", {"wrappers": ["time_limit:400"]}, None),
         ("ppo", {"eval_every": 64}, None),
