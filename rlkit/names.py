@@ -130,9 +130,12 @@ def registered(name: str) -> Any:
 
 
 def name_of_object(thing: Any) -> str:
-    """Return `module:name` for a class or a function, or for an instance by its class, such as __main__:_lambda_."""
-    owner = thing if hasattr(thing, "__qualname__") else type(thing)
-    name = f"{owner.__module__}:{owner.__qualname__.replace('.', '_')}"
+    """Return `module:name` for a class or a function, such as __main__:_lambda_, and `module:Class_instance` for others.
+
+    An instance is not named as its class is: the class stays what its name means, for whoever gives the name.
+    """
+    owner, end = (thing, "") if hasattr(thing, "__qualname__") else (type(thing), "_instance")
+    name = f"{owner.__module__}:{owner.__qualname__.replace('.', '_')}{end}"
     return "".join(x if x.isalnum() or x in "_.:" else "_" for x in name)
 
 

@@ -84,8 +84,8 @@ def test_an_object_is_an_environment_of_runs(tmp_path):
     run = runs.train(PPO | {"env": env}, out=tmp_path / "run", show=False).run
     policy = rlkit.load(run, env=env)
     assert policy.env is env
-    assert policy.config.run.env == "jax_envs:Reach"
-    with pytest.raises(ConfigError, match="add --env jax_envs:Reach"):
+    assert policy.config.run.env == "jax_envs:Reach_instance"
+    with pytest.raises(ConfigError, match="add --env jax_envs:Reach_instance"):
         rlkit.load(run)
     longer = runs.resume(run, env=env, overrides={"total_steps": 320}, show=False)
     assert [line["length_mean"] for line in runs.metrics.read(longer.run) if line["episodes"]][-1] == 5
@@ -105,8 +105,9 @@ def test_two_objects_of_one_class_are_two_environments():
     again = runs.parse(PPO | {"env": other})
     named = runs.parse(PPO | {"env": "jax_envs:Reach", "eval_env": evaluation})
     same = runs.parse(PPO | {"env": train, "eval_env": train})
-    assert config.run.env == again.run.env == same.run.eval_env == "jax_envs:Reach"
-    assert config.run.eval_env == named.run.eval_env == "jax_envs:Reach_eval"
+    assert config.run.env == again.run.env == same.run.eval_env == "jax_envs:Reach_instance"
+    assert config.run.eval_env == "jax_envs:Reach_instance_eval"
+    assert named.run.eval_env == "jax_envs:Reach_instance"
     for which, env, eval_env in ((config, train, evaluation), (again, other, other), (same, train, train)):
         with closing(make_program(which)) as program:
             assert (program.env, program.eval_env) == (env, eval_env)

@@ -39,8 +39,10 @@ def test_a_class_a_function_and_an_instance_train_and_are_given_again(tmp_path):
 def test_a_class_takes_env_kwargs_and_an_instance_does_not(tmp_path):
     trained = runs.train(SHORT | {"env": Counter, "env_kwargs": {"length": 6}}, out=tmp_path / "run", show=False)
     assert trained.evaluation["length_mean"] == 6
-    with pytest.raises(ConfigError, match=r"env_kwargs=.* do not go with env='host_envs:Counter', which has been made"):
+    with pytest.raises(ConfigError, match=r"env_kwargs=.* do not go with env='host_envs:Counter_instance', which has"):
         runs.train(SHORT | {"env": Counter(), "env_kwargs": {"length": 6}}, show=False)
+    with hosts.make("host_envs:Counter", num_envs=1, backend="serial", length=6) as pool:  # the name of the class
+        pool.reset()
 
 
 def test_environments_of_a_pool_are_copies_of_an_instance():
