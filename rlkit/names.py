@@ -130,7 +130,7 @@ def registered(name: str) -> Any:
 
 
 def name_of_object(thing: Any) -> str:
-    """Return `module:name` for a class or a function, such as __main__:_lambda_, and `module:Class_instance` for others.
+    """Return `module:name` of a class or a function, such as __main__:_lambda_, and `module:Class_instance` of others.
 
     An instance is not named as its class is: the class stays what its name means, for whoever gives the name.
     """

@@ -29,6 +29,7 @@ from annotated_types import Interval
 from pydantic import Field, model_validator
 
 from rlkit.agents import dqn
+from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import exploration, off_policy, q_learning, user_networks, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig, Width
@@ -66,17 +67,20 @@ class Config(OffPolicyConfig, EncoderConfig):
 class Hyper(OffPolicyHyper, EpsilonHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
-    unused = (("munchausen", False, "munchausen_alpha", "munchausen_clip", "temperature"),)
-
     huber_delta: Annotated[Positive, "kappa of the paper"] = 1.0
     max_grad_norm: Positive = 10.0
-    munchausen_alpha: Annotated[Scalar, Interval(ge=0.0, le=1.0), "share of the log-probability in the bonus"] = 0.9
+    munchausen_alpha: Annotated[
+        Scalar, Interval(ge=0.0, le=1.0), "share of the log-probability in the bonus", Unused(munchausen=False)
+    ] = 0.9
     munchausen_clip: Annotated[
-        Scalar, Interval(gt=-jnp.inf, le=0.0), "l_0, the least scaled log-probability in the bonus"
+        Scalar,
+        Interval(gt=-jnp.inf, le=0.0),
+        "l_0, the least scaled log-probability in the bonus",
+        Unused(munchausen=False),
     ] = -1.0
-    temperature: Annotated[FinitePositive, "of the softmax of munchausen, and the scale of its log-probabilities"] = (
-        0.03
-    )
+    temperature: Annotated[
+        FinitePositive, "of the softmax of munchausen, and the scale of its log-probabilities", Unused(munchausen=False)
+    ] = 0.03
 
 
 def quantiles(

@@ -14,7 +14,7 @@ chunks under the parameters before the update. Time limits are bootstrapped from
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from flax import struct
 from pydantic import Field
 
 from rlkit import _mesh
+from rlkit.agents.base.keys import Evolves, StartOnly, Unused
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import Activation, EncoderConfig, GaussianPolicyConfig, MinibatchConfig, Width
 from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays, value_or
@@ -40,20 +41,22 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
     activation: Activation = "tanh"
     shared_torso: bool = Field(default=False, description="one encoder for policy and value instead of two")
     recurrent: Literal["none", "gru", "lstm"] = "none"
-    memory_size: Width = Field(default=64, description="units of the recurrent core")
+    memory_size: Annotated[Width, Unused(recurrent="none")] = Field(
+        default=64, description="units of the recurrent core"
+    )
     squash: bool = Field(default=False, description="tanh normal instead of a clipped normal, for a Box")
     old_log_prob: Literal["recompute", "collected"] = Field(
         default="recompute", description="collected: when data is older"
     )
-    recompute_advantage: bool = Field(default=False, description="estimate the advantages anew in each epoch")
+    recompute_advantage: Annotated[bool, Unused(num_epochs=1)] = Field(
+        default=False, description="estimate the advantages anew in each epoch"
+    )
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
     kl_penalty: bool = Field(default=False, description="add kl_coef * KL(old, new) to the loss")
     normalize_reward: bool = Field(
         default=False, description="divide rewards by the deviation of the discounted return"
     )
     clip_schedule: Schedule = "constant"
-    schedules: ClassVar = (*MinibatchConfig.schedules, "clip_schedule")
-    unused: ClassVar = (("recurrent", "none", "memory_size"), ("num_epochs", 1, "recompute_advantage"))
 
     def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
         super().check_hyper(hyper)
@@ -67,9 +70,6 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
 class Hyper(OptimizerHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
-    start_values = ("kl_coef",)
-    unused = (("kl_penalty", False, "kl_coef"),)
-
     gamma: Annotated[Scalar, Interval(ge=0.0, le=1.0), "discount per step"] = 0.99
     gae_lambda: Annotated[Scalar, Interval(ge=0.0, le=1.0)] = 0.95
     clip_eps: Annotated[Scalar, Interval(gt=0.0)] = 0.2
@@ -77,10 +77,10 @@ class Hyper(OptimizerHyper):
     dual_clip: Annotated[Scalar, Interval(gt=1.0), "caps the loss of bad actions at -dual_clip * A"] = jnp.inf
     vf_clip_eps: Annotated[Scalar, Interval(gt=0.0), "the value may move so far before its loss is clipped"] = jnp.inf
     vf_coef: FiniteNonNegative = 0.5
-    ent_coef: FiniteNonNegative = 0.0
+    ent_coef: Annotated[FiniteNonNegative, Evolves] = 0.0
     max_grad_norm: Annotated[Scalar, Interval(gt=0.0), "global norm"] = 0.5
     target_kl: Annotated[Scalar, Interval(ge=0.0), "an update ends at 1.5 times this KL divergence"] = jnp.inf
-    kl_coef: Annotated[FiniteNonNegative, "of the KL penalty, at the start"] = 1.0
+    kl_coef: Annotated[FiniteNonNegative, "of the KL penalty, at the start", StartOnly, Unused(kl_penalty=False)] = 1.0
     kl_target: Annotated[Scalar, Interval(gt=0.0), "the KL of an update towards which kl_coef adapts"] = jnp.inf
     adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-5
 

@@ -27,6 +27,7 @@ from pydantic import Field
 
 from rlkit import _mesh, replay
 from rlkit.agents import dqn
+from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import exploration, off_policy, q_learning
 from rlkit.agents.common.config import Count, EncoderConfig, OffPolicyConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share, as_arrays
@@ -68,15 +69,15 @@ class Config(OffPolicyConfig, EncoderConfig):
 class Hyper(OffPolicyHyper, EpsilonHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
-    unused = (("num_envs", 1, "epsilon_ladder"), ("replay", "uniform", "priority_max"))
-
     beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start"] = 0.6
     beta_end: Annotated[FiniteNonNegative, "of prioritized replay, after schedule_steps"] = 0.6
     epsilon_end: Annotated[
         Scalar | None, Interval(ge=0.0, le=1.0), "of the first environment, at last; null: 0.4, or 0.05 if alone"
     ] = None
-    epsilon_ladder: Annotated[FiniteNonNegative, "added to the last environment's exponent of epsilon"] = 7.0
-    priority_max: Annotated[Share, "share of the largest error in a priority"] = 0.9
+    epsilon_ladder: Annotated[
+        FiniteNonNegative, "added to the last environment's exponent of epsilon", Unused(num_envs=1)
+    ] = 7.0
+    priority_max: Annotated[Share, "share of the largest error in a priority", Unused(replay="uniform")] = 0.9
 
     @classmethod
     def defaults(cls, config: Any, num_envs: int) -> dict[str, float]:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from annotated_types import Interval
 from pydantic import Field
 
+from rlkit.agents.base.keys import LearningRate, StartOnly, Unused
 from rlkit.agents.common import action_distributions, batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import GaussianPolicyConfig, QCriticConfig
@@ -46,26 +47,27 @@ class Config(GaussianPolicyConfig, QCriticConfig):
 class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
-    start_values = ("temperature",)
-    learning_rates = (*ActorCriticHyper.learning_rates, "temperature_learning_rate")
-    unused = (
-        ("action_space", Box, "target_entropy_share"),
-        ("action_space", Discrete, "target_entropy"),
-        ("target_entropy_total", float, "target_entropy", "target_entropy_share"),
-        ("learn_temperature", False, "target_entropy", "target_entropy_share"),
-        ("learn_temperature", False, "target_entropy_total", "temperature_learning_rate"),
-    )
-
-    temperature: Annotated[FinitePositive, "weight of the entropy at the start"] = 1.0
-    temperature_learning_rate: Annotated[OwnRate, "null: learning_rate"] = None
+    temperature: Annotated[FinitePositive, "weight of the entropy at the start", StartOnly] = 1.0
+    temperature_learning_rate: Annotated[
+        OwnRate, "null: learning_rate", LearningRate, Unused(learn_temperature=False)
+    ] = None
     target_entropy: Annotated[
-        Scalar, Interval(gt=-jnp.inf, lt=jnp.inf), "nats for each dimension of a Box, of actions in [-1, 1]"
+        Scalar,
+        Interval(gt=-jnp.inf, lt=jnp.inf),
+        "nats for each dimension of a Box, of actions in [-1, 1]",
+        Unused(action_space=Discrete, target_entropy_total=float, learn_temperature=False),
     ] = -1.0
     target_entropy_total: Annotated[
-        Scalar | None, Interval(gt=-jnp.inf, lt=jnp.inf), "nats of a whole action; null: by the two others"
+        Scalar | None,
+        Interval(gt=-jnp.inf, lt=jnp.inf),
+        "nats of a whole action; null: by the two others",
+        Unused(learn_temperature=False),
     ] = None
     target_entropy_share: Annotated[
-        Scalar, Interval(ge=0.0, le=1.0), "of the log of the number of legal actions, in a discrete space"
+        Scalar,
+        Interval(ge=0.0, le=1.0),
+        "of the log of the number of legal actions, in a discrete space",
+        Unused(action_space=Box, target_entropy_total=float, learn_temperature=False),
     ] = 0.7
 
 

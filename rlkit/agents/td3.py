@@ -27,6 +27,7 @@ from annotated_types import Interval
 from pydantic import Field
 
 from rlkit import _mesh
+from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import Count, QCriticConfig
@@ -47,18 +48,16 @@ class Config(QCriticConfig):
 class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off. Noise is of actions in [-1, 1]."""
 
-    unused = (
-        ("behavior_cloning", False, "bc_alpha"),
-        ("target_noise", 0.0, "target_noise_clip"),
-        ("exploration_noise", 0.0, "noise_correlation"),
-    )
-
     max_grad_norm: Annotated[Positive, "norm of the policy's and of the critics' gradient, each"] = jnp.inf
     exploration_noise: Annotated[FiniteNonNegative, "deviation of the acting noise"] = 0.1
-    noise_correlation: Annotated[Scalar, Interval(ge=0.0, lt=1.0), "of the acting noise with the last step's"] = 0.0
+    noise_correlation: Annotated[
+        Scalar, Interval(ge=0.0, lt=1.0), "of the acting noise with the last step's", Unused(exploration_noise=0.0)
+    ] = 0.0
     target_noise: Annotated[FiniteNonNegative, "deviation of the target's noise"] = 0.2
-    target_noise_clip: Annotated[Scalar, Interval(ge=0.0), "bound of the target's noise"] = 0.5
-    bc_alpha: Annotated[FinitePositive, "weight of the values against imitation"] = 2.5
+    target_noise_clip: Annotated[Scalar, Interval(ge=0.0), "bound of the target's noise", Unused(target_noise=0.0)] = (
+        0.5
+    )
+    bc_alpha: Annotated[FinitePositive, "weight of the values against imitation", Unused(behavior_cloning=False)] = 2.5
 
 
 class State(off_policy.State):

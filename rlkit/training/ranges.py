@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlkit.agents.base.keys import StartOnly, marked
+from rlkit.agents.base.mistakes import check_values
 from rlkit.agents.common.hyper import OptimizerHyper
-from rlkit.agents.common.mistakes import check_values
 from rlkit.names import did_you_mean
 from rlkit.types import ConfigError
 
@@ -35,7 +36,7 @@ def check_ranges(hyper: Any, ranges: Ranges) -> dict[str, Range]:
         that learning reads.
     """
     known = [field.name for field in fields(hyper)]
-    for name in getattr(hyper, "start_values", ()):
+    for name in marked(type(hyper), StartOnly):
         if name in ranges:
             raise ConfigError(
                 f"ranges.{name}={ranges[name]!r:.80} must not be given, as {name} sets the start of a value that the "

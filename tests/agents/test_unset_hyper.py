@@ -9,9 +9,10 @@ import pytest
 
 from rlkit import agents
 from rlkit.agents import dqn, ppo, r2d2, sac, td3
+from rlkit.agents.base.keys import LearningRate, marked
+from rlkit.agents.base.mistakes import UNSET
 from rlkit.agents.common import clocks, exploration
 from rlkit.agents.common.hyper import as_arrays, value_or
-from rlkit.agents.common.mistakes import UNSET
 from rlkit.runs.config.parse import parse
 from rlkit.training import population
 from rlkit.types import ConfigError
@@ -62,7 +63,9 @@ def test_another_field_takes_the_place_of_one_that_is_not_set(unset):
 def test_a_rate_that_is_not_set_follows_one_that_changes():
     """As in a population, and where a state's Hyper is replaced."""
     hyper = as_arrays(sac.Hyper(learning_rate=0.5), sac.Config(), 4).replace(learning_rate=jnp.float32(0.25))
-    assert [value_or(getattr(hyper, name), hyper.learning_rate) for name in sac.Hyper.learning_rates] == [0.25] * 4
+    assert [value_or(getattr(hyper, name), hyper.learning_rate) for name in marked(sac.Hyper, LearningRate)] == [
+        0.25
+    ] * 4
 
 
 def test_runs_that_set_a_field_or_not_are_one_program():

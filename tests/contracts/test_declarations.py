@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh
 
 from rlkit import agents, envs, training
 from rlkit.agents import pqn
-from rlkit.ops.schedules import Schedule
+from rlkit.agents.base.keys import LearningRate, marked
 from rlkit.types import Array
 
 
@@ -50,12 +50,10 @@ def test_the_divided_fields_are_fields_of_their_records(name):
 
 
 @pytest.mark.parametrize("name", agents.names())
-def test_learning_rates_and_schedules_are_declared(name):
+def test_learning_rates_are_declared(name):
     module = agents.get(name)
     rates = {field.name for field in dataclasses.fields(module.Hyper) if field.name.endswith("learning_rate")}
-    assert rates == set(module.Hyper.learning_rates)
-    schedules = {key for key, field in module.Config.model_fields.items() if field.annotation == Schedule}
-    assert schedules == set(module.Config.schedules)
+    assert rates == set(marked(module.Hyper, LearningRate))
 
 
 class Counts(struct.PyTreeNode):

@@ -5,6 +5,7 @@ import pytest
 from jax.interpreters import partial_eval
 
 from rlkit import agents, envs, training
+from rlkit.agents.base.keys import StartOnly, marked
 from rlkit.runs.config.parse import parse
 from rlkit.types import ConfigError
 
@@ -58,5 +59,5 @@ def test_the_unused_fields_are_those_that_no_update_reads(name, env_name, settin
     # What a traced value switches off is still in the program.
     static = {key for key in unused if found[key].partition("=")[0] not in config.hyper}
     assert {key for key in static if config.hyper[key] is not None} <= without_readers
-    declared = {*unused, *agents.get(name).Hyper.start_values}
+    declared = {*unused, *marked(agents.get(name).Hyper, StartOnly)}
     assert all(is_refused(config, key) for key in without_readers - declared), without_readers - declared

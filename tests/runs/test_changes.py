@@ -18,7 +18,6 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.runs import loop, metrics, scores
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config import changes
-from rlkit.runs.config.settings import Settings
 from rlkit.types import ConfigError
 
 pytestmark = pytest.mark.thorough
@@ -170,10 +169,11 @@ def test_a_checkpoint_without_a_config_can_be_resumed(tmp_path, monkeypatch):
     assert loop.resume(stopped.run, show=False).evaluation["step"] == 320
 
 
-def test_every_key_is_known_to_change_or_not():
-    assert set(changes.RUN_KEYS) == set(Settings.model_fields)
-    for agent in agents.names():
-        assert changes.may_change("learning_rate", agent)
+@pytest.mark.parametrize("agent", agents.names())
+def test_hyper_may_change_and_what_shapes_the_state_must_stay(agent):
+    for key, may in {"learning_rate": True, "eval_every": True, "env": False, "hidden_sizes": False}.items():
+        assert changes.may_change(key, agent) == may
+    assert not changes.may_change("kl_coef", "ppo")
 
 
 def test_keep_best_keeps_the_best_evaluation(tmp_path, monkeypatch):

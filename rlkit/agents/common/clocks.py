@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rlkit._mesh import vary_like
+from rlkit.agents.base.keys import LearningRate, marked
 from rlkit.agents.common import exploration
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.optimizer import Optimizer
@@ -37,7 +38,7 @@ def learning_rates(config: OffPolicyConfig, state: Any, num_steps: int) -> dict[
     learned = jnp.maximum(before + float(num_steps - waited), 0.0)
     return {
         name: Optimizer.scheduled_rate(config, state.hyper, before, learned, getattr(state.hyper, name))
-        for name in state.hyper.learning_rates
+        for name in marked(type(state.hyper), LearningRate)
     }
 
 

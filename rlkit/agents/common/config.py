@@ -9,7 +9,8 @@ from annotated_types import Interval
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rlkit import _mesh
-from rlkit.agents.common import mistakes
+from rlkit.agents.base import mistakes
+from rlkit.agents.base.keys import Unused
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.ops.schedules import Schedule
 from rlkit.spaces import Discrete, MultiDiscrete
@@ -45,14 +46,17 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
     """Base of every agent's `Config`: static, hashable, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    schedules: ClassVar[tuple[str, ...]] = ("learning_rate_schedule",)  # fields whose schedule lasts schedule_steps
-
     optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = Field(
         default="adam", description="adamw: with weight_decay"
     )
     learning_rate_schedule: Schedule = Field(
         default="constant", description="from learning_rate to learning_rate_end within schedule_steps"
     )
+
+    @property
+    def schedules(self) -> list[str]:
+        """The fields that hold a schedule, which lasts schedule_steps."""
+        return [name for name, field in type(self).model_fields.items() if field.annotation == Schedule]
 
     @property
     def replay_capacity(self) -> int | None:
@@ -138,21 +142,17 @@ class EncoderConfig(AgentConfig):
 class GaussianPolicyConfig(BaseModel):
     """Static: the standard deviation of a policy for a Box."""
 
-    # As `unused` of Hyper.
-    unused: ClassVar[tuple[Any, ...]] = (
-        ("gsde", False, "gsde_steps"),
-        ("action_space", Discrete, "log_std_init"),
-        ("action_space", MultiDiscrete, "log_std_init"),
-    )
     gsde_log_std: ClassVar[float] = -2.0  # of the exploration matrix at the start, where log_std_init is None
 
-    log_std_init: Annotated[float | None, Interval(ge=-20.0, le=2.0)] = Field(
+    log_std_init: Annotated[
+        float | None, Interval(ge=-20.0, le=2.0), Unused(action_space=(Discrete, MultiDiscrete))
+    ] = Field(
         default=None,
         description="log standard deviation at the start, for a Box; null for 0, or with gsde for -2 in ppo and -3 in "
         "sac, as the features add up: at 0 many actions lie at a bound",
     )
     gsde: bool = Field(default=False, description="state-dependent exploration, held over steps, for a Box")
-    gsde_steps: int = Field(
+    gsde_steps: Annotated[int, Unused(gsde=False)] = Field(
         default=0, ge=0, lt=2**31, description="steps until its noise is drawn anew; 0 holds it for the episode"
     )
 
@@ -213,8 +213,9 @@ class OffPolicyConfig(AgentConfig):
         "given; null for every gradient step",
     )
     replay: Literal["uniform", "prioritized"] = "uniform"
-    alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(default=0.6, description="exponent of the priorities")
-    unused: ClassVar[tuple[Any, ...]] = (("replay", "uniform", "alpha"),)
+    alpha: Annotated[float, Interval(ge=0.0, le=10.0), Unused(replay="uniform")] = Field(
+        default=0.6, description="exponent of the priorities"
+    )
     n_step: Count = Field(default=1, description="rewards in a target before it bootstraps")
 
     @property

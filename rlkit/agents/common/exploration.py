@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.agents.common.mistakes import UNSET
+from rlkit.agents.base.mistakes import UNSET
 from rlkit.spaces import Box, Discrete, shape_of
 from rlkit.types import Array, Key, PyTree, Scalar
 

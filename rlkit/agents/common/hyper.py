@@ -9,9 +9,10 @@ import numpy as np
 from annotated_types import Interval
 from flax import struct
 
-from rlkit.agents.common import mistakes
+from rlkit.agents.base import mistakes
+from rlkit.agents.base.keys import Evolves, LearningRate, Unused
+from rlkit.agents.base.mistakes import UNSET
 from rlkit.agents.common.config import AgentConfig
-from rlkit.agents.common.mistakes import UNSET
 from rlkit.types import ConfigError, Scalar
 
 Positive = Annotated[Scalar, Interval(gt=0.0)]
@@ -46,13 +47,7 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
     A field that is None is not set: its value follows from other settings, or another field takes its place.
     """
 
-    # Fields that `init` alone reads, as the state has a value of its own that learning changes.
-    start_values = ()
-    learning_rates = ("learning_rate",)  # fields that the schedule and the warm-up scale
-    # (setting, value or type of a value, fields that change nothing with it, ...); the rules of all base classes hold.
-    unused = (("optimizer", "sgd", "adam_eps"),)
-
-    learning_rate: FiniteNonNegative = 3e-4
+    learning_rate: Annotated[FiniteNonNegative, LearningRate, Evolves] = 3e-4
     learning_rate_end: Annotated[FiniteNonNegative, "after schedule_steps, by learning_rate_schedule"] = 0.0
     warmup_steps: Annotated[
         FiniteNonNegative, "environment steps, from the first gradient step on, in which the learning rate rises from 0"
@@ -62,7 +57,7 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
         FiniteNonNegative,
         "decoupled weight decay of adamw, of matrices and not of biases",
     ] = 0.0
-    adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-8
+    adam_eps: Annotated[FinitePositive, "of rmsprop too", Unused(optimizer="sgd")] = 1e-8
     schedule_steps: Annotated[
         Scalar | None, Interval(gt=0.0), "environment steps that the schedules last; null: those of the run"
     ] = None
@@ -80,17 +75,17 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
 class OffPolicyHyper(OptimizerHyper):
     """Traced: float32 scalars of every off-policy agent. Infinity switches a term off."""
 
-    unused = (("replay", "uniform", "beta", "beta_end"),)
-
     gamma: Annotated[Share, "discount per step"] = 0.99
     tau: Annotated[
         Scalar | None,
         Interval(gt=0.0, le=1.0),
         "share of the new parameters in a target update; null: 0.005, or 1 (a copy) with target_every",
     ] = None
-    beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start"] = 0.4
+    beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start", Unused(replay="uniform")] = 0.4
     beta_end: Annotated[
-        FiniteNonNegative, "of prioritized replay, after schedule_steps; beta stays where those are infinite"
+        FiniteNonNegative,
+        "of prioritized replay, after schedule_steps; beta stays where those are infinite",
+        Unused(replay="uniform"),
     ] = 1.0
 
     @classmethod
@@ -101,10 +96,8 @@ class OffPolicyHyper(OptimizerHyper):
 class ActorCriticHyper(OffPolicyHyper):
     """Traced: learning rates and clip norms of a policy and of critics, apart."""
 
-    learning_rates = (*OffPolicyHyper.learning_rates, "actor_learning_rate", "critic_learning_rate")
-
-    actor_learning_rate: Annotated[OwnRate, "of the policy; null: learning_rate"] = None
-    critic_learning_rate: Annotated[OwnRate, "of the critics; null: learning_rate"] = None
+    actor_learning_rate: Annotated[OwnRate, "of the policy; null: learning_rate", LearningRate, Evolves] = None
+    critic_learning_rate: Annotated[OwnRate, "of the critics; null: learning_rate", LearningRate, Evolves] = None
     actor_max_grad_norm: Annotated[Positive, "norm of the policy's gradient alone, beside max_grad_norm"] = jnp.inf
     critic_max_grad_norm: Annotated[Positive, "norm of the critics' gradient alone, beside max_grad_norm"] = jnp.inf
 
@@ -112,16 +105,19 @@ class ActorCriticHyper(OffPolicyHyper):
 class EpsilonHyper(struct.PyTreeNode):
     """Traced: probability of a random action."""
 
-    unused = (
-        ("epsilon_fraction", float, "epsilon_steps"),
-        ("noisy", True, "epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_fraction"),
-    )
-
-    epsilon_start: Annotated[Share, "share of random actions at first"] = 1.0
-    epsilon_end: Annotated[Share, "share of random actions at last"] = 0.05
-    epsilon_steps: Annotated[Scalar, Interval(gt=0.0), "environment steps from the one to the other"] = 10_000.0
+    epsilon_start: Annotated[Share, "share of random actions at first", Unused(noisy=True)] = 1.0
+    epsilon_end: Annotated[Share, "share of random actions at last", Unused(noisy=True)] = 0.05
+    epsilon_steps: Annotated[
+        Scalar,
+        Interval(gt=0.0),
+        "environment steps from the one to the other",
+        Unused(epsilon_fraction=float, noisy=True),
+    ] = 10_000.0
     epsilon_fraction: Annotated[
-        Scalar | None, Interval(gt=0.0, lt=jnp.inf), "share of schedule_steps in which it falls; null: epsilon_steps"
+        Scalar | None,
+        Interval(gt=0.0, lt=jnp.inf),
+        "share of schedule_steps in which it falls; null: epsilon_steps",
+        Unused(noisy=True),
     ] = None
 
 

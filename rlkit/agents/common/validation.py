@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from rlkit import agents
-from rlkit.agents.common import mistakes
+from rlkit.agents.base import mistakes
 from rlkit.names import ACTION_MASK, PRIVILEGED, axes_ambiguous, did_you_mean
 from rlkit.networks import views
 from rlkit.networks.encoders.combine import choose

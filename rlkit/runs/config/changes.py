@@ -12,25 +12,17 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 
 from rlkit import agents
+from rlkit.agents.base.keys import StartOnly, Stays, marked
 from rlkit.runs import files
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
+from rlkit.runs.config.settings import Settings
 from rlkit.spaces import Space
 from rlkit.types import ConfigError, PyTree
 
 FILE = "changes.json"
-
-# Keys of the run: those that must stay once it has begun, and those that may change. Of the agent's, those of its Hyper
-# may change, and those of its Config must stay: they shape the program and its state.
-_STAY = "agent network env env_kwargs wrappers num_envs num_steps overlap dataset seed population num_seeds"
-_CHANGE = (
-    "total_steps backend num_workers env_timeout env_restarts env_check evolve_every population_ranges exploit explore "
-    "devices log_every eval_every eval_episodes eval_max_steps eval_env eval_env_kwargs eval_wrappers checkpoint_every "
-    "keep_checkpoints keep_best report tensorboard wandb"
-)
-RUN_KEYS = {**dict.fromkeys(_STAY.split(), False), **dict.fromkeys(_CHANGE.split(), True)}
 
 
 class Changes(NamedTuple):
@@ -96,9 +88,10 @@ def find(extra: Mapping[str, Any], config: RunConfig, run: Path, action_space: S
 
 def may_change(key: str, agent: str) -> bool:
     """Return True for a key of an agent's configs that may change after the run has begun."""
-    if key in RUN_KEYS:
-        return RUN_KEYS[key]
-    return key in schema(agent).models[2].model_fields and key not in agents.get(agent).Hyper.start_values
+    if key in Settings.model_fields:
+        return key not in marked(Settings, Stays)
+    hyper = agents.get(agent).Hyper  # keys of an agent's Config shape the program and its state, and must stay
+    return key in hyper.__dataclass_fields__ and key not in marked(hyper, StartOnly)
 
 
 def effective(changes: Changes, config: RunConfig, step: int, run: Path) -> Changes:
@@ -112,7 +105,7 @@ def effective(changes: Changes, config: RunConfig, step: int, run: Path) -> Chan
     if step < config.num_updates * config.steps_per_update:
         return changes
     for key, value in changes.now.items():
-        if key not in RUN_KEYS or key in population.KEYS:
+        if key not in Settings.model_fields or key in population.KEYS:
             raise ConfigError(
                 f"{key}={_text(value)} would change nothing in run={str(run)!r}, which has ended at step {step}; add "
                 f"--total_steps {2 * step} to make it longer, or set {key} back to {_text(changes.before[key])}"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
+from rlkit.agents.base.keys import Evolves, marked
 from rlkit.hosts.registry import is_host
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.settings import Settings
@@ -10,7 +11,6 @@ from rlkit.training.ranges import check_ranges
 from rlkit.types import ConfigError
 
 KEYS = ("evolve_every", "population_ranges", "exploit", "explore")
-_RANGED = ("learning_rate", "actor_learning_rate", "critic_learning_rate", "ent_coef")  # by default, if set and not 0
 
 
 def with_num_seeds(values: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def resolve(
     _check(run)
     ranges = run.population_ranges
     if ranges is None:
-        known = {key: hyper.get(key) or 0.0 for key in _RANGED if key not in unused}
+        known = {key: hyper[key] or 0.0 for key in marked(hyper_class, Evolves) if key not in unused}
         ranges = {key: (_short(value / 10), _short(value * 10)) for key, value in known.items() if value > 0}
         if not ranges:
             raise ConfigError(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from rlkit import agents
-from rlkit.agents.common.mistakes import UNSET
+from rlkit.agents.base.keys import LearningRate, Unused, facts, marked
+from rlkit.agents.base.mistakes import UNSET
 from rlkit.hosts.registry import is_host
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
@@ -84,14 +85,13 @@ class RunConfig:
         constant = "epsilon_fraction=null" if "epsilon_fraction" in settings else "learning_rate_schedule='constant'"
         found = {} if scheduled else {"schedule_steps": constant}
         hyper = agents.get(self.run.agent).Hyper
-        common, *own = hyper.learning_rates
+        common, *own = marked(hyper, LearningRate)
         if own and all(settings[name] is not None for name in own):
             found[common] = f"{own[0]}={show_value(settings[own[0]])}"
-        bases = (*hyper.__mro__, *type(self.agent).__mro__)
-        for name, value, *fields in (rule for base in bases for rule in vars(base).get("unused", ())):
-            setting = settings.get(name)
-            if isinstance(setting, value) if isinstance(value, type) else setting == value:
-                found |= dict.fromkeys(fields, f"{name}={show_value(setting)}")
+        for key, stated in (facts(hyper) | facts(type(self.agent))).items():
+            for fact in stated:
+                if isinstance(fact, Unused) and (name := fact.reason(settings)) is not None:
+                    found[key] = f"{name}={show_value(settings[name])}"
         return found
 
     def without_effect(self, action_space: Space | None = None) -> list[str]:

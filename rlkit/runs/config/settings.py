@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Interval, MaxLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
+from rlkit.agents.base.keys import Stays
+
 _Name = Annotated[str, MaxLen(120)]  # an error message quotes it in full
 _Steps = Annotated[int, Interval(ge=1, le=10**15)]
 
@@ -29,23 +31,25 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    agent: str = Field(description="the algorithm; `rlkit list` names them")
-    env: _Name = Field(description="the environment; `rlkit list` names them")
-    env_kwargs: dict[str, Any] = Field(default={}, description="parameters of the environment, by their names")
-    wrappers: tuple[str, ...] = Field(
+    agent: Annotated[str, Stays] = Field(description="the algorithm; `rlkit list` names them")
+    env: Annotated[_Name, Stays] = Field(description="the environment; `rlkit list` names them")
+    env_kwargs: Annotated[dict[str, Any], Stays] = Field(
+        default={}, description="parameters of the environment, by their names"
+    )
+    wrappers: Annotated[tuple[str, ...], Stays] = Field(
         default=(), description="from the inside out, e.g. [hide_velocity, 'frame_stack:4']"
     )
-    network: _Name | None = Field(
+    network: Annotated[_Name | None, Stays] = Field(
         default=None, description="your networks in place of the config's: module:function of (obs_space, action_space)"
     )
-    num_envs: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="environments that step at once")
-    num_steps: Annotated[int, Interval(ge=1, le=2**24)] = Field(description="steps of each between updates")
+    num_envs: Annotated[int, Interval(ge=1, le=2**24), Stays] = Field(description="environments that step at once")
+    num_steps: Annotated[int, Interval(ge=1, le=2**24), Stays] = Field(description="steps of each between updates")
     total_steps: _Steps = Field(description="steps in all, rounded up to whole updates")
     backend: Literal["process", "thread", "serial"] = Field(
         default="process", description="backend that steps environments outside of JAX"
     )
     num_workers: PositiveInt | None = Field(default=None, description="its processes or threads; null for one per core")
-    overlap: bool | None = Field(
+    overlap: Annotated[bool | None, Stays] = Field(
         default=None,
         description="environments outside of JAX step while the agent learns, so that rollouts are one update late; "
         "PPO then has old_log_prob: collected; null: for agents with replay, unless they learn after every step",
@@ -60,11 +64,11 @@ class Settings(BaseModel):
         default=True,
         description="step the environment a little before training, to check its values; false for hardware",
     )
-    dataset: str | None = Field(
+    dataset: Annotated[str | None, Stays] = Field(
         default=None, description="learn from stored transitions alone: a folder, a .npz, or minari:NAME"
     )
-    seed: Annotated[int, Interval(ge=0, le=2**31 - 1)] = Field(default=0, description="seed of the first run")
-    population: Annotated[int, Interval(ge=2, le=2**16)] | None = Field(
+    seed: Annotated[int, Interval(ge=0, le=2**31 - 1), Stays] = Field(default=0, description="seed of the first run")
+    population: Annotated[Annotated[int, Interval(ge=2, le=2**16)] | None, Stays] = Field(
         default=None,
         description="members of population-based training, with the seeds seed, seed + 1, ...; null for none",
     )
@@ -87,7 +91,7 @@ class Settings(BaseModel):
         default="perturb",
         description="copies multiply their evolving keys by 0.8 or 1.25, or draw them from their ranges",
     )
-    num_seeds: Annotated[int, Interval(ge=1, le=2**16)] = Field(
+    num_seeds: Annotated[int, Interval(ge=1, le=2**16), Stays] = Field(
         default=1,
         description="runs in one program, with the seeds seed, seed + 1, ...; the number of members of a population",
     )
