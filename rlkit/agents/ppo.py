@@ -27,6 +27,7 @@ from rlkit.agents.base.keys import Evolves, StartOnly, Unused
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import Activation, EncoderConfig, GaussianPolicyConfig, MinibatchConfig, Width
 from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays, value_or
+from rlkit.agents.common.minibatches import MetricRows
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.agents.common.policy_evaluation import Actor, Policy
@@ -180,15 +181,13 @@ def gradient_step(
     """
     if static.config.normalize_advantage == "minibatch":
         batch = batch._replace(advantage=losses.normalize_advantage(batch.advantage, axis_name=static.axis_name))
-    chunk_size = None if static.policy.recurrent else minibatches.chunk_size(static.config, learner.stats)
-    gradient, (stats, metrics) = minibatches.gradient(
+    chunks = 1 if static.policy.recurrent else minibatches.num_chunks(static.config, learner.stats, batch)
+    gradient_of = minibatches.gradient(
         lambda params, rows, key: loss(static, params, learner.stats, state, rows, core, clip, key),
-        learner.params,
-        batch,
-        key,
-        chunk_size,
+        chunks,
         static.axis_name,
     )
+    gradient, (stats, metrics) = gradient_of(learner.params, batch, key)
     stopped = learner.stopped | (learner.begun & (metrics["approx_kl"] > 1.5 * state.hyper.target_kl))
     params, opt_state, grad_norm = optimizer.step(learner.params, learner.opt_state, gradient, skip=stopped)
     stats = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), stats, learner.stats)
@@ -240,33 +239,34 @@ def learn(
     config, policy, axis_name = static
     optimizer = Optimizer.of(config, state.hyper, learning_rate)
     first_core = jax.tree.map(lambda x: x[0], rollout.extras.core)
+    flat = (lambda batch: batch) if policy.recurrent else minibatches.flat
 
-    def learned(learner: Learner) -> Actor:
-        return Actor(learner.params, learner.stats, state.normalizer.obs)
+    def step(data: Batch, learner: Learner, inputs: tuple[Array, Key]) -> tuple[Learner, MetricRows]:
+        rows, key = inputs
+        part = jax.tree.map(lambda x: x[:, rows], data) if policy.recurrent else minibatches.take(data, rows)
+        core = minibatches.take(first_core, rows)
+        learner, (metrics, counts) = gradient_step(static, state, optimizer, clip, learner, part, core, key)
+        return learner, MetricRows.of(metrics, counts)
 
-    def epoch(learner: Learner, inputs: tuple[Array, Key]):
+    def epoch(learner: Learner, inputs: tuple[Array, Key]) -> tuple[Learner, MetricRows]:
         orders, key = inputs
-        data = batch
-        if config.recompute_advantage:
-            _, advantage, target = advantages.estimate_anew(static, state, learned(learner), rollout)
-            data = batch._replace(advantage=advantage, target=target)
-        data = data if policy.recurrent else minibatches.flat(data)
+        now = Actor(learner.params, learner.stats, state.normalizer.obs)
+        _, advantage, target = advantages.estimate_anew(static, state, now, rollout)
+        data = flat(batch._replace(advantage=advantage, target=target))
+        keys = minibatches.noise_keys(key, config.num_minibatches, axis_name)
+        return jax.lax.scan(partial(step, data), learner, (orders, keys))
 
-        def step(learner: Learner, rows: Array, key: Key):
-            part = jax.tree.map(lambda x: x[:, rows], data) if policy.recurrent else minibatches.take(data, rows)
-            core = minibatches.take(first_core, rows)
-            return gradient_step(static, state, optimizer, clip, learner, part, core, key)
-
-        return minibatches.descend(step, learner, orders, key, axis_name)
-
-    learner = Learner(state.params, state.stats, state.opt_state, jnp.zeros((), bool), jnp.zeros((), bool))
     rows = rollout.reward.shape[1] if policy.recurrent else rollout.reward.size
     orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rows, axis_name)
+    learner = Learner(state.params, state.stats, state.opt_state, jnp.zeros((), bool), jnp.zeros((), bool))
+    learner = _mesh.vary_like(learner, orders, without=axis_name)
     if config.recompute_advantage:
         keys = jax.random.split(jax.random.fold_in(key, 2), config.num_epochs)
         learner, metrics = jax.lax.scan(epoch, learner, (orders, keys))
-    else:  # the same in one loop instead of one within another
-        learner, metrics = epoch(learner, (orders.reshape(-1, orders.shape[-1]), key))
+    else:  # all epochs in one loop instead of one within another
+        orders = orders.reshape(-1, orders.shape[-1])
+        keys = minibatches.noise_keys(key, len(orders), axis_name)
+        learner, metrics = jax.lax.scan(partial(step, flat(batch)), learner, (orders, keys))
     return learner, metrics.means()
 
 

@@ -12,6 +12,7 @@ for the target network. Departures from the paper: Adam in place of RAdam, no no
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from annotated_types import Interval
 from flax import struct
@@ -28,6 +29,7 @@ from rlkit.agents.common.hyper import (
     Positive,
     as_arrays,
 )
+from rlkit.agents.common.minibatches import MetricRows
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.agents.common.q_learning import Actor
@@ -106,14 +108,12 @@ def gradient_step(
     static: Static, state: State, optimizer: Optimizer, learner: Learner, batch: Batch, key: Key
 ) -> tuple[Learner, dict[str, Array]]:
     """One step of descent on a minibatch: the learner after it, and the metrics."""
-    gradient, (stats, metrics) = minibatches.gradient(
-        lambda params, batch, key: loss(static, params, learner.stats, state, batch, key),
-        learner.params,
-        batch,
-        key,
-        minibatches.chunk_size(static.config, learner.stats),
+    gradient_of = minibatches.gradient(
+        lambda params, rows, key: loss(static, params, learner.stats, state, rows, key),
+        minibatches.num_chunks(static.config, learner.stats, batch),
         static.axis_name,
     )
+    gradient, (stats, metrics) = gradient_of(learner.params, batch, key)
     params, opt_state, grad_norm = optimizer.step(learner.params, learner.opt_state, gradient)
     return Learner(params, stats, opt_state), metrics | {"grad_norm": grad_norm}
 
@@ -182,13 +182,16 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     optimizer = Optimizer.of(config, hyper, rate)
     data = minibatches.flat(Batch(rollout.obs, rollout.action, targets(static, state, rollout)))
 
-    def step(learner: Learner, rows: Array, key: Key) -> tuple[Learner, tuple[dict[str, Array], Array]]:
+    def step(learner: Learner, inputs: tuple[Array, Key]) -> tuple[Learner, MetricRows]:
+        rows, key = inputs
         learner, metrics = gradient_step(static, state, optimizer, learner, minibatches.take(data, rows), key)
-        return learner, (metrics, jnp.ones((), bool))
+        return learner, MetricRows.of(metrics)
 
     orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rollout.reward.size, axis_name)
-    learner = Learner(state.params, state.stats, state.opt_state)
-    learner, metrics = minibatches.descend(step, learner, orders.reshape(-1, orders.shape[-1]), key, axis_name)
+    orders = orders.reshape(-1, orders.shape[-1])  # all epochs in one loop instead of one within another
+    keys = minibatches.noise_keys(key, len(orders), axis_name)
+    learner = _mesh.vary_like(Learner(state.params, state.stats, state.opt_state), orders, without=axis_name)
+    learner, metrics = jax.lax.scan(step, learner, (orders, keys))
     state = state.replace(
         **learner._asdict(),
         normalizer=normalization.update(state.normalizer, rollout, hyper.gamma, axis_name),

@@ -1,14 +1,18 @@
 """agents.minibatches: every row once an epoch, the same gradient in chunks, memory that one chunk needs."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ppo_rollouts import rollout_of, start
 
+import rlkit
 from rlkit.agents import ppo, pqn
 from rlkit.agents.common import minibatches
+from rlkit.agents.common.minibatches import MetricRows
 from rlkit.spaces import Box, Discrete
 
 KEY = jax.random.key(7)
@@ -35,9 +39,10 @@ def batch_of(rows, width=4):
 @pytest.mark.parametrize("chunk_size", [1, 5, 6, 7, 29, 30, 100])
 def test_chunks_give_the_gradient_and_the_metrics_of_the_whole(chunk_size):
     batch, params = batch_of(30), jnp.linspace(-1.0, 1.0, 4)
-    whole = minibatches.gradient(squares, params, batch, KEY, None)
+    whole = minibatches.gradient(squares, 1)(params, batch, KEY)
     assert not np.allclose(whole[0], 0.0)
-    parts = jax.jit(lambda p, b: minibatches.gradient(squares, p, b, KEY, chunk_size))(params, batch)
+    chunks = minibatches.num_chunks(ppo.Config(chunk_size=chunk_size), (), batch)
+    parts = jax.jit(minibatches.gradient(squares, chunks))(params, batch, KEY)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), parts, whole)
 
 
@@ -47,7 +52,7 @@ def test_each_chunk_has_noise_of_its_own():
     def noisy(params, batch, key):
         return params * jnp.mean(jax.random.normal(key, batch.shape)), ((), {})
 
-    found, _ = minibatches.gradient(noisy, jnp.float32(1.0), jnp.zeros(4096), KEY, 256)
+    found, _ = minibatches.gradient(noisy, 16)(jnp.float32(1.0), jnp.zeros(4096), KEY)
     assert abs(float(found)) < 4 / np.sqrt(4096)
     draws = [float(noisy(1.0, jnp.zeros(256), k)[0]) for k in jax.random.split(KEY, 16)]
     np.testing.assert_allclose(found, np.mean(draws), atol=1e-6)
@@ -56,7 +61,7 @@ def test_each_chunk_has_noise_of_its_own():
 def test_the_memory_of_a_gradient_is_that_of_a_chunk():
     def temporary(rows, chunk_size):
         shape = jax.eval_shape(lambda: batch_of(rows, 64))
-        program = jax.jit(lambda p, b: minibatches.gradient(wide, p, b, KEY, chunk_size))
+        program = jax.jit(lambda p, b: minibatches.gradient(wide, rows // chunk_size)(p, b, KEY))
         params = jax.ShapeDtypeStruct((64, 64), jnp.float32)
         return program.lower(params, shape).compile().memory_analysis().temp_size_in_bytes
 
@@ -65,7 +70,7 @@ def test_the_memory_of_a_gradient_is_that_of_a_chunk():
         return jnp.mean(hidden), ((), {"loss": jnp.mean(hidden)})
 
     assert temporary(2**16, 2**10) < 1.5 * temporary(2**12, 2**10)
-    assert temporary(2**16, None) > 8 * temporary(2**16, 2**10)
+    assert temporary(2**16, 2**16) > 8 * temporary(2**16, 2**10)
 
 
 @pytest.mark.parametrize("module", [ppo, pqn])
@@ -113,22 +118,37 @@ def test_a_device_is_asked_for_its_memory(monkeypatch, recurrent):
 
 
 def test_each_step_has_noise_of_its_own():
-    def step(learner, rows, key):
-        return learner, ({"drawn": jax.random.uniform(key)}, jnp.array(True))
-
-    values = minibatches.descend(step, (), jnp.zeros((6, 2), jnp.int32), jax.random.key(0))[1].values
-    assert len(np.unique(values)) == 6
+    keys = minibatches.noise_keys(jax.random.key(0), 6)
+    assert len(np.unique(jax.vmap(jax.random.uniform)(keys))) == 6
 
 
 def test_steps_that_do_not_count_are_left_out_of_the_means():
-    """Three steps of four count; the learner sees every row of every order."""
+    """Three steps of four count."""
 
-    def step(learner, rows, key):
-        learner = learner + rows.sum()
-        return learner, ({"a": learner, "b": -learner}, learner < 20)
+    def step(total, more):
+        total = total + more
+        return total, MetricRows.of({"a": total, "b": -total}, total < 20)
 
-    orders = jnp.arange(8.0).reshape(4, 2)  # running sums 1, 6, 15, 28
-    learner, metrics = minibatches.descend(step, jnp.zeros(()), orders, jax.random.key(0))
-    assert float(learner) == 28.0
+    _, metrics = jax.lax.scan(step, jnp.zeros(()), jnp.array([1.0, 5.0, 9.0, 13.0]))  # running sums 1, 6, 15, 28
     means = metrics.means()
     assert {name: float(mean) for name, mean in means.items()} == pytest.approx({"a": 22 / 3, "b": -22 / 3})
+
+
+@pytest.mark.parametrize("module", [ppo, pqn])
+def test_a_traceback_is_short_from_the_update_to_the_loss(module, monkeypatch):
+    """As of a network of the user's that raises: six functions of the package, those two included."""
+
+    def broken(*_):
+        raise ZeroDivisionError
+
+    config = module.Config(hidden_sizes=(8,), num_minibatches=2)
+    agent = module.make(config, Box(-1, 1, (3,)), Discrete(3))
+    state = start(agent, module.Hyper())
+    rollout = rollout_of(agent, state, 4, 4)
+    monkeypatch.setattr(module, "loss", broken)
+    with pytest.raises(ZeroDivisionError) as raised:
+        jax.eval_shape(agent.update, state, rollout, KEY)
+    package = str(Path(rlkit.__file__).parent)
+    frames = [entry.name for entry in raised.traceback if str(entry.path).startswith(package)]
+    assert frames[0] == "update"
+    assert len(frames) + 1 <= 6, [*frames, "loss"]

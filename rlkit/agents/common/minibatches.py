@@ -1,4 +1,4 @@
-"""Epochs of minibatches over a rollout, in one loop and bounded memory, for agents without a replay buffer."""
+"""Minibatches of a rollout, and their gradients in bounded memory, for agents without a replay buffer."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from rlkit import _mesh
 from rlkit._mesh import vary_like
 from rlkit.agents.common.config import MinibatchConfig
 from rlkit.agents.common.optimizer import over_devices
-from rlkit.ops.chunked import num_chunks
+from rlkit.ops import chunked
 from rlkit.ops.permutation import permutations
 from rlkit.spaces import Space, shape_of
 from rlkit.types import Array, Key, Network, PyTree
@@ -29,6 +29,11 @@ class MetricRows(struct.PyTreeNode):
     values: Array  # [K, M]
     counts: Array  # [K] bool, whether a step counts
     names: tuple[str, ...] = struct.field(pytree_node=False)  # of the M metrics
+
+    @classmethod
+    def of(cls, metrics: Metrics, counts: bool | Array = True) -> "MetricRows":
+        """The row of one step, for a scan to stack: its metrics [] by name, and whether it counts []."""
+        return cls(jnp.stack(list(metrics.values())), jnp.asarray(counts), tuple(metrics))
 
     def means(self) -> Metrics:
         """The mean [] of each metric over the steps that count; at least one does."""
@@ -47,54 +52,49 @@ def shuffled(key: Key, num_epochs: int, num_minibatches: int, rows: int, axis_na
     return permutations(_mesh.own_key(key, axis_name), num_epochs, rows).reshape(num_epochs, num_minibatches, -1)
 
 
+def noise_keys(key: Key, num_steps: int, axis_name: str | None = None) -> Key:
+    """Keys [K] of the noise of K gradient steps, apart from the draws of `shuffled`; every device has its own."""
+    return jax.random.split(jax.random.fold_in(_mesh.own_key(key, axis_name), 1), num_steps)
+
+
 def take(tree: PyTree, rows: Array) -> PyTree:
     """The rows [B] of leaves [R, ...], all of which there are: [B, ...]."""
     return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), tree)
 
 
 def gradient(
-    loss: Callable[[PyTree, Any, Key], tuple[Array, tuple[PyTree, Metrics]]],
-    params: PyTree,
-    batch: PyTree,
-    key: Key,
-    chunk_size: int | None,
-    axis_name: str | None = None,
-) -> tuple[PyTree, tuple[PyTree, Metrics]]:
-    """The gradient of a minibatch's loss and its metrics, as means over equal chunks of rows, in the memory of one.
+    loss: Callable[[PyTree, Any, Key], tuple[Array, tuple[PyTree, Metrics]]], chunks: int, axis_name: str | None = None
+) -> Callable[[PyTree, Any, Key], tuple[PyTree, tuple[PyTree, Metrics]]]:
+    """The function of the gradient of a minibatch's loss, computed over equal chunks of rows, in the memory of one.
 
     Args:
       loss: (params, batch, key) -> mean loss [], (statistics of the network, metrics); its batch may be any chunk of
         rows, and each chunk has a key of its own.
-      params: by which the gradient is taken.
-      batch: leaves [B, ...].
-      key: for the noise of a network.
-      chunk_size: the most rows of a chunk; None for all at once, as where no divisor of B comes near it.
+      chunks: how many, see `num_chunks`; it divides the rows.
       axis_name: of the mesh axis whose devices have equal parts of the minibatch; None for one device.
 
     Returns:
-      The gradient, and (statistics, metrics). A network with statistics needs the whole minibatch in one chunk.
+      The function (params, batch, key) -> gradient by params, (statistics, metrics); batch has leaves [B, ...].
     """
-    return over_devices(lambda params: _gradient(loss, params, batch, key, chunk_size), params, axis_name)
-
-
-def _gradient(loss: Callable, params: PyTree, batch: PyTree, key: Key, chunk_size: int | None) -> tuple[PyTree, Any]:
-    """`gradient` of this device's part of a minibatch."""
-    chunks = num_chunks(jax.tree.leaves(batch)[0].shape[0], chunk_size)
     if chunks == 1:
-        return jax.grad(loss, has_aux=True)(params, batch, key)
-    split = jax.tree.map(lambda x: x.reshape(chunks, -1, *x.shape[1:]), batch), jax.random.split(key, chunks)
+        return over_devices(jax.grad(loss, has_aux=True), axis_name)
     share = jax.grad(lambda params, *part: jax.tree.map(lambda x: x / chunks, loss(params, *part)), has_aux=True)
     share = jax.jit(share, inline=True)  # traced once, for its shapes and for the loop
 
-    def add(sums: tuple[Array, Any], part: Any) -> tuple[tuple[Array, Any], None]:
-        grads, metrics = share(params, *part)  # one vector of gradients: a kernel instead of one for each weight
-        return jax.tree.map(jnp.add, sums, (ravel_pytree(grads)[0], metrics)), None
+    def summed(params: PyTree, batch: Any, key: Key) -> tuple[PyTree, tuple[PyTree, Metrics]]:
+        split = jax.tree.map(lambda x: x.reshape(chunks, -1, *x.shape[1:]), batch), jax.random.split(key, chunks)
 
-    shapes = jax.eval_shape(share, params, *jax.tree.map(lambda x: x[0], split))
-    grads, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    flat, unravel = ravel_pytree(grads)
-    (flat, metrics), _ = jax.lax.scan(add, vary_like((flat, metrics), shapes), split)
-    return unravel(flat), metrics
+        def add(sums: tuple[Array, Any], part: Any) -> tuple[tuple[Array, Any], None]:
+            grads, metrics = share(params, *part)  # one vector of gradients: a kernel instead of one for each weight
+            return jax.tree.map(jnp.add, sums, (ravel_pytree(grads)[0], metrics)), None
+
+        shapes = jax.eval_shape(share, params, *jax.tree.map(lambda x: x[0], split))
+        grads, metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        flat, unravel = ravel_pytree(grads)
+        (flat, metrics), _ = jax.lax.scan(add, vary_like((flat, metrics), shapes), split)
+        return unravel(flat), metrics
+
+    return over_devices(summed, axis_name)
 
 
 def with_chunk_size(config: Config, network: Network, obs_space: Space, memory: int | None = None) -> Config:
@@ -134,34 +134,6 @@ def _intermediate_bytes(program: Any) -> int:
     return total
 
 
-def chunk_size(config: Any, stats: PyTree) -> int | None:
-    """The rows of a minibatch that pass the network at once: all where it has statistics, which are of the whole."""
-    return None if jax.tree.leaves(stats) else config.chunk_size
-
-
-def descend(
-    step: Callable[[Any, Array, Key], tuple[Any, tuple[Metrics, Array]]],
-    learner: Any,
-    orders: Array,
-    key: Key,
-    axis_name: str | None = None,
-) -> tuple[Any, MetricRows]:
-    """Take a step for each row of `orders` [K, B] int32.
-
-    Args:
-      step: (learner, rows [B], key) -> learner, (metrics [] by name, whether they count []).
-      learner: what the steps change.
-      orders: [K, B] int32.
-      key: of the update, from which the steps' noise is drawn, apart from the draws of `shuffled`.
-      axis_name: of the mesh axis over which rows differ and the learner does not; None for one device.
-
-    Returns:
-      The learner after the last step, and the metrics of all steps.
-    """
-
-    def one(learner: Any, inputs: tuple[Array, Key]) -> tuple[Any, MetricRows]:
-        learner, (metrics, counts) = step(learner, *inputs)
-        return learner, MetricRows(jnp.stack(list(metrics.values())), counts, tuple(metrics))
-
-    keys = jax.random.split(jax.random.fold_in(_mesh.own_key(key, axis_name), 1), orders.shape[0])
-    return jax.lax.scan(one, vary_like(learner, orders, without=axis_name), (orders, keys))
+def num_chunks(config: MinibatchConfig, stats: PyTree, batch: PyTree) -> int:
+    """The chunks of a minibatch [B, ...]: one where the network has statistics, which are of the whole minibatch."""
+    return 1 if jax.tree.leaves(stats) else chunked.num_chunks(jax.tree.leaves(batch)[0].shape[0], config.chunk_size)

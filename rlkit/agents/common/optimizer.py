@@ -7,6 +7,7 @@ Where a batch is divided over devices, all gradients are averaged in `over_devic
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -127,39 +128,42 @@ def mean_gradient(loss: Callable[..., tuple[Array, Any]], static: Any, params: P
     `loss` returns a mean over its batch, and (statistics, *auxiliary results); see `over_devices`. The axis is
     `static.axis_name`.
     """
-
-    def gradient(params: PyTree) -> tuple[PyTree, Any]:
-        return jax.grad(loss, argnums=1, has_aux=True)(static, params, *arguments)
-
-    return over_devices(gradient, params, static.axis_name)
+    gradient = over_devices(jax.grad(partial(loss, static), has_aux=True), static.axis_name)
+    return gradient(params, *arguments)
 
 
-def over_devices(gradient: Callable[[PyTree], Any], params: PyTree, axis_name: str | None) -> Any:
-    """A gradient and its auxiliary results, averaged over the devices of the axis, each with an equal part of a batch.
+def over_devices(
+    gradient: Callable[..., tuple[PyTree, Any]], axis_name: str | None
+) -> Callable[..., tuple[PyTree, Any]]:
+    """The function that averages a gradient over the devices of the axis, each with an equal part of a batch.
 
     Args:
-      gradient: params -> gradient, (statistics of the networks, *auxiliary results): of this device's part.
-      params: the same on each device.
-      axis_name: of a mesh axis; None for one device.
+      gradient: (params, ...) -> gradient, (statistics of the networks, *auxiliary results): of this device's part. The
+        parameters are the same on each device.
+      axis_name: of a mesh axis; None for one device, where `gradient` itself is returned.
 
     Returns:
-      The mean gradient, and the auxiliary results: the means of the statistics and of scalars. The others are of the
-      items of the batch, and stay the device's own.
+      A function of the same arguments. It returns the mean gradient, and the auxiliary results: the means of the
+      statistics and of scalars. The others are of the items of the batch, and stay the device's own.
     """
     if axis_name is None:
-        return gradient(params)
-    # With parameters that vary, the gradient is this device's own. Otherwise JAX would sum it over the devices, but
-    # only where shard_map checks what varies.
-    grads, (stats, *others) = gradient(_mesh.vary(params, axis_name))
-    leaves, structure = jax.tree.flatten((stats, *others))
-    num_stats = len(jax.tree.leaves(stats))  # of which counts, integers, are the same on each device
-    shared = [jnp.issubdtype(x.dtype, jnp.inexact) if i < num_stats else x.ndim == 0 for i, x in enumerate(leaves)]
-    to_average = [x for x, is_shared in zip(leaves, shared, strict=True) if is_shared]
-    grads, averaged = _mesh.mean((grads, to_average), axis_name)  # one exchange for all
-    means = iter(averaged)
-    return grads, structure.unflatten(
-        [next(means) if is_shared else x for x, is_shared in zip(leaves, shared, strict=True)]
-    )
+        return gradient
+
+    def averaged(params: PyTree, *arguments: Any) -> tuple[PyTree, Any]:
+        # With parameters that vary, the gradient is this device's own. Otherwise JAX would sum it over the devices, but
+        # only where shard_map checks what varies.
+        grads, (stats, *others) = gradient(_mesh.vary(params, axis_name), *arguments)
+        leaves, structure = jax.tree.flatten((stats, *others))
+        num_stats = len(jax.tree.leaves(stats))  # of which counts, integers, are the same on each device
+        shared = [jnp.issubdtype(x.dtype, jnp.inexact) if i < num_stats else x.ndim == 0 for i, x in enumerate(leaves)]
+        to_average = [x for x, is_shared in zip(leaves, shared, strict=True) if is_shared]
+        grads, averages = _mesh.mean((grads, to_average), axis_name)  # one exchange for all
+        means = iter(averages)
+        return grads, structure.unflatten(
+            [next(means) if is_shared else x for x, is_shared in zip(leaves, shared, strict=True)]
+        )
+
+    return averaged
 
 
 def clip_norm(grads: PyTree, max_norm: Scalar) -> PyTree:
