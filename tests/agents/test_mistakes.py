@@ -76,10 +76,10 @@ def test_traced_values_and_axes_of_vmap_are_not_checked():
     ("values", "said"),
     [
         ({"hidden": (8,)}, "hidden is not a field of ppo.Config; did you mean 'hidden_sizes'?"),
-        ({"num_epochs": -1}, "num_epochs=-1 must be greater than or equal to 1; the default is 4"),
+        ({"num_epochs": -1}, "num_epochs=-1 must be at least 1"),
         (
             {"num_epochs": 0, "num_minibatches": 0},
-            "num_epochs=0 must be greater than or equal to 1; the default is 4 (and",
+            "num_epochs=0 must be at least 1",
         ),
         ({"activation": "tann"}, "activation='tann' must be"),
         ({"gamma": 0.9}, "gamma is not a field of ppo.Config; it is a field of ppo.Hyper"),

@@ -50,19 +50,19 @@ def facts(cls: type) -> dict[str, tuple[Any, ...]]:
         if not (getattr(base, "model_fields", None) or "__dataclass_fields__" in vars(base)):
             continue  # a base of pydantic or flax
         for name, annotation in inspect.get_annotations(base, eval_str=True).items():
-            found[name] = (*found.get(name, ()), *_stated(annotation))
+            found[name] = (*found.get(name, ()), *stated(annotation))
     return found
 
 
 @cache
 def marked(cls: type, mark: type) -> tuple[str, ...]:
     """Return the fields of a class that have a mark, such as `StartOnly`, those of its bases first."""
-    return tuple(name for name, stated in facts(cls).items() if mark in stated)
+    return tuple(name for name, found in facts(cls).items() if mark in found)
 
 
-def _stated(annotation: Any) -> list[Any]:
-    """The entries of an annotation that are no types, of nested ones too: of `Annotated[int, fact] | None`."""
+def stated(annotation: Any) -> list[Any]:
+    """Return the entries of an annotation that are no types, of nested ones too: of `Annotated[int, fact] | None`."""
     parts = typing.get_args(annotation)
     if typing.get_origin(annotation) is typing.Annotated:
-        return [*_stated(parts[0]), *annotation.__metadata__]
-    return [fact for part in parts for fact in _stated(part)] if typing.get_origin(annotation) else []
+        return [*stated(parts[0]), *annotation.__metadata__]
+    return [fact for part in parts for fact in stated(part)] if typing.get_origin(annotation) else []

@@ -1,29 +1,31 @@
-"""Errors in one line for values of an agent's `Config` and `Hyper` that are given in Python."""
+"""Validation of an agent's `Config` and `Hyper`, with errors in one line."""
 
 import dataclasses
 import math
-import operator as op
 import re
 import typing
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Interval
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rlkit import agents
+from rlkit.agents.base.keys import stated
 from rlkit.names import did_you_mean, shorten
 from rlkit.types import ConfigError
 
 UNSET = np.float32(-np.inf)  # in the arrays of a Hyper, of a field that is None and that no default replaces
-_BOUNDS = (
-    ("gt", "greater than", op.gt),
-    ("ge", "at least", op.ge),
-    ("lt", "less than", op.lt),
-    ("le", "at most", op.le),
-)
+_BOUNDS = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}
+_RULES = {  # by pydantic's type of the error
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be a word",
+    "dict_type": "must be a mapping, such as {name: value}",
+}
+_OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number")
 
 
 def class_name(cls: type) -> str:
@@ -31,19 +33,63 @@ def class_name(cls: type) -> str:
     return f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
 
 
-def explain(cls: type[BaseModel], error: ValidationError) -> str:
-    """Return the first problem of a Config's validation as one line, with the number of the others."""
+def limits(field: Any) -> Iterator[tuple[str, float]]:
+    """The bounds of a pydantic field, by gt, ge, lt and le; of a tuple's entries, and of the int in `int | None`."""
+    for rule in (*field.metadata, *stated(field.annotation)):
+        yield from ((bound, limit) for bound in _BOUNDS if (limit := getattr(rule, bound, None)) is not None)
+
+
+def _python(value: Any) -> str:
+    """A value as it is written in Python, shortened."""
+    return f"{value:g}" if isinstance(value, float) else shorten(repr(value))
+
+
+def explain(model: type[BaseModel], error: ValidationError, show: Callable[[Any], str] = _python) -> str:
+    """Return the first problem of a validation as one line, with the number of the others.
+
+    Args:
+      model: that was validated.
+      error: of the validation.
+      show: text of a value.
+    """
     problems = error.errors(include_url=False)
-    first, name = problems[0], ".".join(map(str, problems[0]["loc"]))
+    first, more = problems[0], len(problems) - 1
+    words = map(str, first["loc"])
+    key = ".".join(word if re.fullmatch(r"[\w.-]{1,60}", word) else show(word) for word in words)
+    field = model.model_fields.get(str(first["loc"][0])) if first["loc"] else None
     if first["type"] == "extra_forbidden":
-        line = unknown_field(name, cls, cls.model_fields)
-    elif not name:  # a rule between fields, in the model's own words
+        line = unknown_field(key, model, model.model_fields)
+    elif first["type"] == "missing":
+        line = is_missing(key, field)
+    elif first["loc"][-1:] == ("[key]",):  # pydantic's sign for a mistake in the key of a mapping
+        line = f"{key.removesuffix(show('[key]')).rstrip('.')}: a key must be a word; put it in quotes"
+    elif field is None:  # a rule between fields, in the model's own words
         line = first["msg"].removeprefix("Value error, ")
     else:
-        rule = re.sub(r"^(Input|Value|[A-Z][a-z]+) should |^Value error, ", "must ", first["msg"])
-        line = f"{name}={shorten(repr(first['input']))} {rule}; the default is "
-        line += repr(cls.model_fields[str(first["loc"][0])].default)
-    return line + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+        line = f"{key}={show(first['input'])} {_rule(first, field, show)}"
+        if not field.is_required():
+            line += f"; the default is {show(field.get_default(call_default_factory=True))}"
+    return " ".join(line.split()) + (f" (and {more} more)" if more else "")
+
+
+def _rule(problem: Any, field: Any, show: Callable[[Any], str]) -> str:
+    """The rule that a value breaks."""
+    kind = problem["type"]
+    if kind in _OUT_OF_RANGE and (bounds := dict(limits(field))):
+        finite = [f"{_BOUNDS[bound]} {limit:.15g}" for bound, limit in bounds.items() if math.isfinite(limit)]
+        return f"must be {' and '.join(finite + ['finite'] * (len(finite) < len(bounds)))}"
+    if kind in ("tuple_type", "list_type"):
+        return f"must be a list, such as {show(field.get_default() or ('a', 'b'))}"
+    if kind == "none_required":
+        return f"must be {show(None)}"
+    if kind == "value_error":
+        return str(problem.get("ctx", {}).get("error", problem["msg"]))
+    return _RULES.get(kind) or re.sub(r"^(Input|Value|[A-Z][a-z]+) should ", "must ", problem["msg"])
+
+
+def is_missing(key: str, field: Any) -> str:
+    """Return the text on a key that a config must have and has not; `field` is pydantic's, or None."""
+    return f"{key} is missing; add it: {field.description if field else ''}"
 
 
 def unknown_field(name: str, cls: type, known: Collection[str]) -> str:
@@ -64,34 +110,44 @@ def _agent(cls: type) -> str | None:
 
 
 @cache
-def _limits(cls: type) -> dict[str, tuple[Interval, float | None]]:
-    """The range and the default of each field of a Hyper."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    found = {}
-    for field in dataclasses.fields(cls):
-        ranges = [entry for entry in getattr(hints[field.name], "__metadata__", ()) if isinstance(entry, Interval)]
+def model_of(hyper: type) -> type[BaseModel]:
+    """Return a pydantic model of an agent's Hyper: floats, with the ranges and texts of its annotations."""
+    hints = typing.get_type_hints(hyper, include_extras=True)
+    models: dict[str, Any] = {}
+    for field in dataclasses.fields(hyper):
+        facts = typing.get_args(hints[field.name])[1:] if hasattr(hints[field.name], "__metadata__") else ()
+        description = " ".join(fact for fact in facts if isinstance(fact, str)) or None
         default: Any = field.default
-        found[field.name] = (ranges[-1] if ranges else Interval(), None if default is None else float(default))
-    return found
+        kind, default = (float | None, None) if default is None else (float, float(default))
+        ranges = [fact for fact in facts if not isinstance(fact, str)]
+        models[field.name] = (
+            Annotated[kind, *ranges, AfterValidator(_check_float32)],
+            Field(default=default, description=description),
+        )
+    return create_model("Hyper", __config__=ConfigDict(frozen=True, extra="forbid", strict=True), **models)
+
+
+def _check_float32(value: float | None) -> float | None:
+    """Raise ValueError unless a number is within the range of float32; infinity is."""
+    if value is None:
+        return None
+    with np.errstate(over="ignore", under="ignore"):
+        cast = float(np.float32(value))
+    if math.isnan(value):
+        raise ValueError("must be a number, not NaN")
+    if math.isinf(cast) != math.isinf(value) or (cast == 0) != (value == 0):
+        raise ValueError("must be within the range of float32")
+    return value
 
 
 def check_values(hyper: Any, values: dict[str, float]) -> None:
     """Raise a ConfigError where one of the known values of a Hyper, by name, is out of range."""
-    for name, limits in _limits(type(hyper)).items():
-        if name in values:
-            _check(name, values[name], *limits)
-
-
-def _check(name: str, value: float, limits: Interval, default: float | None) -> None:
-    """Raise a ConfigError where a value is out of range, and not that of a field which is not set."""
-    rules = [(words, bound, holds) for key, words, holds in _BOUNDS if (bound := getattr(limits, key)) is not None]
-    within = not math.isnan(value) and all(holds(value, bound) for _, bound, holds in rules)
-    if within or (default is None and value == UNSET):
-        return
-    finite = [f"{words} {bound:g}" for words, bound, _ in rules if math.isfinite(bound)]
-    finite += ["finite"] if len(finite) < len(rules) or math.isnan(value) else []
-    remedy = "the default is None" if default is None else f"the default is {default:g}"
-    raise ConfigError(f"{name}={value:g} must be {' and '.join(finite)}; {remedy}")
+    model = model_of(type(hyper))
+    unset = {name for name, field in model.model_fields.items() if field.default is None and values.get(name) == UNSET}
+    try:
+        model.model_validate({name: value for name, value in values.items() if name not in unset})
+    except ValidationError as error:
+        raise ConfigError(explain(model, error)) from None
 
 
 def check_config(agent: str, config: Any) -> None:

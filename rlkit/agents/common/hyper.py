@@ -1,7 +1,7 @@
 """Fields of `Hyper` that several agents have, under the same names and with the same meaning."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -27,21 +27,7 @@ def value_or(value: Scalar | None, otherwise: Scalar) -> Scalar:
     return otherwise if value is None else jnp.where(jnp.asarray(value) == UNSET, otherwise, value)
 
 
-class _OneLineErrors(type):
-    """Metaclass whose classes raise a ConfigError for a name that is no field of theirs, and for text as a value."""
-
-    if not TYPE_CHECKING:
-
-        def __call__(cls, *args, **kwargs):
-            for name, value in kwargs.items():
-                if name not in (known := cls.__dataclass_fields__):
-                    raise ConfigError(mistakes.unknown_field(name, cls, known))
-                if isinstance(value, str | bytes):
-                    raise ConfigError(f"{name}={value!r:.40} must be a number, without quotes")
-            return super().__call__(*args, **kwargs)
-
-
-class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
+class OptimizerHyper(struct.PyTreeNode):
     """Traced: float32 scalars of every agent's optimizer and of its schedules. Infinity switches a term off.
 
     A field that is None is not set: its value follows from other settings, or another field takes its place.
@@ -61,6 +47,15 @@ class OptimizerHyper(struct.PyTreeNode, metaclass=_OneLineErrors):
     schedule_steps: Annotated[
         Scalar | None, Interval(gt=0.0), "environment steps that the schedules last; null: those of the run"
     ] = None
+
+    def __new__(cls, *args: Any, **fields: Any) -> "OptimizerHyper":
+        """Raise a ConfigError for a name that is no field, and for text as a value."""
+        for name, value in fields.items():
+            if name not in cls.__dataclass_fields__:
+                raise ConfigError(mistakes.unknown_field(name, cls, cls.__dataclass_fields__))
+            if isinstance(value, str | bytes):
+                raise ConfigError(f"{name}={value!r:.40} must be a number, without quotes")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Raise a ConfigError where a float is out of range; arrays, whole numbers and None may be axes of a vmap."""

@@ -9,16 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from rlkit.agents.base import mistakes
 from rlkit.names import shorten
-
-_RULES = {  # by pydantic's type of the error, in YAML's words
-    "bool_type": "must be true or false",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "string_type": "must be a word",
-    "dict_type": "must be a mapping, such as {name: value}",
-    "none_required": "must be null",
-}
 
 
 def show_value(value: Any) -> str:
@@ -62,33 +54,6 @@ def by_value(value: Any) -> Any:
     return [by_value(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def is_missing(key: str, field: Any) -> str:
-    """Return the text on a key that a config must have and has not; `field` is pydantic's, or None."""
-    return f"{key} is missing; add it: {field.description if field else ''}"
-
-
 def explain(model: type[BaseModel], error: ValidationError) -> str:
-    """One line on the first problem of a validation, and the number of the others."""
-    problems = error.errors(include_url=False)
-    first, more = problems[0], len(problems) - 1
-    rule = re.sub(r"^(Input|Value|Value error,|[A-Z][a-z]+) should |^Value error, ", "must ", first["msg"])
-    key = ".".join(show_key(part) for part in first["loc"])
-    field = model.model_fields.get(str(first["loc"][0])) if first["loc"] else None
-    if first["type"] == "missing":
-        line = is_missing(key, field)
-    elif first["loc"][-1:] == ("[key]",):  # pydantic's sign for a mistake in the key of a mapping
-        line = f"{'.'.join(map(show_key, first['loc'][:-1]))}: a key must be a word; put it in quotes"
-    elif field is None:  # a rule between fields, in the model's own words
-        line = re.sub(r"^Value error, ", "", first["msg"])
-    else:
-        if first["type"] in ("tuple_type", "list_type"):
-            rule = f"must be a list, such as {show_value(plain_value(field.get_default()) or ['a', 'b'])}"
-        elif first["type"] in _RULES:
-            rule = _RULES[first["type"]]
-        if first["type"] == "value_error":
-            rule = str(first.get("ctx", {}).get("error", rule))
-        rule = re.sub(r"^must be (less|greater) than -?inf$", "must be finite", rule)
-        line = f"{key}={show_value(first['input'])} {rule}"
-        if not field.is_required():
-            line += f"; the default is {show_value(plain_value(field.default))}"
-    return " ".join(line.split()) + (f" (and {more} more)" if more else "")
+    """One line on the first problem of a validation of a file's values, and the number of the others."""
+    return mistakes.explain(model, error, lambda value: show_value(plain_value(value)))

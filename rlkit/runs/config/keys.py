@@ -4,6 +4,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rlkit.agents.base.mistakes import limits
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 
@@ -41,14 +42,9 @@ def value_text(value: Any) -> str:
 
 
 def limits_text(field: Any) -> str:
-    """The limits of a field as text: `> 0, <= 1`; of a tuple those of its entries, of `int | None` those of the int."""
-    limits, parts = [], typing.get_args(field.annotation)
-    inner = [constraint for part in parts for constraint in getattr(part, "__metadata__", ())]
-    for constraint in [*field.metadata, *inner]:
-        for bound, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
-            if (limit := getattr(constraint, bound, None)) is not None:
-                limits.append(f"{sign} {limit:.15g}" if isinstance(limit, float) else f"{sign} {limit}")
-    return ", ".join(limits)
+    """The limits of a field as text: `> 0, <= 1`."""
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    return ", ".join(f"{signs[bound]} {limit:.15g}" for bound, limit in limits(field))
 
 
 def type_text(annotation: Any) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rlkit import agents, envs
+from rlkit.agents.base.mistakes import is_missing
 from rlkit.hosts.gymnasium_names import check_bare_name, full_name
 from rlkit.hosts.registry import checked_name, is_host, is_own, name_of, require_known_prefix
 from rlkit.names import register
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.aliases import suggestion
-from rlkit.runs.config.errors import by_value, explain, is_missing, plain_value, show_key, show_value
+from rlkit.runs.config.errors import by_value, explain, plain_value, show_key, show_value
 from rlkit.runs.config.own_networks import name_of as name_of_network
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
