@@ -44,7 +44,7 @@ class Stays:
 
 @cache
 def facts(cls: type) -> dict[str, tuple[Any, ...]]:
-    """Return the facts about each field of a class, those of its bases first; a field may be declared by several."""
+    """Return the facts about each field of a class; where several bases declare a field, their facts are joined."""
     found: dict[str, tuple[Any, ...]] = {}
     for base in reversed(cls.__mro__):
         if not (getattr(base, "model_fields", None) or "__dataclass_fields__" in vars(base)):

@@ -34,7 +34,7 @@ def class_name(cls: type) -> str:
 
 
 def limits(field: Any) -> Iterator[tuple[str, float]]:
-    """The bounds of a pydantic field, by gt, ge, lt and le; of a tuple's entries, and of the int in `int | None`."""
+    """Yield each bound of a pydantic field with its name (gt, ge, lt, le), also within a tuple or `int | None`."""
     for rule in (*field.metadata, *stated(field.annotation)):
         yield from ((bound, limit) for bound in _BOUNDS if (limit := getattr(rule, bound, None)) is not None)
 

@@ -65,7 +65,7 @@ def take(tree: PyTree, rows: Array) -> PyTree:
 def gradient(
     loss: Callable[[PyTree, Any, Key], tuple[Array, tuple[PyTree, Metrics]]], chunks: int, axis_name: str | None = None
 ) -> Callable[[PyTree, Any, Key], tuple[PyTree, tuple[PyTree, Metrics]]]:
-    """The function of the gradient of a minibatch's loss, computed over equal chunks of rows, in the memory of one.
+    """Return a function that computes the gradient of a minibatch's loss, in the memory of one chunk of rows.
 
     Args:
       loss: (params, batch, key) -> mean loss [], (statistics of the network, metrics); its batch may be any chunk of
