@@ -82,15 +82,15 @@ class Rlkit(Programs):
         from jax.sharding import NamedSharding, PartitionSpec
 
         from rlkit import _cpu
-        from rlkit.networks.encoders import minatar, nature
         from rlkit.networks.encoders.conv import Conv
         from rlkit.networks.encoders.impala import Impala
+        from rlkit.networks.encoders.registry import MINATAR, NATURE
 
         divided = way == "rlkit, two devices"
         os.environ["RLKIT_CPU_TRICKS"] = str(int(way != "lax.conv"))
         _cpu.convolution = patches if way == "patches" else self.convolution
         shape, units = NETWORKS[network]
-        layers = {"nature": nature.LAYERS, "minatar": minatar.LAYERS}
+        layers = {"nature": NATURE, "minatar": MINATAR}
         encoder = Impala((units,)) if network == "impala" else Conv(layers[network], (units,))
         params = encoder.init(jax.random.key(0), jnp.zeros(shape))
         data = jnp.asarray(images(network, batch, passes))

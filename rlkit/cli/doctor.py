@@ -23,8 +23,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _findings() -> Iterator[Any]:
     """Findings of `runs.doctor`; those that need JAX come after it has been imported."""
-    from rlkit.runs.doctor import installation
-    from rlkit.runs.doctor.finding import Finding
+    from rlkit.runs.doctor import Finding, installation
 
     yield from installation.examine()
     try:
@@ -36,7 +35,6 @@ def _findings() -> Iterator[Any]:
     from rlkit.runs.doctor import machine, platforms
 
     use_cores()
-
     yield _cache()
     found = list(machine.examine())
     yield from found
@@ -48,7 +46,7 @@ def _cache() -> Any:
     """A finding about the folder of compiled programs."""
     from rlkit.cli.jax_settings import cache_folder
     from rlkit.runs import files
-    from rlkit.runs.doctor.finding import Finding
+    from rlkit.runs.doctor import Finding
     from rlkit.types import ConfigError
 
     try:

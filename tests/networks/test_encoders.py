@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlkit.agents import dqn
-from rlkit.networks.encoders import minatar
+from rlkit.networks.encoders import registry
 from rlkit.networks.encoders.conv import Conv, ConvLayer, conv_layers, smallest_side
 from rlkit.networks.encoders.impala import Impala
 from rlkit.runs.config.parse import parse
@@ -92,7 +92,7 @@ def test_convolutions_are_normalized_over_pixels_and_channels():
 
 def test_minatar_is_one_convolution():
     """The same as "conv" by default."""
-    assert minatar.LAYERS == (ConvLayer(16, 3, 1),) == conv_layers((16,), (3,), None, "valid", (10, 10, 4))
+    assert registry.MINATAR == (ConvLayer(16, 3, 1),) == conv_layers((16,), (3,), None, "valid", (10, 10, 4))
 
 
 def test_one_number_is_a_list_of_one():

@@ -9,7 +9,6 @@ import flax.linen as nn
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
-from rlkit.networks.encoders import nature
 from rlkit.networks.encoders.conv import Conv, conv_layers
 from rlkit.networks.encoders.mlp import MLP
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
@@ -111,7 +110,7 @@ def choose(space: Space, config: Any) -> list[str]:
         if shape is None or not (len(found) == 1 or is_image(leaf.space, config.image_axes)):
             auto, default = "none", "auto" if config.encoder in IMAGES else config.encoder
         else:
-            auto, default = "nature" if min(shape[:2]) >= nature.SMALLEST else "conv", config.encoder
+            auto, default = "nature" if min(shape[:2]) >= IMAGES["nature"].smallest else "conv", config.encoder
         kind = config.encoders.get(leaf.name, "none" if default == "mlp" else default)
         kinds.append(auto if kind == "auto" else kind)
     return kinds

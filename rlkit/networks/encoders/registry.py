@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 import flax.linen as nn
 
-from rlkit.networks.encoders import minatar, nature
-from rlkit.networks.encoders.conv import Conv
+from rlkit.networks.encoders.conv import Conv, ConvLayer
 from rlkit.networks.encoders.impala import Impala
 from rlkit.networks.encoders.mlp import MLP
+
+NATURE = (ConvLayer(32, 8, 4), ConvLayer(64, 4, 2), ConvLayer(64, 3, 1))  # of DQN for Atari
+MINATAR = (ConvLayer(16, 3, 1),)  # of DQN for MinAtar, Young and Tian 2019
 
 MakeModule = Callable[..., nn.Module]  # takes hidden_sizes, and by name activation, layer_norm and dtype
 
@@ -24,9 +26,9 @@ class ImageEncoder(NamedTuple):
 
 IMAGES = {
     "conv": ImageEncoder(Conv, "see channels"),  # its first argument, the convolutions, depends on the config
-    "nature": ImageEncoder(partial(Conv, nature.LAYERS), "Mnih et al. 2015", nature.SMALLEST),
+    "nature": ImageEncoder(partial(Conv, NATURE), "Mnih et al. 2015", 36),
     "impala": ImageEncoder(Impala, "Espeholt et al. 2018"),
-    "minatar": ImageEncoder(partial(Conv, minatar.LAYERS), "one convolution", minatar.SMALLEST),
+    "minatar": ImageEncoder(partial(Conv, MINATAR), "one convolution", 3),
 }
 
 # Encoders of vectors, [..., D] -> [..., hidden_sizes[-1]].

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from packaging.requirements import Requirement
 
 from rlkit import __version__
-from rlkit.runs.doctor.finding import Finding
+from rlkit.runs.doctor import Finding
 
 _PACKAGE = "rlkit-jax"
 _SHOWN = ("jax", "jaxlib", "flax", "optax", "gymnax", "numpy")

@@ -13,7 +13,7 @@ from rlkit._cpu.switch import enabled
 from rlkit.hosts.pool import num_cores
 from rlkit.runs import files
 from rlkit.runs.devices import memory, quota
-from rlkit.runs.doctor.finding import Finding
+from rlkit.runs.doctor import Finding
 from rlkit.types import ConfigError
 
 _NVIDIA = "/proc/driver/nvidia/version"  # there is a driver, and so a GPU
