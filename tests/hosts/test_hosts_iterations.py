@@ -6,7 +6,7 @@ import pytest
 from host_runs import DQN, PPO, lines
 
 from rlkit import runs
-from rlkit.runs.programs import host_iterations, host_program
+from rlkit.runs.programs import host_program
 
 pytestmark = pytest.mark.thorough
 EACH_STEP = DQN | {"num_envs": 1, "num_steps": 1, "learning_starts": 16, "log_every": 64, "total_steps": 64}
@@ -46,7 +46,7 @@ def test_overlap_is_on_by_default_where_an_agent_with_replay_learns_after_severa
 @pytest.mark.parametrize("agent", ["dqn", "sac"])
 def test_steps_before_learning_are_collected_together(agent, num_envs, num_steps, monkeypatch):
     """The buffer holds each step once and in order; uniform actions need no call of the policy."""
-    monkeypatch.setattr(host_iterations, "_WAIT_STEPS", 15)
+    monkeypatch.setattr(host_program, "_WAIT_STEPS", 15)
     values = {"dqn": EACH_STEP | {"env": "host_envs:Counter"}, "sac": SAC | {"env": "gymnasium:Pendulum-v1"}}[agent]
     values |= {"num_envs": num_envs, "num_steps": num_steps, "learning_starts": 100, "overlap": False}
     program = host_program.HostProgram(runs.parse(values))
@@ -74,7 +74,7 @@ def test_steps_before_learning_are_collected_together(agent, num_envs, num_steps
 
 def test_nothing_is_acted_on_after_steps_that_were_collected_together(monkeypatch):
     """A wait between updates that act: each of those is on the newest observation, which its transition begins with."""
-    monkeypatch.setattr(host_iterations, "_WAIT_STEPS", 15)
+    monkeypatch.setattr(host_program, "_WAIT_STEPS", 15)
     program = host_program.HostProgram(runs.parse(EACH_STEP | {"env": "host_envs:Counter", "learning_starts": 64}))
     chunk, acts = program.advance(program.start(), np.int32(3)), []
     act = program.collector.act

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tiny_runs import FOUR, SMALL, digest, shared_compilations, without_clock
 
-from rlkit.runs import loop, metrics
+from rlkit.runs import loop, metrics, session
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.parse import parse
-from rlkit.runs.programs import jax_program, updates
+from rlkit.runs.programs import jax_program
 from rlkit.runs.programs.protocol import Chunk
 
 BATCH, LINE = 32, 5  # steps of an update, updates of a metric line
@@ -40,27 +40,27 @@ def test_a_part_takes_as_long_as_the_last_one_tells():
     def made(count, seconds):
         part.add(Chunk(None, np.int32(count), np.bool_(True), {"x": np.arange(9)}), seconds)
 
-    part = updates.Parts(1000)
+    part = session.Parts(1000)
     found = []
     for seconds in (
         0.0,
         0.1,
         0.1,
-        updates.PART_SECONDS,
-        updates.PART_SECONDS,
-        2 * updates.PART_SECONDS,
-        100 * updates.PART_SECONDS,
+        session.PART_SECONDS,
+        session.PART_SECONDS,
+        2 * session.PART_SECONDS,
+        100 * session.PART_SECONDS,
     ):
         found.append(int(part.count(1000)))
         made(found[-1], seconds)
     assert found == [1, 2, 4, 8, 8, 8, 4]
     assert part.count(1000) == 1
-    assert updates.Parts(1).count(1000) == 1
-    assert updates.Parts(None).count(1000) == 1000
+    assert session.Parts(1).count(1000) == 1
+    assert session.Parts(None).count(1000) == 1000
 
 
 def test_parts_are_joined_to_lines():
-    part = updates.Parts(1000)
+    part = session.Parts(1000)
     for count, seconds in ((1, 0.5), (3, 1.0)):
         part.add(Chunk(None, np.int32(count), np.bool_(True), {"x": 10 * count + np.arange(5)}), seconds)
     assert part.pending
@@ -74,7 +74,7 @@ def test_parts_change_neither_the_state_nor_the_lines(asked, tmp_path, monkeypat
     whole = loop.train(CONFIG, out=tmp_path / "whole", show=False)
     assert counts == [1, 2, 2, 5]  # that a line ends does not make the next part smaller
     counts.clear()
-    monkeypatch.setattr(updates, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(session, "PART_SECONDS", 0.0)
     single = loop.train(CONFIG, out=tmp_path / "single", show=False)
     assert counts == [1] * 10
     assert digest(single.state) == digest(whole.state)
@@ -87,7 +87,7 @@ def test_a_signal_ends_a_line_after_the_part(asked, tmp_path, monkeypatch):
     counts, before = asked
     whole = loop.train(CONFIG, out=tmp_path / "whole", show=False)
     counts.clear()
-    monkeypatch.setattr(updates, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(session, "PART_SECONDS", 0.0)
     before[2] = lambda: signal.raise_signal(signal.SIGTERM)
     stopped = loop.train(CONFIG, out=tmp_path / "run", show=False)
     before.clear()

@@ -12,10 +12,9 @@ import numpy as np
 from rlkit.runs import files, metrics
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.population import record
-from rlkit.runs.programs import replay_state
 from rlkit.runs.programs.finite import all_finite, floats
 from rlkit.runs.programs.protocol import Program
-from rlkit.runs.programs.runs import evolution_key
+from rlkit.runs.programs.state import evolution_key, join, split
 from rlkit.training import population
 from rlkit.types import PyTree
 
@@ -82,9 +81,9 @@ class Evolution:
         ranked = _ranked(scores, finite)
         key = evolution_key(self.program.config, update)
         if finite.all():  # a replay buffer is large, and is left as it is
-            rest, replay = replay_state.split(state.agent)
+            rest, replay = split(state.agent)
             after, lineage = self._evolve(state.replace(agent=rest), ranked, key)
-            after = after.replace(agent=replay_state.join(after.agent, replay))
+            after = after.replace(agent=join(after.agent, replay))
         else:
             lost = jnp.asarray(~finite)
             after, lineage = self._evolve(state, ranked, key, copy_replay=lost, copy_envs=lost)

@@ -29,6 +29,16 @@ def all_finite(tree: PyTree) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
+def watched(agent: Agent, state: PyTree, metrics: dict[str, Array]) -> dict[str, PyTree]:
+    """Quantities that must stay finite, by the names that errors give them."""
+    return {
+        **declared(agent, metrics),
+        "params": floats(agent.actor(state.agent)),
+        "observations": floats(state.envs.obs),
+        "rewards": [state.envs.episode_return, jnp.where(metrics["lengths"] > 0, metrics["returns"], 0.0)],
+    }
+
+
 def update_is_finite(agent: Agent, state: PyTree, metrics: Mapping[str, Any]) -> Array:
     """Return [] bool, True where the declared metrics and the actor are finite after an update."""
     return all_finite([*declared(agent, metrics).values(), *floats(agent.actor(state))])

@@ -1,9 +1,13 @@
 """Programs whose environments are outside of JAX, in worker processes.
 
-With `overlap`, rollouts are one update late, and PPO's old log-probs are those of the parameters that acted. A run that
-is resumed begins new episodes.
+An iteration collects a rollout, then updates the agent with it. There are three kinds. With `overlap`, the workers step
+rollout k + 1 with the parameters from before update k while update k runs: rollouts are one update late, and PPO's old
+log-probs are those of the parameters that acted. A replaying agent that learns after every step makes an update and
+acts in one compiled call. And before a replaying agent starts to learn, the rollouts of many updates are collected and
+stored together. A run that is resumed begins new episodes.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -19,29 +23,75 @@ import numpy as np
 from rlkit import agents, hosts
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.hosts import devices, registry, validation
-from rlkit.hosts.collect import Collector, NotFinite
+from rlkit.hosts.collect import Collected, Collector, NotFinite
 from rlkit.hosts.evaluate import play
+from rlkit.hosts.failure import Failure
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
+from rlkit.hosts.processes import Interrupted
 from rlkit.hosts.spaces import starts
 from rlkit.runs.config.errors import plain_value
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.settings import Task
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.programs import eval_env, host_state
-from rlkit.runs.programs.host_iterations import HostIterations, updates_before_learning
-from rlkit.runs.programs.host_update import HostUpdates
-from rlkit.runs.programs.protocol import Rollouts
-from rlkit.runs.programs.replay_state import split
-from rlkit.spaces import shape_of
+from rlkit.runs.programs import eval_env
+from rlkit.runs.programs.finite import name_non_finite
+from rlkit.runs.programs.host_update import HeldSteps, HostUpdates, Updated, first_state
+from rlkit.runs.programs.protocol import Chunk, Rollouts
+from rlkit.runs.programs.state import join, split
+from rlkit.spaces import Space, shape_of
 from rlkit.training import Evaluation, TrainState
 from rlkit.types import Agent, Array, ConfigError, PyTree, Transition
 
 _EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # folded into the seeds of evaluations and of resumed runs
+_WAIT_STEPS, _WAIT_BYTES = 256, 1 << 24  # of each environment, and of all observations, that are stored together
 
 
-class HostProgram(HostIterations):
+def updates_before_learning(config: RunConfig, agent: Agent, obs_space: Space) -> int:
+    """Return the number of updates that are made together before learning starts; 0 where each is made by itself."""
+    if agent.wait is None or config.run.dataset is not None:
+        return 0
+    run, capacity = config.run, config.agent.capacity
+    num_bytes = config.steps_per_update * 2 * tree_num_bytes(shape_of(obs_space))
+    steps = min(_WAIT_STEPS, capacity // run.num_envs // 2)
+    count = min(steps // run.num_steps, _WAIT_BYTES // num_bytes)
+    return count if count > 1 and count * config.steps_per_update < config.agent.learning_starts else 0
+
+
+def advance(program: "HostProgram | Any", state: PyTree, count: np.int32) -> Chunk:
+    """Make `count` updates, or fewer where one is not finite or where `should_stop()`.
+
+    The replay buffer of the state is donated; everything else outlives the call.
+    """
+    program.compile()
+    if program.failure is not None:
+        raise program.failure
+    if not program.begun:
+        program.begin(state)
+    rows: list[dict[str, Any]] = []
+    finite = True
+    while finite and len(rows) < count and not program.should_stop():
+        try:
+            state, new_rows, finite = program.iterate(state, int(count) - len(rows))
+        except Interrupted:
+            break
+        except NotFinite as error:
+            program.non_finite, finite = f"env={program.pool.name!r}: {error}", False
+            new_rows = [(rows or [{}])[-1]]
+        except (hosts.HostError, ConfigError) as error:
+            if not rows:
+                raise
+            program.failure = error
+            break  # the updates so far are returned first; the next call raises
+        rows += new_rows
+    metrics: Any = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in (rows or [{}])[0]}
+    num_updates: Any = np.int32(len(rows))
+    is_finite: Any = np.bool_(finite)
+    return Chunk(state, num_updates, is_finite, metrics)
+
+
+class HostProgram:
     """A `Program` for an environment outside of JAX. Making one starts the worker processes.
 
     Args:
@@ -53,8 +103,21 @@ class HostProgram(HostIterations):
       HostError: the environment fails when it is made.
     """
 
+    num_devices = 1
+    most_updates: int | None = None
+    num_streams: int | None = None
+
     def __init__(self, config: RunConfig, like: "HostProgram | None" = None):
-        super().__init__()
+        self.should_stop: Callable[[], bool] = lambda: False
+        self.on_failure: Callable[[Failure], None] = lambda failure: None
+        self.on_progress: Callable[[str], None] = lambda text: None
+        self.failure: Exception | None = None  # of the environments, to be raised by the next `advance`
+        self.begun = False  # True once the environments have been reset
+        self.non_finite = "a quantity"  # of the last update that was not finite
+        self.before: PyTree = None  # the state before that update
+        self.next_rollout: Collected | Exception | None = None  # collected during an update, or its failure
+        self.acted: tuple[PyTree, PyTree, PyTree] | None = None  # memory, actions, extras for the newest observations
+        self.restarts = 0  # of workers, until the last update
         run, module = config.run, agents.get(config.run.agent)
         devices.prepare()
         self.device, why = devices.acting()
@@ -125,7 +188,7 @@ class HostProgram(HostIterations):
         """Return the state of a seed before the first update."""
         num_envs = self.num_streams or self.config.run.num_envs
         key = jax.random.split(jax.random.key(seed))[0]
-        return host_state.init(self.agent, self.env, num_envs, self.hold, key, hyper)
+        return first_state(self.agent, self.env, num_envs, self.hold, key, hyper)
 
     @cached_property
     def template(self) -> PyTree:
@@ -185,6 +248,155 @@ class HostProgram(HostIterations):
         update, seed = int(state.step), self.config.run.seed
         held = state.envs.steps if bool(state.envs.there) else ()
         self.collector.begin(derive(seed, _RESUMED, update) if update else seed, jax.tree.map(np.asarray, held))
+
+    def advance(self, state: PyTree, count: np.int32) -> Chunk:
+        return advance(self, state, count)
+
+    def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
+        return self.before
+
+    def name_non_finite(self, before: PyTree, chunk: Chunk) -> str:
+        return self.non_finite
+
+    def compile_evaluation(self) -> None:
+        """Do nothing: acting is compiled in the first evaluation, for its number of environments."""
+
+    @property
+    def in_one_call(self) -> bool:
+        """True where an update and the acting after it are one call."""
+        return self.agent.add is not None and self.config.run.num_steps == 1 and not self.overlap
+
+    def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
+        """Make one update, or at most `most` before learning starts.
+
+        Returns:
+          The state, the metrics of each update, and whether the last one is finite.
+        """
+        self.before = state
+        if 0 < self.wait_count <= most and self.next_rollout is None:
+            steps = (int(state.step) + self.wait_count) * self.config.steps_per_update
+            if steps < self.config.agent.learning_starts:
+                return self._collect_only(state)
+        state, row, finite = self._together(state) if self.in_one_call else self._in_turn(state)
+        return state, [row], finite
+
+    def _collect_only(self, state: TrainState) -> tuple[TrainState, list[dict[str, Any]], bool]:
+        """The updates of a wait, in which rollouts are only stored."""
+        begin = time.perf_counter()
+        rollout_key, _, next_key = self.updates.keys(state.key)
+        num_steps, count = self.config.run.num_steps, self.wait_count
+        uniform = self.updates.uniform
+        if uniform is None:
+            actor, key = self.collector.place((self.updates.actor(state.agent), rollout_key))
+            rollout = self.collector.run(lambda number: self.collector.explore(actor, key, number), count * num_steps)
+        else:
+            actions: Any = None
+
+            def choose(number: int) -> tuple[PyTree, tuple]:
+                nonlocal actions
+                draw, index = divmod(number, count * num_steps + 1)
+                if index == 0:
+                    actions = np.asarray(uniform(jax.random.fold_in(rollout_key, draw) if draw else rollout_key))
+                return actions[index], ()
+
+            rollout = self.collector.run(choose, count * num_steps)
+        self.acted = None  # it was for an earlier observation
+        agent, metrics = self.updates.wait(state.agent, rollout.transitions)
+        seconds = time.perf_counter() - begin
+        means = rollout.transitions.reward.reshape(count, -1).mean(1)
+        rows = []
+        for index in range(count):
+            steps = slice(index * num_steps, (index + 1) * num_steps)
+            row = self._row(metrics | {"reward_mean": means[index]}, rollout, seconds, rollout.seconds, 0.0, steps)
+            rows.append(row)
+        return self._state(state, agent, rollout, next_key, count), rows, True
+
+    def _together(self, state: TrainState) -> tuple[TrainState, dict[str, Any], bool]:
+        """A step of the environments, then an update and acting in one call."""
+        begin = time.perf_counter()
+        acted, self.acted = self.acted, None
+        collector = self.collector
+
+        def choose(number: int) -> tuple[PyTree, PyTree]:
+            if number == 0 and acted is not None:
+                collector.memory, action, extras = acted
+                return action, extras
+            actor, key = collector.place((self.updates.actor(state.agent), self.updates.keys(state.key)[0]))
+            return collector.explore(actor, key, number)
+
+        rollout = collector.run(choose, 1)
+        updated, next_key, self.acted = self.updates.update_and_act(state, rollout.transitions, collector)
+        return self._finish(state, rollout, updated, next_key, rollout.seconds, begin)
+
+    def _in_turn(self, state: TrainState) -> tuple[TrainState, dict[str, Any], bool]:
+        """One rollout and one update, and with overlap the next rollout at the same time."""
+        begin = time.perf_counter()
+        rollout_key, update_key, next_key = self.updates.keys(state.key)
+        actor = self.collector.place(self.updates.actor(state.agent))  # a copy: the update may take the arrays over
+        collect_seconds = 0.0
+        if self.next_rollout is None:
+            self.next_rollout = self.collector.collect(actor, rollout_key)
+            collect_seconds += self.next_rollout.seconds
+        rollout = self.next_rollout
+        if isinstance(rollout, Exception):
+            raise rollout
+        rest, replay = split(state.agent)
+        learning = self.background.submit(self.updates.update, replay, rest, rollout.transitions, update_key)
+        self.next_rollout = None
+        if self.overlap and int(state.step) + 1 < self.config.num_updates:
+            try:
+                self.next_rollout = self.collector.collect(actor, self.updates.keys(next_key)[0])
+                collect_seconds += self.next_rollout.seconds
+            except (NotFinite, Interrupted, hosts.HostError, ConfigError) as error:
+                self.next_rollout = error
+        return self._finish(state, rollout, learning.result(), next_key, collect_seconds, begin)
+
+    def _finish(
+        self, state: TrainState, rollout: Collected, updated: Updated, key: Any, collect_seconds: float, begin: float
+    ) -> tuple[TrainState, dict[str, Any], bool]:
+        """The state, the metrics and whether all is finite, after an update of an iteration that began at `begin`."""
+        after = self._state(state, updated.agent, rollout, key, 1)
+        if not updated.finite:
+            self._note_not_finite(state, after, updated.metrics)
+        seconds = time.perf_counter() - begin
+        row = self._row(updated.metrics, rollout, seconds, collect_seconds, updated.seconds)
+        return after, row, updated.finite
+
+    def _note_not_finite(self, before: TrainState, after: TrainState, metrics: dict[str, Any]) -> None:
+        """Keep the state before an update, and the name of the quantity.
+
+        The update has taken the replay buffer over, so it stays as it is after the update, and so do the steps that are
+        held back from it: those of before are in it already.
+        """
+        self.non_finite = name_non_finite(self.agent, metrics)
+        agent = join(split(before.agent)[0], split(after.agent)[1])
+        self.before = before.replace(agent=agent, envs=after.envs)
+
+    def _row(
+        self,
+        metrics: dict[str, Any],
+        rollout: Collected,
+        seconds: float,
+        collect_seconds: float,
+        update_seconds: float,
+        steps: slice = slice(None),
+    ) -> dict[str, Any]:
+        """The metrics of an update with those steps of a rollout."""
+        restarts, self.restarts = self.pool.restarted - self.restarts, self.pool.restarted
+        return {
+            **metrics,
+            "returns": rollout.returns[steps].copy(),
+            "lengths": rollout.lengths[steps].copy(),
+            "update_seconds": update_seconds,
+            "envs_idle": max(0.0, 1.0 - collect_seconds / seconds),
+            "learner_idle": max(0.0, 1.0 - update_seconds / seconds),
+            "env_restarts": restarts,
+        }
+
+    def _state(self, before: TrainState, agent: PyTree, rollout: Collected, key: Any, updates: int) -> TrainState:
+        step: Any = np.int32(int(before.step) + updates)
+        there: Any = np.bool_(self.agent.add is not None)
+        return TrainState(agent, HeldSteps(rollout.held, there), key, step)
 
     def evaluate(self, state: PyTree) -> Evaluation:
         """Play greedy episodes, at least `eval_episodes`, equally many in each environment; leaves [N, E].

@@ -17,10 +17,10 @@ from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.settings import Task
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.programs import eval_env, updates
-from rlkit.runs.programs.finite import floats
+from rlkit.runs.programs import eval_env
+from rlkit.runs.programs.finite import all_finite, floats, watched
 from rlkit.runs.programs.protocol import Chunk, Rollouts
-from rlkit.runs.programs.runs import Runs, of_config
+from rlkit.runs.programs.state import Runs, of_config
 from rlkit.training import mesh
 from rlkit.training.train import step_keys
 from rlkit.types import Agent, Array, Env, PyTree, Transition
@@ -33,6 +33,29 @@ def _make_env(task: Task) -> tuple[Env, Any]:
 
 
 METRICS_BYTES = 2**26  # of a chunk's metrics at most, unless a single update has more
+_CHUNK_AXES: Any = Chunk(state=0, count=0, finite=0, metrics=1)  # type: ignore[arg-type]  # of runs, or of devices
+
+
+def _loop(step: Callable, agent: Agent | None, length: int, state: PyTree, count: Array) -> Chunk:
+    """Up to `count` steps, their metrics in buffers of `length` rows; with an agent, up to one that is not finite."""
+    rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), jax.eval_shape(step, state)[1])
+
+    def unfinished(chunk: Chunk) -> Array:
+        return (chunk.count < count) & chunk.finite
+
+    def body(chunk: Chunk) -> Chunk:
+        state, metrics = step(chunk.state)
+        rows = jax.tree.map(lambda buffer, x: buffer.at[chunk.count].set(x), chunk.metrics, metrics)
+        finite = jnp.bool_(True) if agent is None else all_finite(watched(agent, state, metrics))
+        return Chunk(state, chunk.count + 1, finite, rows)
+
+    return jax.lax.while_loop(unfinished, body, Chunk(state, jnp.int32(0), jnp.bool_(True), rows))
+
+
+def _loop_on_device(loop: Callable, state: PyTree, count: Array) -> Chunk:
+    """`_loop` of the runs on one device, with a count [1] of its own."""
+    chunk = loop(state, count)
+    return chunk._replace(count=chunk.count[None], finite=chunk.finite[None])
 
 
 class JaxProgram:
@@ -204,10 +227,10 @@ class JaxProgram:
     def _compiled_advance(self) -> Callable[[PyTree, np.int32], Chunk]:
         one = jax.jit(jax.vmap(self.training.step) if self.batched else self.training.step)
         agent = self.agent if self.stop_if_not_finite else None
-        function = partial(updates.advance, one, agent, self.most_updates)
+        function = partial(_loop, one, agent, self.most_updates)
         if self.mesh is not None:
-            function = partial(updates.advance_on_device, function)
-            function = mesh.spread(function, self.mesh, in_axes=(0, None), out_axes=updates.CHUNK_AXES)
+            function = partial(_loop_on_device, function)
+            function = mesh.spread(function, self.mesh, in_axes=(0, None), out_axes=_CHUNK_AXES)
         count = jax.ShapeDtypeStruct((), jnp.int32)
         return jax.jit(function).lower(self._device_template, count).compile()
 
@@ -250,7 +273,7 @@ class JaxProgram:
         """
         metrics = jax.tree.map(lambda x: np.asarray(x[chunk.count - 1]), chunk.metrics)
         rollout = self._last_rollout(before)
-        quantities = rollout | updates.watched(self.agent, chunk.state, metrics)
+        quantities = rollout | watched(self.agent, chunk.state, metrics)
         for name, quantity in quantities.items():
             for leaf in jax.tree.leaves(quantity):
                 places = np.argwhere(~np.isfinite(np.asarray(leaf, np.float64)))

@@ -10,8 +10,7 @@ from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.offline_host_program import OfflineHostProgram
 from rlkit.runs.programs.offline_jax_program import OfflineJaxProgram
 from rlkit.runs.programs.protocol import Program
-from rlkit.runs.programs.replay_state import split
-from rlkit.runs.programs.runs import Runs
+from rlkit.runs.programs.state import Runs, split
 from rlkit.types import ConfigError
 
 

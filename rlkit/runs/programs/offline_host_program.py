@@ -17,7 +17,7 @@ from rlkit.runs.programs import offline
 from rlkit.runs.programs.finite import update_is_finite
 from rlkit.runs.programs.host_program import HostProgram
 from rlkit.runs.programs.host_update import compiled
-from rlkit.runs.programs.replay_state import join, split
+from rlkit.runs.programs.state import join, split
 from rlkit.training import TrainState
 from rlkit.types import Array, ConfigError, Key, PyTree
 

@@ -5,7 +5,7 @@ from rlkit.runs import datasets
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs import offline
 from rlkit.runs.programs.jax_program import JaxProgram
-from rlkit.runs.programs.runs import Runs
+from rlkit.runs.programs.state import Runs
 from rlkit.types import PyTree
 
 

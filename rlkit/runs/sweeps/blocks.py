@@ -24,7 +24,7 @@ from rlkit.runs.programs.finite import all_finite, floats
 from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
-from rlkit.runs.programs.runs import Runs
+from rlkit.runs.programs.state import Runs
 from rlkit.runs.session import NonFiniteError, Session
 from rlkit.runs.sweeps import stored
 from rlkit.runs.sweeps.trials import Trial

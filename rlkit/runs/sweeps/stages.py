@@ -18,7 +18,7 @@ from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
 from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
-from rlkit.runs.programs.runs import Runs
+from rlkit.runs.programs.state import Runs
 from rlkit.runs.signals import Signals
 from rlkit.runs.sweeps import blocks, stored
 from rlkit.runs.sweeps.blocks import Outcome, Run

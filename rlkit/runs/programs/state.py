@@ -1,4 +1,8 @@
-"""The runs of a program: their seeds and hyper-parameters, and the keys of a population's random choices."""
+"""The runs of a program: their seeds and hyper-parameters, and the keys of a population's random choices.
+
+The replay buffer in a run's state is large and is donated to an update; the rest must outlive the update. `split` and
+`join` separate the two.
+"""
 
 from typing import NamedTuple
 
@@ -36,3 +40,15 @@ def evolution_key(config: RunConfig, update: int) -> Key:
     It differs from the keys of all members, which come from a split of their seeds' keys in two.
     """
     return jax.random.fold_in(jax.random.split(jax.random.key(config.run.seed), 3)[2], update)
+
+
+def split(agent_state: PyTree) -> tuple[PyTree, PyTree]:
+    """Return the state without its replay buffer, and the buffer; () where there is none."""
+    if hasattr(agent_state, "replay"):
+        return agent_state.replace(replay=()), agent_state.replay
+    return agent_state, ()
+
+
+def join(rest: PyTree, replay: PyTree) -> PyTree:
+    """Return the state that `split` separated."""
+    return rest.replace(replay=replay) if hasattr(rest, "replay") else rest
