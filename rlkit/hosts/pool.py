@@ -1,16 +1,17 @@
 """Pools: N copies of an environment outside of JAX that are reset and stepped together."""
 
+import atexit
 import itertools
 import os
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 
 from rlkit.hosts.failure import Failure, HostError, locate, remedy
 from rlkit.hosts.processes import Processes
-from rlkit.hosts.resources import Closeable
 from rlkit.hosts.spaces import space
 from rlkit.hosts.threads import Local
 from rlkit.hosts.worker import contract, group, messages, shared_arrays
@@ -65,6 +66,39 @@ class Episodes:
         ended = np.where(done, self.returns, np.nan).astype(np.float32), np.where(done, self.lengths, 0)
         self.clear(done)
         return ended
+
+
+class Closeable:
+    """A pool that is closed by `close`, by its `with` block, by garbage collection, or at interpreter exit."""
+
+    name: str  # for errors
+    closed = True
+
+    def _set_close(self, close: Callable[[], Any]) -> None:
+        """Register the function that releases the resources, in place of the one registered before."""
+        if not self.closed:
+            self._close.detach()
+            atexit.unregister(self._close)
+        self._close = weakref.finalize(self, close)
+        atexit.register(self._close)
+        self.closed = False
+
+    def close(self) -> None:
+        """Release the resources; a second call does nothing."""
+        if not self.closed:
+            self.closed = True
+            atexit.unregister(self._close)
+            self._close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise HostError(f"env={self.name!r}: the pool is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
 
 
 class Pool(Closeable):

@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from rlkit.hosts.pool import Episodes, Step
-from rlkit.hosts.resources import Closeable
+from rlkit.hosts.pool import Closeable, Episodes, Step
 from rlkit.hosts.spaces import space
 from rlkit.hosts.worker import contract, own_rewards
 from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation

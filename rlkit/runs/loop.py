@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import files, run_directory, transfer
+from rlkit.runs import files, records, run_directory, transfer
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config
@@ -78,7 +78,7 @@ def train(
         with run_directory.locked(run):
             try:
                 run_directory.begin(run)
-                files.replace(run / "versions.json", files.to_json(versions()) + b"\n")
+                records.write(run / run_directory.VERSIONS, versions())
                 if init_from is not None:
                     files.replace(run / run_directory.INIT_FROM, os.fsencode(os.path.abspath(init_from)))
                 files.replace(run / run_directory.CONFIG, config.resolved().encode())

@@ -10,7 +10,6 @@ several seeds or members all but the first three are lists with one entry per se
 has no episode, is null.
 """
 
-import json
 import math
 import secrets
 from collections.abc import Callable, Mapping
@@ -18,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from rlkit.names import shorten
-from rlkit.runs import files, run_directory
+from rlkit.runs import files, records, run_directory
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.records import Count, Number, Numbers
 from rlkit.runs.versions import require
 from rlkit.types import ConfigError
 
-_MAX_BYTES = 1 << 30
-_GREATEST = 1e308
 _COUNTS = ("env_restarts",)  # added up over the updates
 _EPISODES = ("returns", "lengths", "num_episodes", "episode_return", "episode_length")  # summarized over all updates
 
@@ -121,7 +120,7 @@ class MetricLines:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Write a line."""
-        files.append(self.path, json.dumps(line, allow_nan=False).encode() + b"\n")
+        records.append(self.path, line)
         for write, _ in self.writers:
             write(_scalars(line), line["step"])
 
@@ -182,19 +181,12 @@ def _scalars(line: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def is_number(value: Any) -> bool:
-    """Return True for a finite number that has been read from JSON, which float64 can hold."""
-    return type(value) in (int, float) and -_GREATEST <= value <= _GREATEST
+class _Line(BaseModel, extra="allow"):
+    """The entries of a metric line."""
 
-
-def is_count(value: Any) -> bool:
-    """Return True for a number of steps or of something else that has been read from JSON."""
-    return type(value) is int and 0 <= value < 2**63
-
-
-def are_numbers(values: Any) -> bool:
-    """Return True for a list that has been read from JSON, of finite numbers and null."""
-    return isinstance(values, list) and all(value is None or is_number(value) for value in values)
+    __pydantic_extra__: dict[str, Number | Numbers | None]
+    step: Count
+    seconds: Number = 0.0
 
 
 def read(run: Path) -> list[dict[str, Any]]:
@@ -203,28 +195,5 @@ def read(run: Path) -> list[dict[str, Any]]:
     Raises:
       ConfigError: there is no such file, or a line is not a metric line; the error names the line and the entry.
     """
-    path = run / run_directory.METRICS
-    try:
-        text = files.read(path, _MAX_BYTES)
-        lines = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].decode().splitlines()]
-        if not all(isinstance(line, dict) for line in lines):
-            raise ValueError
-    except OSError as error:
-        raise ConfigError(f"{path} must be a file of metric lines: {error.strerror}; train the run first") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path} must hold one JSON object with a step in each line, and it does not") from None
-    for number, line in enumerate(lines, 1):
-        _check_line(path, number, line)
-    return lines
-
-
-def _check_line(path: Path, number: int, line: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where an entry of a metric line has another type than those that are written."""
-    if not is_count(line.get("step")):
-        raise ConfigError(f"{path} must hold one JSON object with a step in each line, and line {number} does not")
-    for name, value in line.items():
-        if not (is_number(value) or (name != "seconds" and (value is None or are_numbers(value)))):
-            raise ConfigError(
-                f"{path} must hold numbers, and {shorten(ascii(name))} in line {number} is {shorten(ascii(value))}; "
-                "train the run anew"
-            )
+    rule = "hold one JSON object with a step in each line"
+    return records.read_lines(run / run_directory.METRICS, _Line, rule, "train the run anew")

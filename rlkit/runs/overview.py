@@ -1,19 +1,17 @@
 """Runs side by side: their state, scores and settings, read from their files alone."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlkit.names import shorten
-from rlkit.runs import files, metrics, run_directory, scores
+from rlkit.runs import metrics, records, run_directory, scores
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.load import read
 from rlkit.types import ConfigError
 
-_MAX_VERSIONS = 1 << 20  # bytes
 _SAME = ("agent", "env", "total_steps")  # keys with columns of their own
 
 
@@ -79,19 +77,17 @@ def read_run(path: Path) -> Overview:
     run = run_directory.existing(path)
     problems: list[str] = []
 
-    def content(function: Any, *arguments: Any) -> Any:
+    def content(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return function(*arguments)
-        except FileNotFoundError:
-            return {}
-        except (ConfigError, OSError, ValueError, RecursionError) as error:
+            return function(*arguments) if (run / name).exists() else {}
+        except ConfigError as error:
             problems.append(str(error))
             return {}
 
-    config = content(read, run / run_directory.CONFIG)
-    versions = content(_read_versions, run / "versions.json")
-    evaluation = content(scores.read, run)
-    lines = content(metrics.read, run) if (run / run_directory.METRICS).exists() else []
+    config = content(run_directory.CONFIG, read, run / run_directory.CONFIG)
+    versions = content(run_directory.VERSIONS, _read_versions, run)
+    evaluation = content(run_directory.EVALUATION, scores.read, run)
+    lines = content(run_directory.METRICS, metrics.read, run)
     line = lines[-1] if lines else {}
     if evaluation.get("step") != line.get("step", 0):  # of a run that was resumed since
         evaluation = {}
@@ -105,6 +101,11 @@ def read_run(path: Path) -> Overview:
         total = config.get("total_steps", 0)
         state = "finished" if isinstance(total, int | float) and line["step"] >= total else "stopped"
     return Overview(path, config, versions, line, evaluation, state)
+
+
+def _read_versions(run: Path) -> dict[str, Any]:
+    """The content of versions.json."""
+    return records.read(run / run_directory.VERSIONS, dict[str, Any], "hold a JSON object", "train the run anew")
 
 
 def find(folder: Path) -> list[Overview]:
@@ -202,14 +203,3 @@ def _number(value: Any) -> str:
         return "-"
     mean = float(np.mean(values))
     return f"{mean:,.0f}" if abs(mean) >= 10_000 else f"{mean:.4g}"
-
-
-def _read_versions(path: Path) -> dict[str, Any]:
-    """The JSON object in versions.json. Raises ValueError where it holds something else."""
-    try:
-        value = json.loads(files.read(path, _MAX_VERSIONS))
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object, and it does not")
-    return value

@@ -12,9 +12,12 @@ from rlkit.types import ConfigError
 
 CONFIG, METRICS, CHECKPOINTS = "config.yaml", "metrics.jsonl", "checkpoints"
 EVALUATION, SWEEP = "eval.json", "sweep.yaml"
-MAX_EVALUATION = 1 << 24  # bytes of eval.json that are read, several times what `scores.save` writes
+VERSIONS = "versions.json"
+# A line for each failure of an environment outside of JAX: `step`, of the last metric line, and the fields of
+# `hosts.failure.Failure`. It keeps the failures after the step that a run is resumed from, as they have happened too.
+FAULTS = "env_faults.jsonl"
 INIT_FROM, LOCK = "init_from", ".lock"
-_STARTED = ("versions.json", INIT_FROM, "resolved.yaml", "base.yaml")  # written before the config, base.yaml last
+_STARTED = (VERSIONS, INIT_FROM, "resolved.yaml", "base.yaml")  # written before the config, base.yaml last
 _LOCK_SECONDS = 0.1  # seconds for which a lock is tried, as `is_locked` of another process may share it for a moment
 
 

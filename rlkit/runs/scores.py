@@ -3,20 +3,20 @@
 A number that is not finite, or that has no episode, is None, which JSON can represent.
 """
 
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
+from annotated_types import Len
+from pydantic import BaseModel
 
-from rlkit.names import shorten
 from rlkit.ops.statistics import iqm, iqm_interval
-from rlkit.runs import files, run_directory
-from rlkit.runs.metrics import are_numbers, is_count, is_number
+from rlkit.runs import records, run_directory
 from rlkit.runs.programs.protocol import Program
+from rlkit.runs.records import Count, Number, Numbers
 from rlkit.training import Evaluation
 from rlkit.types import ConfigError, PyTree
 
@@ -135,55 +135,39 @@ def json_value(value: Any) -> Any:
 
 def save(run: Path, evaluation: Mapping[str, Any]) -> None:
     """Write eval.json, whole or not at all."""
-    files.replace(run / run_directory.EVALUATION, files.to_json(evaluation) + b"\n")
+    records.write(run / run_directory.EVALUATION, evaluation)
 
 
-def _is_number_or_none(value: Any) -> bool:
-    return value is None or is_number(value)
+class _Stored(BaseModel, extra="allow"):
+    """The fields of eval.json that are read."""
 
-
-_FIELDS: dict[str, Callable[[Any], bool]] = {  # of eval.json that are read, and whether a value is one of theirs
-    "step": is_count,
-    "episodes": is_count,
-    "seeds": lambda value: isinstance(value, list) and all(type(seed) is int for seed in value),
-    **dict.fromkeys(("mean", "iqm", "best_mean"), _is_number_or_none),
-    "mean_of_seed": are_numbers,
-    "interval": lambda value: are_numbers(value) and len(value) == 2,
-    "interval_over": lambda value: value in ("seeds", "episodes", "members"),
-    "returns": lambda value: value is None or (isinstance(value, list) and all(map(are_numbers, value))),
-}
+    step: Count = 0
+    episodes: Count = 0
+    seeds: list[int] = []
+    mean: Number | None = None
+    iqm: Number | None = None
+    best_mean: Number | None = None
+    mean_of_seed: Numbers = []
+    interval: Annotated[Numbers, Len(2, 2)] = [None, None]
+    interval_over: Literal["seeds", "episodes", "members"] = "seeds"
+    returns: list[Numbers] | None = None
 
 
 def read(run: Path) -> dict[str, Any]:
     """Read eval.json.
 
     Raises:
-      FileNotFoundError: there is none.
       ConfigError: it cannot be read, is no JSON object, or a field that is used has another type; the error names it.
     """
     path = run / run_directory.EVALUATION
-    try:
-        evaluation = json.loads(files.read(path, run_directory.MAX_EVALUATION))
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ConfigError(f"{path} must be a readable file: {error.strerror}; rlkit eval makes it anew") from None
-    except (ValueError, RecursionError):
-        evaluation = None
-    if not isinstance(evaluation, dict):
-        raise ConfigError(f"{path} must hold a JSON object, and it does not; rlkit eval makes it anew")
-    for name, is_one in _FIELDS.items():
-        if name in evaluation and not is_one(evaluation[name]):
-            shown = shorten(ascii(evaluation[name]))
-            raise ConfigError(f"{path} must hold an evaluation, and {name} is {shown}; rlkit eval makes it anew")
-    return evaluation
+    return records.read(path, _Stored, "hold an evaluation", "rlkit eval makes it anew").model_dump(exclude_unset=True)
 
 
 def stored_mean(run: Path, step: int) -> float | None:
     """Return the mean return in eval.json; None where that is missing, damaged or of another step."""
     try:
         evaluation = read(run)
-    except (OSError, ConfigError):
+    except ConfigError:
         return None
     return evaluation.get("mean") if evaluation.get("step") == step else None
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlkit.hosts.failure import Failure, HostError
 from rlkit.hosts.processes import Interrupted
-from rlkit.runs import faults, hints, scores, transfer
+from rlkit.runs import hints, records, run_directory, scores, transfer
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.metrics import MetricLines, additional, summarize
@@ -121,7 +121,9 @@ class Session:
         self.evolution: Evolution | None = None  # of a population
         self.hinted = False  # True once a hint was shown
         self.step, self.began = 0, (0, 0.0)  # environment steps; they and seconds of training when the session began
-        faults.drop_unfinished_line(path)
+        self.faults = path / run_directory.FAULTS
+        if self.faults.exists():
+            records.cut(self.faults)
         program.on_failure, program.on_progress = self._report_failure, self.display.print
 
     def __enter__(self) -> "Session":
@@ -224,7 +226,7 @@ class Session:
     def _report_failure(self, failure: Failure) -> None:
         """Show a failure of an environment, and write it into the run."""
         self.display.print(str(failure))
-        faults.add(self.path, self.step, failure)
+        records.append(self.faults, {"step": self.step, **failure._asdict()})
 
     def _show_hint(self, line: Mapping[str, Any]) -> None:
         """Show a hint where a metric line gives one, once in a session."""

@@ -186,7 +186,7 @@ def test_evolutions_are_not_more_frequent_than_evaluations():
 def test_a_damaged_record_is_one_line(tmp_path, text):
     (tmp_path / record.FILE).write_text(f"{text}\n")
     for function in (record.read, lambda run: record.cut(run, 0)):
-        with pytest.raises(ConfigError, match=r"must hold one evolution in each line, .*; train the run anew$"):
+        with pytest.raises(ConfigError, match=r"must hold one evolution in each line: .*; train the run anew$"):
             function(tmp_path)
 
 

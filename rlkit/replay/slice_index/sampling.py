@@ -1,4 +1,4 @@
-"""Draws from a slice index: first steps of slices, and the masks of their steps."""
+"""Draws from a slice index: first steps of slices, the masks of their steps, and their rows."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from rlkit.ops._integers import add_mod, uint32, uniform_below
 from rlkit.replay import storage
 from rlkit.replay.slice_index import row_queue
-from rlkit.replay.slice_index.state import SliceIndex
-from rlkit.types import Array, Key
+from rlkit.replay.slice_index.state import SliceIndex, Slices
+from rlkit.types import Array, Key, PyTree
 
 
 def start_of(state: SliceIndex, nth: Array) -> tuple[Array, Array]:
@@ -64,3 +64,24 @@ def mask_of(state: SliceIndex, slot: Array, env: Array, distance: Array) -> Arra
         first_end = jnp.min(jnp.where(ended, step, jnp.uint32(state.slice_len)), axis=1, keepdims=True)
         length = jnp.minimum(length, first_end + 1)
     return step < length
+
+
+def gather(data: PyTree, slices: Slices) -> PyTree:
+    """Take the rows of slices from data that is stored as the indexed ring is: row by slot.
+
+    Args:
+      data: leaves [R, N, ...]; flat ones, [R * N, ...], as `x.reshape(R, N, ...)`, which copies nothing.
+      slices: B slices of L steps of an index [R, N].
+
+    Returns:
+      Leaves [B, L, ...]; rows where the mask is False are of other episodes, or not yet stored.
+
+    Raises:
+      ValueError: a leaf has fewer than two axes, or the leaves differ in those two.
+    """
+    leading = {jnp.shape(leaf)[:2] for leaf in jax.tree.leaves(data)}
+    if len(leading) != 1 or len(next(iter(leading))) != 2:
+        raise ValueError(f"data has leaves with leading axes {sorted(leading)}; give all of them the ring's, [R, N]")
+    ((num_rows, _),) = leading
+    slots, envs = storage.window_at(slices.slot, slices.env, slices.mask.shape[-1], num_rows)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots, envs], data)

@@ -3,7 +3,6 @@
 Every checkpoint holds the config that led to it, so that an edited config.yaml is noticed, and the list of all changes.
 """
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import jax
 
 from rlkit import agents
 from rlkit.agents.base.keys import StartOnly, Stays, marked
-from rlkit.runs import files
+from rlkit.runs import records
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
@@ -155,7 +154,7 @@ def history(extra: Mapping[str, Any], changes: Changes, step: int) -> list[dict[
 
 def write(run: Path, entries: list[dict[str, Any]]) -> None:
     """Write the list of changes into a run directory, whole or not at all."""
-    files.replace(run / FILE, json.dumps(entries, indent=1).encode() + b"\n")
+    records.write(run / FILE, entries)
 
 
 def _stored(extra: Mapping[str, Any], run: Path) -> dict[str, Any] | None:

@@ -25,8 +25,7 @@ import numpy as np
 
 from rlkit.ops._arrays import as_int
 from rlkit.runs import files
-from rlkit.runs.datasets import json_tree
-from rlkit.types import ConfigError, Transition
+from rlkit.types import ConfigError, PyTree, Transition
 
 _MANIFEST, _MANIFEST_LIMIT, _FORMAT = "manifest.json", 1 << 24, "rlkit dataset 1"
 _PIECE = 1 << 24  # bytes of one write
@@ -95,7 +94,7 @@ class Writer:
             raise ConfigError(f"example is a {type(example).__name__} and must be a Transition, of one step")
         paths, self._structure = jax.tree_util.tree_flatten_with_path(example)
         numbered = jax.tree.unflatten(self._structure, range(len(paths)))
-        tree = {name: json_tree.describe(node, name) for name, node in numbered._asdict().items()}
+        tree = {name: _describe_tree(node, name) for name, node in numbered._asdict().items()}
         self._leaves = [
             _Leaf(folder / _file(number), jax.tree_util.keystr(path, simple=True, separator="."), leaf)
             for number, (path, leaf) in enumerate(paths)
@@ -181,7 +180,7 @@ def read(folder: Path, verify: bool) -> tuple[Transition, dict[str, Any]]:
         num_rows, num_envs = _shape([about["num_rows"], about["num_envs"]])
         specs = [_Spec(_shape(leaf["shape"]), _DTYPES[leaf["dtype"]]) for leaf in about["leaves"]]
         digests = [leaf["sha256"] for leaf in about["leaves"]]
-        numbered = Transition(**{name: json_tree.rebuild(node) for name, node in about["tree"].items()})
+        numbered = Transition(**{name: _rebuild_tree(node) for name, node in about["tree"].items()})
         # NumPy must be able to address the sizes, also those beside a 0, which add nothing to a file's length.
         spans = [math.prod(max(n, 1) for n in (num_rows, num_envs, *spec.shape)) for spec in specs]
         if not 0 < num_rows * num_envs <= max(spans) < 1 << 58 or not isinstance(about["extra"], dict):
@@ -272,6 +271,31 @@ def _discard(temporary: Path) -> None:
     """Delete a temporary directory, if there is one."""
     if os.path.lexists(temporary):
         files.remove(temporary)
+
+
+def _describe_tree(node: PyTree, name: str) -> Any:
+    """Describe a tree of integers in JSON. Raises ConfigError, with the name, for a node that JSON cannot describe."""
+    if node is None or type(node) is int:
+        return node
+    if type(node) is dict and all(isinstance(key, str) for key in node):
+        return {"dict": {key: _describe_tree(node[key], f"{name}.{key}") for key in sorted(node)}}
+    if type(node) in (tuple, list):
+        return {type(node).__name__: [_describe_tree(child, f"{name}.{index}") for index, child in enumerate(node)]}
+    kind = type(node).__name__
+    raise ConfigError(f"{name} is a {kind} and must be a tuple, list or dictionary with text for keys; make it one")
+
+
+def _rebuild_tree(node: Any) -> PyTree:
+    """Build the tree of a description.
+
+    A forged description raises ValueError, TypeError, KeyError, AttributeError or RecursionError, or gives any tree.
+    """
+    if node is None or type(node) is int:
+        return node
+    ((kind, children),) = node.items()
+    if kind == "dict":
+        return {key: _rebuild_tree(child) for key, child in children.items()}
+    return {"tuple": tuple, "list": list}[kind](_rebuild_tree(child) for child in children)
 
 
 def _is_json(value: Any) -> bool:

@@ -44,8 +44,7 @@ class Evolution:
             )
         )
         self._finite = jax.jit(jax.vmap(lambda learned: all_finite(floats(learned))))
-        record.cut(run, step)
-        evolutions = record.read(run)
+        evolutions = record.cut(run, step)
         if not evolutions:
             nothing = np.full(self.num_members, np.nan)
             record.add(run, 0, nothing, np.arange(self.num_members), self._hyper(state))

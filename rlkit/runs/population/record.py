@@ -5,19 +5,20 @@ where it survived) and `hyper` (each member's values after it, by key). The firs
 the start, and no scores.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
+from annotated_types import Len
+from pydantic import BaseModel, model_validator
 
-from rlkit.runs import files, metrics, run_directory
+from rlkit.runs import metrics, records, run_directory
 from rlkit.runs import scores as stored_scores
+from rlkit.runs.records import Count, Numbers
 from rlkit.types import ConfigError
 
 FILE = "population.jsonl"
-_MAX_BYTES = 1 << 30
 
 
 def numbers(values: Any) -> list[float | None]:
@@ -33,21 +34,35 @@ def add(run: Path, step: int, scores: Any, parents: Any, hyper: Mapping[str, Any
         "parents": np.asarray(parents).tolist(),
         "hyper": {name: numbers(values) for name, values in sorted(hyper.items())},
     }
-    files.append(run / FILE, json.dumps(line, allow_nan=False).encode() + b"\n")
+    records.append(run / FILE, line)
 
 
-def cut(run: Path, step: int) -> None:
-    """Remove the evolutions after `step`, and an unfinished last line; they will be written again."""
-    path, length = run / FILE, 0
-    try:
-        text = files.read(path, _MAX_BYTES)
-    except FileNotFoundError:
-        text = b""
-    for line in text.splitlines(keepends=True):
-        if not line.endswith(b"\n") or _parsed(path, line)["step"] > step:
-            break
-        length += len(line)
-    files.cut(path, length)
+def cut(run: Path, step: int) -> list[dict[str, Any]]:
+    """Remove the evolutions after `step`, and an unfinished last line; they will be written again.
+
+    Returns:
+      Those that are left.
+    """
+    path = run / FILE
+    kept = [line for line in read(run) if line["step"] <= step] if path.exists() else []
+    records.cut(path, len(kept))
+    return kept
+
+
+class _Evolution(BaseModel):
+    """The entries of a line."""
+
+    step: Count
+    scores: Numbers
+    parents: Annotated[list[Count], Len(1)]
+    hyper: Annotated[dict[str, Numbers], Len(1)]
+
+    @model_validator(mode="after")
+    def _of_the_same_members(self) -> Self:
+        number = len(self.parents)
+        if any(len(values) != number for values in [self.scores, *self.hyper.values()]) or max(self.parents) >= number:
+            raise ValueError
+        return self
 
 
 def read(run: Path) -> list[dict[str, Any]]:
@@ -56,30 +71,7 @@ def read(run: Path) -> list[dict[str, Any]]:
     Raises:
       ConfigError: there is no such file, or a line is not of this form.
     """
-    path = run / FILE
-    try:
-        text = files.read(path, _MAX_BYTES)
-    except OSError as error:
-        raise ConfigError(f"{path} must be a file of evolutions: {error.strerror}; train the run anew") from None
-    return [_parsed(path, line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
-
-
-def _parsed(path: Path, text: bytes) -> dict[str, Any]:
-    """One line of the record. Raises ConfigError where it is none."""
-    try:
-        line = json.loads(text)
-        step, parents, scores, hyper = (line[name] for name in ("step", "parents", "scores", "hyper"))
-        number = len(parents)
-        lists = [scores, *hyper.values()]
-        if not metrics.is_count(step) or any(len(values) != number for values in lists) or not hyper or not number:
-            raise ValueError
-        if not all(type(parent) is int and 0 <= parent < number for parent in parents):
-            raise ValueError
-        if not all(map(metrics.are_numbers, lists)):
-            raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ConfigError(f"{path} must hold one evolution in each line, and it does not; train the run anew") from None
-    return line
+    return records.read_lines(run / FILE, _Evolution, "hold one evolution in each line", "train the run anew")
 
 
 def hyper(evolutions: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
@@ -122,7 +114,7 @@ def latest_scores(run: Path, step: int) -> np.ndarray:
         means = np.array(evaluation.get("mean_of_seed"), np.float64)  # NaN for None
         if evaluation.get("step") == step and means.shape == (number,):
             return means
-    except (OSError, ConfigError):
+    except ConfigError:
         pass
     lines = [line for line in metrics.read(run) if last[0]["step"] < line["step"] <= step]
     if not lines:

@@ -17,7 +17,7 @@ from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat, NonNegativeInt
 
 from rlkit import agents
-from rlkit.runs import files, metrics, run_directory
+from rlkit.runs import files, metrics, records, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs.finite import all_finite, floats
@@ -172,7 +172,7 @@ def execute(
         path.mkdir(parents=True, exist_ok=True)
         (path / run_directory.CHECKPOINTS).mkdir(exist_ok=True)
         files.replace(path / run_directory.CONFIG, program.config.resolved().encode())
-        files.replace(path / RUNS, json.dumps(describe(runs)).encode())
+        records.write(path / RUNS, describe(runs))
 
     def on_chunk(line: dict[str, Any], state: PyTree) -> None:
         on_line(line)
@@ -202,7 +202,7 @@ def execute(
         "final": final,
         "evaluations": [_points(lines, "eval_return_mean", row) for row in range(len(runs))],
     }
-    files.replace(path / RESULT, json.dumps(result, allow_nan=False).encode())
+    records.write(path / RESULT, result)
 
 
 def gather(outcomes: Sequence[Outcome], program: Program, size: int) -> PyTree:

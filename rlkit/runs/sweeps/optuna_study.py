@@ -5,7 +5,6 @@ marks its trials as alive while it runs them; those of a worker that died are fa
 """
 
 import contextlib
-import json
 import math
 import threading
 import uuid
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rlkit.runs import files, versions
+from rlkit.runs import records, versions
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.sweeps import stored
@@ -117,7 +116,7 @@ class Study:
             trial = self.study.ask()
             trial.set_user_attr("worker", self.worker.hex)
             asked.append((trial.number, self._values(trial)))
-        files.replace(path, json.dumps(asked).encode())
+        records.write(path, asked)
         return asked
 
     def tell(self, known: int, score: float | None) -> None:
@@ -154,7 +153,7 @@ class Study:
         """The name of this folder's worker, which is drawn once."""
         path = self.folder / "worker.json"
         if not path.is_file():
-            files.replace(path, json.dumps(str(uuid.uuid4())).encode())
+            records.write(path, str(uuid.uuid4()))
         return stored.read_json(path, uuid.UUID, stored.DELETE)
 
     def _fail_lost(self) -> None:

@@ -1,6 +1,5 @@
 """Stages of a sweep: the trials that run side by side, as few programs on all devices."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import PositiveInt
 
 from rlkit import hosts
-from rlkit.runs import files
+from rlkit.runs import records
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
@@ -168,7 +167,7 @@ class Stages:
             sizes = [self._block_size(runs) for runs in by_key.values()]
             if path is not None:
                 path.parent.mkdir(exist_ok=True)
-                files.replace(path, json.dumps(sizes).encode())
+                records.write(path, sizes)
         return [Group(runs, size) for runs, size in zip(by_key.values(), sizes, strict=True)]
 
     def _block_size(self, runs: list[Run]) -> int:

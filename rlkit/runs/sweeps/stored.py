@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
-
-from rlkit.runs import files
+from rlkit.runs import files, records
 from rlkit.runs.config import load, strict_yaml
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.sweeps import trials
@@ -20,21 +18,8 @@ T = TypeVar("T")
 
 
 def read_json(path: Path, kind: type[T], remedy: str) -> T:
-    """Read JSON that this sweep has written.
-
-    Args:
-      path: of the file, of at most 2^28 bytes.
-      kind: its type, for pydantic.
-      remedy: the end of the error.
-
-    Raises:
-      ConfigError: the file cannot be read, or holds something else.
-    """
-    try:
-        return TypeAdapter(kind).validate_json(files.read(path, 1 << 28), strict=True)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is damaged"
-        raise ConfigError(f"{path} must be as the sweep wrote it: {reason}; {remedy}") from None
+    """Read JSON that this sweep has written, with the arguments and errors of `records.read`."""
+    return records.read(path, kind, "be as the sweep wrote it", remedy)
 
 
 def write_base(folder: Path, sweep: Sweep) -> None:
