@@ -157,7 +157,7 @@ def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool)
             changed = changes.effective(changed, config, step, path)
             constants = {"config": config.resolved(), "changes": changes.history(extra, changed, step)}
             if changed:
-                changes.write(path, constants["changes"])
+                records.write(path / changes.FILE, constants["changes"])
                 files.replace(path / run_directory.CONFIG, constants["config"].encode())
             best = None if changed.now.keys() & NO_EVAL_ENV.keys() else best_evaluation(extra)  # of another environment
             due = extra.get("due") is True

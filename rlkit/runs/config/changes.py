@@ -12,7 +12,6 @@ import jax
 
 from rlkit import agents
 from rlkit.agents.base.keys import StartOnly, Stays, marked
-from rlkit.runs import records
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
@@ -150,11 +149,6 @@ def history(extra: Mapping[str, Any], changes: Changes, step: int) -> list[dict[
         texts = {key: [_text(changes.before[key]), _text(changes.now[key])] for key in changes.now}
         entries.append({"step": step, "changed": texts})
     return entries
-
-
-def write(run: Path, entries: list[dict[str, Any]]) -> None:
-    """Write the list of changes into a run directory, whole or not at all."""
-    records.write(run / FILE, entries)
 
 
 def _stored(extra: Mapping[str, Any], run: Path) -> dict[str, Any] | None:

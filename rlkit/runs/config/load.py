@@ -15,6 +15,11 @@ from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import ConfigError
 
+# The keys that may name the user's own code, and the functions that return true for such a name.
+OWN_CODE = {
+    **dict.fromkeys(("env", "eval_env", "network"), is_own),
+    **dict.fromkeys(("wrappers", "eval_wrappers"), is_own_wrapper),
+}
 _MOST_NAMES = 12  # of configs, that an error lists
 
 
@@ -51,23 +56,24 @@ def with_overrides(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> d
     return merged
 
 
+def own_code(key: str, value: Any) -> str | None:
+    """Return the first word of a key's value that names the user's own code; None where none does."""
+    is_code = OWN_CODE.get(key, lambda word: False)
+    words = value if isinstance(value, list) else [value]
+    return next((word for word in words if isinstance(word, str) and is_code(word)), None)
+
+
 def refuse_own_code(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> None:
     """Raise a ConfigError where the values of a file name code to run, for a key that no override replaces."""
-    for key in ("env", "eval_env", "network"):
-        word = values.get(key)
-        if isinstance(word, str) and is_own(word) and key not in overrides:
-            in_python = f'overrides={{"{key}": ...}}' if key == "eval_env" else f"{key}="
+    for key in OWN_CODE:
+        word = own_code(key, values.get(key)) if key not in overrides else None
+        if word is not None:
+            name, given = ("wrapper", f'"{values[key]!s:.200}"') if "wrappers" in key else (key, word[:80])
+            in_python = f'overrides={{"{key}": ...}}' if key.startswith("eval_") else f"{key}="
             raise ConfigError(
-                f"{key}={show_value(word)} is code, and no file may name code to run; add --{key} {word[:80]}, or "
+                f"{name}={show_value(word)} is code, and no file may name code to run; add --{key} {given}, or "
                 f"{in_python} in Python"
             )
-    for key in ("wrappers", "eval_wrappers"):
-        wrappers = values.get(key) if key not in overrides else None
-        for word in wrappers if isinstance(wrappers, list) else [wrappers]:
-            if isinstance(word, str) and is_own_wrapper(word):
-                in_python = f'overrides={{"{key}": ...}}' if key == "eval_wrappers" else f"{key}="
-                remedy = f'add --{key} "{wrappers!s:.200}", or {in_python} in Python'
-                raise ConfigError(f"wrapper={show_value(word)} is code, and no file may name code to run; {remedy}")
 
 
 def _refuse_connections(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> None:

@@ -7,12 +7,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Interval
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from rlkit.hosts.registry import is_own
-from rlkit.hosts.worker.wrapper_names import is_own as is_own_wrapper
 from rlkit.names import did_you_mean
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import by_value, explain, show_value
-from rlkit.runs.config.load import find, read, refuse_own_code, with_overrides
+from rlkit.runs.config.load import OWN_CODE, find, own_code, read, refuse_own_code, with_overrides
 from rlkit.runs.config.parse import freeze, parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
@@ -59,9 +57,6 @@ class SweepSettings(BaseModel):
     )
     storage: str | None = Field(default=None, description="optuna's storage, a URL; null for a file of the sweep")
     study: str | None = Field(default=None, description="name of the study in a storage that several workers share")
-
-
-OWN_CODE = ("env", "eval_env", "wrappers", "eval_wrappers", "network")  # keys that may name it
 
 
 class Sweep(NamedTuple):
@@ -120,23 +115,28 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
             )
         raise ConfigError(f"{path}: config is missing; add the base config, e.g. config: ppo/cartpole")
     for key, value in stored.items():
-        _refuse_own_code(key, value)
+        items = next(iter(value.values())) if is_dimension(value) else [value]
+        for item in items if isinstance(items, list) else []:
+            if own_code(key, item) is not None:
+                raise ConfigError(
+                    f"{key}={show_value(item)} is code, and no file may name code to run; add --{key} {item}"
+                )
     given = by_value(overrides or {})
     if "num_seeds" in given:  # --seeds
         given["seeds_per_trial"] = given.pop("num_seeds")
     values = {**stored, **given}
     if "num_seeds" in values:
         raise ConfigError("num_seeds is not a key of a sweep; write seeds_per_trial")
-    own_code = {key: given[key] for key in OWN_CODE if key in given and _is_own_code(given[key])}
+    codes = {key: given[key] for key in OWN_CODE if own_code(key, given.get(key)) is not None}
     if path.name == "sweep.yaml" and "devices" in given:  # it goes on, perhaps on another machine
-        own_code["devices"] = given["devices"]
+        codes["devices"] = given["devices"]
     base_path = path.parent / str(values["config"])
     base = read(base_path if base_path.is_file() else find(str(values["config"])))
     base.pop("num_seeds", None)  # seeds_per_trial is in its place
     fields = SweepSettings.model_fields
     settings = {key: freeze(value, fields[key].annotation) for key, value in values.items() if key in fields}
     dimensions = parse_dimensions(values)
-    others = values.keys() - settings.keys() - dimensions.keys() - own_code.keys()
+    others = values.keys() - settings.keys() - dimensions.keys() - codes.keys()
     base = with_overrides(base, {key: value for key, value in values.items() if key in others})
     try:
         parsed = SweepSettings.model_validate(settings, strict=True)
@@ -149,7 +149,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     name = path.parent.name if path.name == "sweep.yaml" else f"sweep-{path.stem}"
     if parsed.sampler == "optuna" and parsed.study is None:
         parsed = parsed.model_copy(update={"study": name})
-    return Sweep(parsed, base, dimensions, own_code, name)
+    return Sweep(parsed, base, dimensions, codes, name)
 
 
 def parse_dimensions(values: Mapping[str, Any]) -> dict[str, Dimension]:
@@ -212,17 +212,3 @@ def _refuse_without_effect(settings: SweepSettings, values: Mapping[str, Any]) -
                 f"{key}={show_value(values[key])} does not go with a sweep, whose trials do without; leave it out, and "
                 "give it when best.yaml is trained"
             )
-
-
-def _is_own_code(value: Any) -> bool:
-    """True where a value of one of OWN_CODE names the user's own code."""
-    words = value if isinstance(value, list) else [value]
-    return any(isinstance(word, str) and (is_own(word) or is_own_wrapper(word)) for word in words)
-
-
-def _refuse_own_code(key: str, value: Any) -> None:
-    """Raise ConfigError where a file names code to run, also among values to try."""
-    values = next(iter(value.values())) if is_dimension(value) else [value]
-    for item in values if isinstance(values, list) else []:
-        if key in OWN_CODE and _is_own_code(item):
-            raise ConfigError(f"{key}={show_value(item)} is code, and no file may name code to run; add --{key} {item}")

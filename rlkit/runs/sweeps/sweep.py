@@ -13,11 +13,12 @@ import numpy as np
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import show_value
+from rlkit.runs.config.load import OWN_CODE
 from rlkit.runs.config.run_config import absolute_dataset
 from rlkit.runs.progress import make_display
 from rlkit.runs.sweeps import picture, results, stored, trials
 from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
-from rlkit.runs.sweeps.config import OWN_CODE, Sweep, load_sweep
+from rlkit.runs.sweeps.config import Sweep, load_sweep
 from rlkit.runs.sweeps.optuna_study import batches, open_storage, require
 from rlkit.runs.sweeps.results import Result
 from rlkit.runs.sweeps.stages import Stages, check

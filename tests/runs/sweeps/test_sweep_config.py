@@ -204,6 +204,12 @@ def test_mistakes_are_one_line(tmp_path, keys, message):
     assert "\n" not in str(error.value)
 
 
+def test_the_name_of_an_environment_outside_of_jax_is_no_code(tmp_path):
+    assert load_sweep(a_sweep(tmp_path, env="atari:Breakout")).base["env"] == "atari:Breakout"
+    assert load_sweep(a_sweep(tmp_path), {"env": "atari:Breakout", "wrappers": ["time_limit:9"]}).own_code == {}
+    assert load_sweep(a_sweep(tmp_path), {"env": "mine:Breakout"}).own_code == {"env": "mine:Breakout"}
+
+
 def test_programs_are_made_before_anything_is_written(tmp_path):
     path = a_sweep(tmp_path, num_minibatches={"values": [4, 7]})
     with pytest.raises(ConfigError, match="num_minibatches=7 must divide num_envs"):
