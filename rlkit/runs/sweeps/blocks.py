@@ -26,12 +26,13 @@ from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
 from rlkit.runs.programs.state import Runs
 from rlkit.runs.session import NonFiniteError, Session
-from rlkit.runs.sweeps import stored
 from rlkit.runs.sweeps.trials import Trial
 from rlkit.training import mesh
 from rlkit.types import ConfigError, PyTree
 
 RESULT, RUNS = "result.json", "runs.json"
+AS_WRITTEN = "be as the sweep wrote it"  # the rule for JSON in its folder, with one of two remedies:
+DELETE, PUT_BACK = "delete it and go on, and it is made again", "put it back, or start another sweep"
 CHANGED = "must hold the block of this sweep, and the sweep has changed; start another one"
 
 OnLine = Callable[[dict[str, Any]], None]
@@ -122,13 +123,13 @@ def read(path: Path, runs: Sequence[Run], size: int, earlier: Sequence[Outcome |
     Raises:
       ConfigError: the folder holds a block of other runs, or a damaged file.
     """
-    if (path / RUNS).is_file() and stored.read_json(path / RUNS, list[Any], stored.DELETE) != describe(runs):
+    if (path / RUNS).is_file() and records.read(path / RUNS, list[Any], AS_WRITTEN, DELETE) != describe(runs):
         raise ConfigError(f"{path} {CHANGED}")
     if not (path / RESULT).is_file():
         return None
-    result = stored.read_json(path / RESULT, _Result, stored.DELETE)
+    result = records.read(path / RESULT, _Result, AS_WRITTEN, DELETE)
     if not len(result.final) == len(result.evaluations) == len(runs):
-        raise ConfigError(f"{path / RESULT} must have {len(runs)} scores, and is damaged; {stored.DELETE}")
+        raise ConfigError(f"{path / RESULT} must have {len(runs)} scores, and is damaged; {DELETE}")
     return [
         Outcome(
             run.trial.number,

@@ -18,7 +18,7 @@ import numpy as np
 from rlkit.runs import records, versions
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.programs.make import make_program
-from rlkit.runs.sweeps import stored
+from rlkit.runs.sweeps.blocks import AS_WRITTEN, DELETE, PUT_BACK
 from rlkit.runs.sweeps.config import Sweep, SweepSettings
 from rlkit.runs.sweeps.results import Result
 from rlkit.runs.sweeps.space import rounded
@@ -82,7 +82,7 @@ class Study:
         where = f"storage={settings.storage!r}" if settings.storage else str(file)
         written, self.worker = self._written(), self._name()
         if settings.storage is None and written and not file.is_file():
-            raise ConfigError(f"{where} must hold the study of this sweep, and is missing; {stored.PUT_BACK}")
+            raise ConfigError(f"{where} must hold the study of this sweep, and is missing; {PUT_BACK}")
         with _refusing(where):
             self.storage = open_storage(settings.storage or f"sqlite:///{file}", where)
             self.study = optuna.create_study(
@@ -95,7 +95,7 @@ class Study:
             workers = [key for key in self.study.user_attrs if key.startswith(_WORKERS)]
             lost = written - {trial.number for trial in self.study.get_trials(deepcopy=False)}
         if lost:
-            raise ConfigError(f"{where} must hold all trials of this sweep, and lacks {min(lost)}; {stored.PUT_BACK}")
+            raise ConfigError(f"{where} must hold all trials of this sweep, and lacks {min(lost)}; {PUT_BACK}")
         # A worker that has the study to itself draws the same trials in any folder.
         self.entropy = 0 if len(workers) == 1 else self.worker.int
 
@@ -103,7 +103,7 @@ class Study:
         """Return the study's number and the values of each trial of a batch, the same ones after a restart."""
         path = self.folder / "batches" / f"{number:03d}.json"
         if path.is_file():
-            return stored.read_json(path, _Asked, stored.PUT_BACK)
+            return records.read(path, _Asked, AS_WRITTEN, PUT_BACK)
         path.parent.mkdir(exist_ok=True)
         self._fail_lost()
         # A sampler of its own for each batch: after a restart it draws what it would have drawn.
@@ -154,7 +154,7 @@ class Study:
         path = self.folder / "worker.json"
         if not path.is_file():
             records.write(path, str(uuid.uuid4()))
-        return stored.read_json(path, uuid.UUID, stored.DELETE)
+        return records.read(path, uuid.UUID, AS_WRITTEN, DELETE)
 
     def _fail_lost(self) -> None:
         """Fail trials of workers that died, so that they are asked for again, and those of this folder in no batch."""
@@ -169,7 +169,7 @@ class Study:
     def _written(self) -> set[int]:
         """The study's numbers of all trials that this folder has asked for."""
         paths = (self.folder / "batches").glob("*.json")
-        return {known for path in paths for known, _ in stored.read_json(path, _Asked, stored.PUT_BACK)}
+        return {known for path in paths for known, _ in records.read(path, _Asked, AS_WRITTEN, PUT_BACK)}
 
     def _values(self, trial: Any) -> dict[str, Any]:
         """The values that a trial suggests for each swept key."""

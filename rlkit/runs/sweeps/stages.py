@@ -19,7 +19,7 @@ from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.state import Runs
 from rlkit.runs.signals import Signals
-from rlkit.runs.sweeps import blocks, stored
+from rlkit.runs.sweeps import blocks
 from rlkit.runs.sweeps.blocks import Outcome, Run
 from rlkit.runs.sweeps.config import Sweep
 from rlkit.runs.sweeps.trials import Trial, group_key, rung_end
@@ -160,7 +160,7 @@ class Stages:
             seeds = range(first, first + self.sweep.settings.seeds_per_trial)
             by_key.setdefault(group_key(trial.config), []).extend(Run(trial, seed) for seed in seeds)
         if path is not None and path.is_file():
-            sizes = stored.read_json(path, list[PositiveInt], stored.PUT_BACK)
+            sizes = records.read(path, list[PositiveInt], blocks.AS_WRITTEN, blocks.PUT_BACK)
             if len(sizes) != len(by_key):
                 raise ConfigError(f"{path} {blocks.CHANGED}")
         else:

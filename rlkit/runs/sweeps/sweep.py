@@ -13,10 +13,10 @@ import numpy as np
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import show_value
-from rlkit.runs.config.load import OWN_CODE
+from rlkit.runs.config.load import OWN_CODE, read
 from rlkit.runs.config.run_config import absolute_dataset
 from rlkit.runs.progress import make_display
-from rlkit.runs.sweeps import picture, results, stored, trials
+from rlkit.runs.sweeps import picture, results, trials
 from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
 from rlkit.runs.sweeps.config import Sweep, load_sweep
 from rlkit.runs.sweeps.optuna_study import batches, open_storage, require
@@ -25,7 +25,7 @@ from rlkit.runs.sweeps.stages import Stages, check
 from rlkit.runs.sweeps.trials import Trial
 from rlkit.types import ConfigError
 
-CONFIG, BASE = run_directory.SWEEP, "base.yaml"
+CONFIG, BASE, RESOLVED = run_directory.SWEEP, "base.yaml", "resolved.yaml"
 
 
 class Swept(NamedTuple):
@@ -84,7 +84,7 @@ def sweep(
     if going_on:
         folder = Path(source)
         files.require_writable(folder, f"sweep={str(folder)!r}")
-        stored.check_base(folder, sweep)
+        _check_base(folder, sweep)
         if sweep.settings.sampler == "optuna":  # or all trials would be invalid where e.g. a dataset is missing
             _check_ends(sweep)
     else:
@@ -122,11 +122,41 @@ def _write(sweep: Sweep, folder: Path) -> None:
     run_directory.begin(folder)
     try:
         (folder / run_directory.CHECKPOINTS).rmdir()
-        stored.write_base(folder, sweep)
+        _write_base(folder, sweep)
         files.replace(folder / BASE, strict_yaml.dump(sweep.base).encode())
         files.replace(folder / CONFIG, sweep.resolved().encode())
     except OSError as error:
         raise ConfigError(f"out={str(folder)!r} must be writable: {error.strerror}; choose another") from None
+
+
+def _write_base(folder: Path, sweep: Sweep) -> None:
+    """Write the base config of a sweep that begins, resolved: every key that is not swept, with its value."""
+    files.replace(folder / RESOLVED, strict_yaml.dump(_resolved_base(sweep)).encode())
+
+
+def _check_base(folder: Path, sweep: Sweep) -> None:
+    """Raise ConfigError where a sweep that goes on would train with another base config than the one it began with."""
+    if not (folder / RESOLVED).is_file():  # of an earlier version
+        return
+    began, now = read(folder / RESOLVED), strict_yaml.parse(strict_yaml.dump(_resolved_base(sweep)))
+    for key, value in now.items():
+        if key in began and began[key] != value:
+            raise ConfigError(
+                f"{key}={show_value(value)} must be {show_value(began[key])}, as when the sweep in {folder} began; "
+                "change it back, or start another one"
+            )
+
+
+def _resolved_base(sweep: Sweep) -> dict[str, Any]:
+    """Keys and values of the base config with defaults; without those that are swept or may differ when going on."""
+    values = sweep.trial_config(trials.ends(sweep)[0]).flat()
+    for key in {*sweep.dimensions, *sweep.own_code, "num_seeds", "devices"}:
+        outer, _, inner = key.partition(".")
+        if inner:
+            values[outer] = {name: value for name, value in values[outer].items() if name != inner}
+        else:
+            del values[key]
+    return values
 
 
 def _check_ends(sweep: Sweep) -> None:
