@@ -21,10 +21,11 @@ import jax
 import jax.numpy as jnp
 from pydantic import Field
 
+from rlkit.agents.base import as_arrays
 from rlkit.agents.common import batches, exploration, off_policy, q_learning
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig
-from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive, as_arrays
+from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.q_learning import Actor, Static

@@ -26,10 +26,11 @@ import jax.numpy as jnp
 from annotated_types import Interval
 from pydantic import Field
 
+from rlkit.agents.base import as_arrays
 from rlkit.agents.common import action_distributions, batches, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import QCriticConfig
-from rlkit.agents.common.hyper import FiniteNonNegative, OffPolicyHyper, as_arrays
+from rlkit.agents.common.hyper import FiniteNonNegative, OffPolicyHyper
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient

@@ -29,11 +29,12 @@ from annotated_types import Interval
 from pydantic import Field, model_validator
 
 from rlkit.agents import dqn
+from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import exploration, off_policy, q_learning, user_networks, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig, Width
-from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive, as_arrays
+from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import State
 from rlkit.agents.common.policy_evaluation import Actor as Values

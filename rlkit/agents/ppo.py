@@ -23,10 +23,11 @@ from flax import struct
 from pydantic import Field
 
 from rlkit import _mesh
+from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import Evolves, StartOnly, Unused
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import Activation, EncoderConfig, GaussianPolicyConfig, MinibatchConfig, Width
-from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, as_arrays, value_or
+from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, value_or
 from rlkit.agents.common.minibatches import MetricRows
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer

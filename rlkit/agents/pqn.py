@@ -19,6 +19,7 @@ from flax import struct
 from pydantic import Field
 
 from rlkit import _mesh
+from rlkit.agents.base import as_arrays
 from rlkit.agents.common import exploration, minibatches, normalization, q_learning
 from rlkit.agents.common.config import Count, EncoderConfig, MinibatchConfig
 from rlkit.agents.common.hyper import (
@@ -27,7 +28,6 @@ from rlkit.agents.common.hyper import (
     FinitePositive,
     OptimizerHyper,
     Positive,
-    as_arrays,
 )
 from rlkit.agents.common.minibatches import MetricRows
 from rlkit.agents.common.normalization import Normalizer

@@ -27,10 +27,11 @@ from pydantic import Field
 
 from rlkit import _mesh, replay
 from rlkit.agents import dqn
+from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import exploration, off_policy, q_learning
 from rlkit.agents.common.config import Count, EncoderConfig, OffPolicyConfig, Width
-from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share, as_arrays
+from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient

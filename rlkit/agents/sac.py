@@ -23,11 +23,12 @@ import jax.numpy as jnp
 from annotated_types import Interval
 from pydantic import Field
 
+from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import LearningRate, StartOnly, Unused
 from rlkit.agents.common import action_distributions, batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import GaussianPolicyConfig, QCriticConfig
-from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnRate, as_arrays, value_or
+from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnRate, value_or
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, clip_norm, mean_gradient

@@ -27,11 +27,12 @@ from annotated_types import Interval
 from pydantic import Field
 
 from rlkit import _mesh
+from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import Count, QCriticConfig
-from rlkit.agents.common.hyper import ActorCriticHyper, FiniteNonNegative, FinitePositive, Positive, as_arrays
+from rlkit.agents.common.hyper import ActorCriticHyper, FiniteNonNegative, FinitePositive, Positive
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient

@@ -32,6 +32,7 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 def add_own_code(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name the user's own code again, which no file may name."""
+    parser.add_argument("--agent", help="the run's agent again, where it is your own code (module:make)")
     parser.add_argument("--env", help="the run's environment again, where it is your own code (module:Class)")
     parser.add_argument("--network", help="the run's network again, where it has one of yours (module:function)")
     parser.add_argument("--wrappers", type=_words, help="the run's wrappers again, where one of them is your own code")
@@ -93,15 +94,14 @@ def print_keys_for_help(options: argparse.Namespace, flags: Sequence[str]) -> bo
     """
     if not {"-h", "--help"} & set(options.rest):
         return False
+    from rlkit.names import OWN_CODE_KEYS
     from rlkit.types import ConfigError
 
     words = [word for word in options.rest if word not in ("-h", "--help")]
     own_code: dict[str, Any] = {"wandb": None}  # nothing connects
     with suppress(ConfigError):  # of a word that is not finished yet
         given, _ = parse_overrides(words, flags)
-        own_code |= {
-            key: given[key] for key in ("env", "eval_env", "network", "wrappers", "eval_wrappers") if key in given
-        }
+        own_code |= {key: given[key] for key in OWN_CODE_KEYS if key in given}
     from rlkit.runs.config.keys import describe_keys
     from rlkit.runs.config.load import load_config
 

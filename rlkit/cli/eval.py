@@ -30,6 +30,7 @@ def run(options: argparse.Namespace) -> int:
     use_cores()
     enable_compilation_cache()
     from rlkit.runs import files, run_directory, scores
+    from rlkit.runs.config.own_code import OwnCode
     from rlkit.runs.policy import NO_EVAL_ENV, NO_SERVICES, load_state, stored_config
     from rlkit.runs.progress import note_if_slow
     from rlkit.types import ConfigError
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"episodes={options.episodes} must be at least 1")
     given = {"eval_episodes": options.episodes, **{key: getattr(options, key) for key in NO_EVAL_ENV}}
     overrides = {key: value for key, value in given.items() if value is not None}
-    own_code = {"env": options.env, "wrappers": options.wrappers, "network": options.network}
+    own_code = {key: value for key, value in vars(options).items() if key in OwnCode.__annotations__}
     with note_if_slow("compiling ..."):
         program, state, step = load_state(path, options.step, best=options.best, overrides=overrides, own_code=own_code)
         with closing(program):

@@ -9,7 +9,7 @@ from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    usage = "rlkit resume RUN [--key value ...] [--env MODULE:CLASS] [--network MODULE:FUNCTION]"
+    usage = "rlkit resume RUN [--key value ...] [--env MODULE:CLASS] [--agent MODULE:MAKE]"
     help = "continue from the newest checkpoint; keys make the run longer, or change what may change"
     parser = add_command(commands, "resume", run, help, usage)
     parser.add_argument("run", metavar="RUN")
@@ -20,12 +20,14 @@ def run(options: argparse.Namespace) -> int:
     """Continue a run, or print the keys that may change."""
     if {"-h", "--help"} & set(options.rest):
         return _print_keys(options.run)
-    overrides, flags = parse_overrides(options.rest, ("env", "network"))
+    overrides, flags = parse_overrides(options.rest, ("agent", "env", "network"))
     use_cores()
     enable_compilation_cache()
+    from rlkit.runs.config.own_code import OwnCode
     from rlkit.runs.loop import resume
 
-    return print_trained(resume(options.run, overrides=overrides, env=flags.get("env"), network=flags.get("network")))
+    own_code: OwnCode = {**flags}  # type: ignore[typeddict-item]
+    return print_trained(resume(options.run, overrides=overrides, **own_code))
 
 
 def _print_keys(run: str) -> int:

@@ -23,14 +23,13 @@ def run(options: argparse.Namespace) -> int:
     overrides, flags = parse_overrides(options.rest, ("out",))
     use_cores()
     enable_compilation_cache()
+    from rlkit.runs.config.own_code import is_own
     from rlkit.runs.sweeps import results, sweep
 
     swept = sweep.sweep(options.sweep, overrides, out=flags.get("out"))
     if swept.signal is not None:
         return 128 + swept.signal
-    config = sweep.load_sweep(
-        swept.folder, {key: overrides[key] for key in ("env", "wrappers", "network") if key in overrides}
-    )
+    config = sweep.load_sweep(swept.folder, {key: value for key, value in overrides.items() if is_own(key, value)})
     header, *rows = results.table(swept.results[:10], config)
     print_table(header, rows)
     if len(rows) < len(swept.results):

@@ -1,14 +1,14 @@
 """Collection of datasets with a trained policy."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
 
 from rlkit.runs import files, run_directory
+from rlkit.runs.config.own_code import OwnCode
 from rlkit.runs.datasets import storage
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.policy import NO_EVAL_ENV, actor_of, default_index, load_state
@@ -29,9 +29,7 @@ def collect(
     step: int | None = None,
     best: bool = False,
     seed: int = 0,
-    env: Any = None,
-    wrappers: Sequence[str] | None = None,
-    network: str | None = None,
+    **own_code: Unpack[OwnCode],
 ) -> Path:
     """Collect transitions with a run's policy, and write them as a dataset.
 
@@ -43,7 +41,7 @@ def collect(
       greedy: True to act as in evaluation; False to explore as in training.
       seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts, and
         of a population the best member's.
-      step, best, env, wrappers, network: as for `rlkit.load`.
+      step, best, own_code: as for `rlkit.load`.
 
     Returns:
       The folder.
@@ -61,7 +59,6 @@ def collect(
     files.require_plain_name(folder, f"out={str(out)!r}", "offline/first")
     if folder.parent.is_dir():
         files.require_writable(folder.parent, f"out={str(folder)!r}")
-    own_code = {"env": env, "wrappers": wrappers, "network": network}
     program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, own_code=own_code)
     with closing(program):
         agent = program.agent._replace(act=program.agent.policy) if greedy else program.agent

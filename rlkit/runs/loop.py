@@ -1,16 +1,17 @@
 """Training and resuming of runs."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs import files, records, run_directory, transfer
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config
+from rlkit.runs.config.own_code import OwnCode
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import require_evolution
@@ -94,10 +95,8 @@ def resume(
     on_chunk: OnChunk | None = None,
     *,
     overrides: Mapping[str, Any] | None = None,
-    env: Any = None,
-    wrappers: Sequence[str] | None = None,
-    network: Any = None,
     show: bool = True,
+    **own_code: Unpack[OwnCode],
 ) -> Trained:
     """Continue a run from its newest whole checkpoint, as if it had never stopped, or with some of its keys changed.
 
@@ -112,8 +111,8 @@ def resume(
       run: a run directory.
       on_chunk, show: as for `train`.
       overrides: keys that replace those of the run's config.
-      env, wrappers, network: those of the run again, where they are the user's own code (`module:Class`, or objects):
-        no code runs because a file names it.
+      own_code: `agent`, `env`, `wrappers` and `network` of the run again, where they are the user's own code, as
+        `module:name` or as objects: no code runs because a file names it.
 
     Raises:
       ConfigError: there is no such run, no checkpoint that fits its config, a key has changed that must not, or without
@@ -124,7 +123,7 @@ def resume(
     files.require_writable(path, f"run={str(run)!r}")
     reached, total = checkpoint.steps(path)[-1:], (overrides or {}).get("total_steps")
     try:
-        config = stored_config(path, overrides, {"env": env, "wrappers": wrappers, "network": network})
+        config = stored_config(path, overrides, own_code)
     except ConfigError:
         if reached and isinstance(total, int | float) and total < reached[0]:  # whatever else the number breaks
             changes.refuse_length(int(total), reached[0])

@@ -2,10 +2,10 @@
 
 import base64
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import numpy as np
@@ -16,7 +16,8 @@ from rlkit.runs import files, run_directory, scores
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config, read
-from rlkit.runs.config.parse import named_objects
+from rlkit.runs.config.own_code import OwnCode, names_of_objects
+from rlkit.runs.config.own_code import given as own_code_given
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.population.record import best_member
 from rlkit.runs.programs.make import make_program
@@ -104,9 +105,7 @@ def load(
     seed: int | None = None,
     step: int | None = None,
     best: bool = False,
-    env: Any = None,
-    wrappers: Sequence[str] | None = None,
-    network: Any = None,
+    **own_code: Unpack[OwnCode],
 ) -> Policy:
     """Load the policy of a run.
 
@@ -119,13 +118,13 @@ def load(
       seed: seed of the policy, where the run has several; None for the first, or for the best member of a population.
       step: step of the checkpoint; None for the newest whole one.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
-      env, wrappers, network: those of the run again, where they are the user's own code, `module:Class` or an object.
+      own_code: `agent`, `env`, `wrappers` and `network` of the run again, where they are the user's own code, as
+        `module:name` or as objects.
 
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
     """
     path = run_directory.existing(run)
-    own_code = {"env": env, "wrappers": wrappers, "network": network}
     program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, own_code=own_code)
     program.close()
     settings = program.config.run
@@ -169,11 +168,10 @@ def stored_config(run: Path, overrides: Mapping[str, Any] | None, own_code: Mapp
     Args:
       run: a run directory.
       overrides: keys that replace those of the file.
-      own_code: the run's `env`, `wrappers` and `network` again, where they are the user's own code, `module:Class` or
-        an object; None for one that is not given.
+      own_code: that of the run again, as for `load`; None for what is not given.
 
     Raises:
-      ConfigError: `env`, `wrappers` or `network` are needed and not given, or differ from the run's.
+      ConfigError: own code is needed and not given, or differs from the run's.
     """
     path = run / run_directory.CONFIG
     stored = read(path)
@@ -182,7 +180,7 @@ def stored_config(run: Path, overrides: Mapping[str, Any] | None, own_code: Mapp
             f"run={str(run)!r} was made by an earlier version, whose networks had other parameters: its checkpoints "
             "cannot be read; train it anew, or use the version that made it"
         )
-    given = {key: value for key, value in named_objects(own_code)[0].items() if value is not None}
+    given, _ = names_of_objects(own_code_given(own_code))
     if "wrappers" in given:
         given["wrappers"] = list(given["wrappers"])
     if isinstance(stored.get("wrappers"), str):  # the only one

@@ -2,10 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import jax
 import numpy as np
@@ -17,6 +16,7 @@ from rlkit.hosts.pool import Pool
 from rlkit.hosts.worker.group import READY, fault
 from rlkit.runs import files, run_directory
 from rlkit.runs.config.errors import plain_value
+from rlkit.runs.config.own_code import OwnCode
 from rlkit.runs.pictures.frames import frame, save_gif
 from rlkit.runs.policy import Policy, load
 from rlkit.types import ConfigError
@@ -37,9 +37,7 @@ def render(
     step: int | None = None,
     best: bool = False,
     max_steps: int = 500,
-    env: Any = None,
-    wrappers: Sequence[str] | None = None,
-    network: str | None = None,
+    **own_code: Unpack[OwnCode],
 ) -> Path:
     """Record one greedy episode of a run's newest checkpoint, or of another, as a GIF.
 
@@ -47,7 +45,7 @@ def render(
       run: a run directory.
       out: the GIF; None for RUN/policy.gif.
       max_steps: largest number of frames.
-      seed, step, best, env, wrappers, network: as for `rlkit.load`.
+      seed, step, best, own_code: as for `rlkit.load`.
 
     Returns:
       The path of the GIF.
@@ -62,7 +60,7 @@ def render(
     path = Path(out) if out is not None else run_directory.existing(run) / "policy.gif"
     if path.is_dir():
         raise ConfigError(f"out={str(path)!r} must be a file, and it is a directory; try {path / 'policy.gif'}")
-    policy = load(run, seed=seed, step=step, best=best, env=env, wrappers=wrappers, network=network)
+    policy = load(run, seed=seed, step=step, best=best, **own_code)
     files.require_writable(path.parent, f"out={str(path)!r}")
     frames = (_record_host if isinstance(policy.env, HostEnv) else _record_jax)(policy, max_steps)
     save_gif(frames, path)

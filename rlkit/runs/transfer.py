@@ -24,6 +24,11 @@ def load(program: Program, source: str | Path) -> Learned:
         of the same arrays; the error names the first difference.
     """
     run = run_directory.existing(source)
+    if not program.agent.trained:
+        raise ConfigError(
+            f"init_from={str(source)!r} needs an agent that names the fields of its state to start with, and agent="
+            f"{program.config.run.agent!r} names none; make its Agent with trained=('params',)"
+        )
     stored, config = read(run / run_directory.CONFIG), program.config
     template = {f"agent.{field}".replace(".", "/"): value for field, value in _learned(program).items()}
     try:

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlkit.agents import base
 from rlkit.agents.base.keys import StartOnly, marked
 from rlkit.agents.base.mistakes import check_values
-from rlkit.agents.common.hyper import OptimizerHyper
 from rlkit.names import did_you_mean
 from rlkit.types import ConfigError
 
@@ -45,7 +45,7 @@ def check_ranges(hyper: Any, ranges: Ranges) -> dict[str, Range]:
     if not ranges:
         raise ConfigError("ranges={} must name a field of Hyper; try {'learning_rate': (1e-5, 1e-2)}")
     checked = {name: _check_range(name, ranges[name], known) for name in sorted(ranges)}
-    for end in ("low", "high") if isinstance(hyper, OptimizerHyper) else ():  # another one states no limits
+    for end in ("low", "high") if isinstance(hyper, base.Hyper) else ():  # another one states no limits
         try:
             check_values(hyper, {name: getattr(values, end) for name, values in checked.items()})
         except ConfigError as error:

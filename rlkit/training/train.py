@@ -174,7 +174,7 @@ def _training(init: Callable, step: Callable) -> Training:
 def _init(
     agent: Agent, env: Env, params: Any, num_envs: int, total_steps: int | None, hyper: PyTree, key: Key
 ) -> TrainState:
-    if total_steps is not None and hyper.schedule_steps is None:
+    if total_steps is not None and getattr(hyper, "schedule_steps", 0.0) is None:
         hyper = hyper.replace(schedule_steps=jnp.float32(total_steps))
     keys = jax.random.split(key, 2 + num_envs)
     agent_key, run_key = keys[0], keys[1]

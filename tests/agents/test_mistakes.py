@@ -7,7 +7,7 @@ import pytest
 
 from rlkit import agents, envs
 from rlkit.agents import dqn, ppo, sac, td3
-from rlkit.agents.common.hyper import as_arrays
+from rlkit.agents.base import as_arrays
 from rlkit.runs.config.schema import schema
 from rlkit.types import ConfigError
 

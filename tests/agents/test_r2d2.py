@@ -10,8 +10,8 @@ from q_agents import MASKED, start
 
 from rlkit import envs, training
 from rlkit.agents import r2d2
+from rlkit.agents.base import as_arrays
 from rlkit.agents.common import exploration, off_policy
-from rlkit.agents.common.hyper import as_arrays
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.spaces import Box, Discrete
 from rlkit.types import ConfigError, Sample, Transition

@@ -9,10 +9,11 @@ import pytest
 
 from rlkit import agents
 from rlkit.agents import dqn, ppo, r2d2, sac, td3
+from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import LearningRate, marked
 from rlkit.agents.base.mistakes import UNSET
 from rlkit.agents.common import clocks, exploration
-from rlkit.agents.common.hyper import as_arrays, value_or
+from rlkit.agents.common.hyper import value_or
 from rlkit.runs.config.parse import parse
 from rlkit.training import population
 from rlkit.types import ConfigError

@@ -78,9 +78,11 @@ def test_a_config_is_reproduced_to_the_bit(tmp_path):
 
 def test_an_algorithm_of_ones_own_learns(tmp_path):
     (printed,) = execute(ROOT / "docs/your-own-algorithm.md", tmp_path)
-    scores = numbers(printed)
+    loaded, *scores = printed.splitlines()
+    assert "__main__:make on CartPole-v1, step 100352" in loaded
+    scores = numbers(" ".join(scores))
     assert len(scores) == 5
-    assert min(scores) > 150  # random actions reach about 20
+    assert min(scores) > 100  # random actions reach about 20
 
 
 def test_a_buffer_of_ones_own_draws_the_newest_steps_and_is_used_by_an_agent(tmp_path):

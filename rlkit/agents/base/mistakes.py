@@ -3,15 +3,16 @@
 import dataclasses
 import math
 import re
+import sys
 import typing
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
+from types import ModuleType
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from rlkit import agents
 from rlkit.agents.base.keys import stated
 from rlkit.names import did_you_mean, shorten
 from rlkit.types import ConfigError
@@ -94,19 +95,20 @@ def is_missing(key: str, field: Any) -> str:
 
 def unknown_field(name: str, cls: type, known: Collection[str]) -> str:
     """Return the line for a name that is no field of an agent's Config or Hyper; it may be a field of the other one."""
-    agent, kind = _agent(cls), "Hyper" if issubclass(cls, BaseModel) else "Config"
-    other = getattr(agents.get(agent), kind) if agent is not None else None
+    kind = "Hyper" if issubclass(cls, BaseModel) else "Config"
+    agent = _agent(cls)
+    other = getattr(agent, kind, None)
     if other is not None and name in getattr(other, "model_fields", getattr(other, "__dataclass_fields__", ())):
-        remedy = f"; it is a field of {agent}.{kind}"
+        remedy = f"; it is a field of {class_name(other)}"
     else:
         remedy = did_you_mean(name, known)
     return f"{name} is not a field of {class_name(cls)}{remedy}"
 
 
-def _agent(cls: type) -> str | None:
-    """The agent whose Config or Hyper a class is, or is derived from."""
-    names = (base.__module__.removeprefix("rlkit.agents.") for base in cls.__mro__)
-    return next((name for name in names if name in agents.names()), None)
+def _agent(cls: type) -> ModuleType | None:
+    """The module of the agent whose Config or Hyper a class is, or is derived from; None where there is none."""
+    modules = (sys.modules.get(base.__module__) for base in cls.__mro__)
+    return next((m for m in modules if m and all(hasattr(m, name) for name in ("Config", "Hyper", "make"))), None)
 
 
 @cache
@@ -152,7 +154,7 @@ def check_values(hyper: Any, values: dict[str, float]) -> None:
 
 def check_config(agent: str, config: Any) -> None:
     """Raise a ConfigError unless `config` is that of the agent with this name, or derived from it."""
-    _check_class(agent, "Config", config)
+    _check_class(sys.modules[f"rlkit.agents.{agent}"], "Config", config)
 
 
 def check_hyper(config: Any, hyper: Any) -> None:
@@ -161,9 +163,9 @@ def check_hyper(config: Any, hyper: Any) -> None:
         _check_class(agent, "Hyper", hyper)
 
 
-def _check_class(agent: str, kind: str, value: Any) -> None:
-    wanted = getattr(agents.get(agent), kind)
-    if not isinstance(value, wanted):
+def _check_class(agent: ModuleType, kind: str, value: Any) -> None:
+    name = agent.__name__.rpartition(".")[2]
+    if not isinstance(value, getattr(agent, kind)):
         raise ConfigError(
-            f"agent={agent!r} needs a {kind} of its own, and this is {class_name(type(value))}; use {agent}.{kind}(...)"
+            f"agent={name!r} needs a {kind} of its own, and this is {class_name(type(value))}; use {name}.{kind}(...)"
         )

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from rlkit import _mesh
-from rlkit.agents.base import mistakes
-from rlkit.agents.base.keys import Unused
+from rlkit.agents import base
+from rlkit.agents.base import Unused
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.ops.schedules import Schedule
 from rlkit.spaces import Discrete, MultiDiscrete
@@ -29,23 +29,9 @@ OneOrMore = BeforeValidator(lambda x: (x,) if type(x) is int else x)  # a number
 NumCritics = Annotated[int, Interval(ge=1, le=64)]  # each is a network of its own in the program: compile time
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
-class _OneLineErrors(type(BaseModel)):
-    """Metaclass whose classes raise a ConfigError where they are called with a mistake; `model_validate` does not."""
+class AgentConfig(base.Config):
+    """Static: the optimizer and its schedule, of every agent of this package."""
 
-    if not TYPE_CHECKING:
-
-        def __call__(cls, *args, **kwargs):
-            try:
-                return super().__call__(*args, **kwargs)
-            except ValidationError as error:
-                raise ConfigError(mistakes.explain(cls, error)) from None
-
-
-class AgentConfig(BaseModel, metaclass=_OneLineErrors):
-    """Base of every agent's `Config`: static, hashable, without unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
     optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = Field(
         default="adam", description="adamw: with weight_decay"
     )
@@ -53,22 +39,7 @@ class AgentConfig(BaseModel, metaclass=_OneLineErrors):
         default="constant", description="from learning_rate to learning_rate_end within schedule_steps"
     )
 
-    @property
-    def schedules(self) -> list[str]:
-        """The fields that hold a schedule, which lasts schedule_steps."""
-        return [name for name, field in type(self).model_fields.items() if field.annotation == Schedule]
-
-    @property
-    def replay_capacity(self) -> int | None:
-        """Steps that the replay buffer holds; None for an agent without one."""
-        return None
-
     def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
-        """Raise a ConfigError where a value of the agent's Hyper has no effect or no meaning with these settings.
-
-        Args:
-          hyper: the values that are known; one that is traced is not. None: not set.
-        """
         endless = hyper.get("schedule_steps") == math.inf
         moving = [f"{name}={getattr(self, name)!r}" for name in self.schedules if getattr(self, name) != "constant"]
         if (fraction := hyper.get("epsilon_fraction")) is not None:

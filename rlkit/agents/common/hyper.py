@@ -1,19 +1,15 @@
 """Fields of `Hyper` that several agents have, under the same names and with the same meaning."""
 
-from dataclasses import fields
 from typing import Annotated, Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from annotated_types import Interval
 from flax import struct
 
-from rlkit.agents.base import mistakes
-from rlkit.agents.base.keys import Evolves, LearningRate, Unused
+from rlkit.agents import base
+from rlkit.agents.base import Evolves, LearningRate, Unused
 from rlkit.agents.base.mistakes import UNSET
-from rlkit.agents.common.config import AgentConfig
-from rlkit.types import ConfigError, Scalar
+from rlkit.types import Scalar
 
 Positive = Annotated[Scalar, Interval(gt=0.0)]
 FinitePositive = Annotated[Scalar, Interval(gt=0.0, lt=jnp.inf)]
@@ -27,7 +23,7 @@ def value_or(value: Scalar | None, otherwise: Scalar) -> Scalar:
     return otherwise if value is None else jnp.where(jnp.asarray(value) == UNSET, otherwise, value)
 
 
-class OptimizerHyper(struct.PyTreeNode):
+class OptimizerHyper(base.Hyper):
     """Traced: float32 scalars of every agent's optimizer and of its schedules. Infinity switches a term off.
 
     A field that is None is not set: its value follows from other settings, or another field takes its place.
@@ -48,22 +44,8 @@ class OptimizerHyper(struct.PyTreeNode):
         Scalar | None, Interval(gt=0.0), "environment steps that the schedules last; null: those of the run"
     ] = None
 
-    def __new__(cls, *args: Any, **fields: Any) -> "OptimizerHyper":
-        """Raise a ConfigError for a name that is no field, and for text as a value."""
-        for name, value in fields.items():
-            if name not in cls.__dataclass_fields__:
-                raise ConfigError(mistakes.unknown_field(name, cls, cls.__dataclass_fields__))
-            if isinstance(value, str | bytes):
-                raise ConfigError(f"{name}={value!r:.40} must be a number, without quotes")
-        return super().__new__(cls)
-
-    def __post_init__(self) -> None:
-        """Raise a ConfigError where a float is out of range; arrays, whole numbers and None may be axes of a vmap."""
-        mistakes.check_values(self, {k: float(x) for k, x in vars(self).items() if isinstance(x, float | np.floating)})
-
     @classmethod
     def defaults(cls, config: Any, num_envs: int) -> dict[str, float]:
-        """Values of fields that are None where they are not given, because they depend on other settings."""
         return {"schedule_steps": jnp.inf}
 
 
@@ -114,44 +96,3 @@ class EpsilonHyper(struct.PyTreeNode):
         "share of schedule_steps in which it falls; null: epsilon_steps",
         Unused(noisy=True),
     ] = None
-
-
-def as_arrays(hyper: Any, config: AgentConfig, num_envs: int) -> Any:
-    """An agent's `Hyper` with new float32 arrays [], so that a state that holds it can be donated.
-
-    A field that is None gets its value of `defaults`, or `UNSET` where another field takes its place.
-
-    Raises:
-      ConfigError: a value that is not traced is out of range, or has no effect or no meaning with the static settings;
-        or `hyper` is that of another agent.
-    """
-    mistakes.check_hyper(config, hyper)
-    missing = {field.name for field in fields(hyper) if getattr(hyper, field.name) is None}
-    for field in fields(hyper):
-        if field.name in missing and field.default is not None:
-            raise ConfigError(f"{field.name}=None must be a number; the default is {field.default:g}")
-    defaults = hyper.defaults(config, num_envs)
-    hyper = hyper.replace(**{name: defaults[name] for name in missing & defaults.keys()})
-    known = _known(hyper)
-    mistakes.check_values(hyper, known)
-    config.check_hyper(known)
-    arrays = jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)
-    return arrays.replace(**{name: jnp.array(UNSET) for name in missing - defaults.keys()})
-
-
-def _known(hyper: Any) -> dict[str, float]:
-    """The values of a `Hyper` that are set and not traced, by name."""
-    known = {}
-    for field in fields(hyper):
-        value = getattr(hyper, field.name)
-        if value is None:
-            continue
-        try:
-            number = float(value)
-        except ValueError:
-            raise ConfigError(f"{field.name}={value!r} must be a number; give one") from None
-        except TypeError:  # of a value that is traced, or of a batch
-            continue
-        if field.default is not None or number != UNSET:
-            known[field.name] = number
-    return known

@@ -5,21 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlkit.hosts.registry import is_own
-from rlkit.hosts.worker.wrapper_names import is_own as is_own_wrapper
 from rlkit.names import did_you_mean
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import show_value
+from rlkit.runs.config.own_code import refuse_in_file
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import ConfigError
 
-# The keys that may name the user's own code, and the functions that return true for such a name.
-OWN_CODE = {
-    **dict.fromkeys(("env", "eval_env", "network"), is_own),
-    **dict.fromkeys(("wrappers", "eval_wrappers"), is_own_wrapper),
-}
 _MOST_NAMES = 12  # of configs, that an error lists
 
 
@@ -35,7 +29,7 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     """
     path, overrides = find(source), overrides or {}
     values = read(path)
-    refuse_own_code(values, overrides)
+    refuse_in_file(values, overrides)
     _refuse_connections(values, overrides)
     merged = with_overrides(values, overrides)
     try:
@@ -54,26 +48,6 @@ def with_overrides(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> d
         else:
             merged[key] = value
     return merged
-
-
-def own_code(key: str, value: Any) -> str | None:
-    """Return the first word of a key's value that names the user's own code; None where none does."""
-    is_code = OWN_CODE.get(key, lambda word: False)
-    words = value if isinstance(value, list) else [value]
-    return next((word for word in words if isinstance(word, str) and is_code(word)), None)
-
-
-def refuse_own_code(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where the values of a file name code to run, for a key that no override replaces."""
-    for key in OWN_CODE:
-        word = own_code(key, values.get(key)) if key not in overrides else None
-        if word is not None:
-            name, given = ("wrapper", f'"{values[key]!s:.200}"') if "wrappers" in key else (key, word[:80])
-            in_python = f'overrides={{"{key}": ...}}' if key.startswith("eval_") else f"{key}="
-            raise ConfigError(
-                f"{name}={show_value(word)} is code, and no file may name code to run; add --{key} {given}, or "
-                f"{in_python} in Python"
-            )
 
 
 def _refuse_connections(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> None:

@@ -1,27 +1,15 @@
 """Networks of the user's own in a run: a function of the spaces, by the name `module:function` or as an object."""
 
+import inspect
+from functools import partial
 from typing import Any
 
 from rlkit import agents
-from rlkit.names import UnknownName, find_object, name_of_object
+from rlkit.names import UnknownName, find_object
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.spaces import Space
 from rlkit.types import Agent, ConfigError
-
-
-def name_of(function: Any) -> str:
-    """Return the name `module:function` of a function that is given as an object.
-
-    Raises:
-      ConfigError: it is no function.
-    """
-    if not callable(function):
-        raise ConfigError(
-            f"network={function!r} must be a function (obs_space, action_space) -> networks, or its name "
-            "'module:function'; give one"
-        )
-    return name_of_object(function)
 
 
 def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agent:
@@ -33,7 +21,8 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agen
     for key, value in (config.run.population_ranges or {}).items():
         if reason := config.unused(action_space).get(key):
             raise ConfigError(f"population_ranges.{key}={show_value(value)} has no effect, as {reason}; leave it out")
-    name, make = config.run.network, agents.get(config.run.agent).make
+    module, name = agents.get(config.run.agent), config.run.network
+    make = module.make if config.run.agent in agents.names() else partial(_make_own, config.run.agent, module)
     if name is None:
         return make(config.agent, obs_space, action_space)
     try:
@@ -53,3 +42,23 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agen
             "None; add its `return`"
         )
     return make(config.agent, obs_space, action_space, networks)
+
+
+def _make_own(name: str, module: Any, *arguments: Any) -> Agent:
+    """An agent of the user's own, whose `init` is checked where it is traced, as runs change the Hyper in its state."""
+    if len(arguments) > 3 and "networks" not in inspect.signature(module.make).parameters:
+        raise ConfigError(f"agent={name!r} takes no network, as its function make has no argument networks; add it")
+    agent = module.make(*arguments)
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"agent={name!r}: make must return an rlkit.types.Agent, and it returned {agent!r:.60}")
+
+    def init(*arguments: Any) -> Any:
+        state = agent.init(*arguments)
+        if not isinstance(getattr(state, "hyper", None), module.Hyper):
+            raise ConfigError(
+                f"agent={name!r}: the state of its agent must have the field hyper, a Hyper of its own; make it by "
+                "rlkit.agents.base.as_arrays(hyper, config, num_envs)"
+            )
+        return state
+
+    return agent._replace(init=init)

@@ -10,33 +10,32 @@ from pydantic import BaseModel, ValidationError
 
 from rlkit import agents, envs
 from rlkit.agents.base.mistakes import is_missing
-from rlkit.hosts.gymnasium_names import check_bare_name, full_name
-from rlkit.hosts.registry import checked_name, is_host, is_own, name_of, require_known_prefix
-from rlkit.names import register
+from rlkit.hosts.gymnasium_names import check_bare_name
+from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_prefix
+from rlkit.names import OWN_CODE_KEYS
 from rlkit.runs.config import population, strict_yaml
 from rlkit.runs.config.aliases import suggestion
 from rlkit.runs.config.errors import by_value, explain, plain_value, show_key, show_value
-from rlkit.runs.config.own_networks import name_of as name_of_network
+from rlkit.runs.config.own_code import names_of_objects
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 from rlkit.types import ConfigError
 
 _MOST_MISTAKES = 20  # that an error names
-# Keys whose values may be objects in Python, each with the function that names them.
-_OBJECTS = {"env": name_of, "eval_env": name_of, "network": name_of_network}
 
 
 def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     """Validate a flat mapping of keys to values.
 
     Args:
-      values: the keys and values of a config; env and eval_env may also be objects, see `hosts.registry.name_of`.
+      values: the keys and values of a config; code of the user's own may also be an object, see `own_code`.
       name: the stem of the run directory's name.
 
     Raises:
       ConfigError: a key is unknown or missing, or a value has the wrong type, is out of range or does not fit others.
     """
-    values = {key: value if key in _OBJECTS else by_value(value) for key, value in values.items()}
+    values = {key: value if key in OWN_CODE_KEYS else by_value(value) for key, value in values.items()}
+    values, objects = names_of_objects(values)
     agent = values.get("agent")
     if not isinstance(agent, str):
         if "agent" not in values and "config" in values:
@@ -45,12 +44,12 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
             )
         given = f"agent={show_value(agent)}" if "agent" in values else "agent"
         raise ConfigError(f"{given} must be the name of an agent; add e.g. agent: ppo")
-    keys, (values, objects) = schema(agent), named_objects(values)
+    keys = schema(agent)
     _check_keys(values, agent, keys.fields)
     typed = [(key, value, keys.fields[key].annotation) for key, value in values.items()]
     frozen = {key: freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
     follow_run = frozen.get("schedule_steps") is None
-    if follow_run and "total_steps" in frozen:
+    if follow_run and "total_steps" in frozen and "schedule_steps" in keys.fields:
         frozen["schedule_steps"] = frozen["total_steps"]
     frozen = population.with_num_seeds(frozen)
     run_model, agent_model, hyper_model = keys.models
@@ -67,27 +66,6 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
     unused = RunConfig(run.model_copy(update={"population_ranges": None}), agent_config, hyper).unused()
     run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper, unused)
     return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run, objects)
-
-
-def named_objects(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], Mapping[str, Any]]:
-    """The values with names for environments and a network that are given as objects; and the objects by these names.
-
-    The objects are registered by their names, of which two environments of one class have two.
-
-    Raises:
-      ConfigError: an object is no environment, or the network is no function.
-    """
-    plain = str | bytes | int | float | list | tuple | dict | None
-    names = {key: name_of(values[key]) for key, name_of in _OBJECTS.items() if not isinstance(values.get(key), plain)}
-    for key in ("env", "eval_env"):
-        if isinstance(name := values.get(key), str) and (full := full_name(name)) != name:
-            names[key] = full
-    env = names.get("env", values.get("env"))
-    if "eval_env" in names and names["eval_env"] == env and values["eval_env"] is not values["env"]:
-        names["eval_env"] += "_eval"
-    objects = MappingProxyType({name: values[key] for key, name in names.items() if not isinstance(values[key], str)})
-    register(objects)
-    return {**values, **names}, objects
 
 
 def _check_keys(values: Mapping[Any, Any], agent: str, fields: Mapping[str, Any]) -> None:

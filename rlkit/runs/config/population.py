@@ -52,7 +52,7 @@ def resolve(
         ranges = {key: (_short(value / 10), _short(value * 10)) for key, value in known.items() if value > 0}
         if not ranges:
             raise ConfigError(
-                "population_ranges=null must name what evolves, as learning_rate is 0; add e.g. "
+                "population_ranges=null must name what evolves, as no key that evolves by itself is above 0; add e.g. "
                 "population_ranges: {learning_rate: [1.0e-5, 1.0e-2]}"
             )
     try:

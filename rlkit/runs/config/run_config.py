@@ -50,7 +50,7 @@ class RunConfig:
         return self._with_image_axes(self.run.eval_task)
 
     def _with_image_axes(self, task: Task) -> Task:
-        axes, specs = self.agent.image_axes, []
+        axes, specs = getattr(self.agent, "image_axes", "auto"), []
         for spec in task.wrappers:
             if spec.partition(":")[0] == "frame_stack":
                 count, comma, given = spec.partition(",")
@@ -83,9 +83,9 @@ class RunConfig:
         scheduled = any(settings[name] != "constant" for name in self.agent.schedules)
         scheduled |= settings.get("replay") == "prioritized" or settings.get("epsilon_fraction") is not None
         constant = "epsilon_fraction=null" if "epsilon_fraction" in settings else "learning_rate_schedule='constant'"
-        found = {} if scheduled else {"schedule_steps": constant}
+        found = {"schedule_steps": constant} if "learning_rate_schedule" in settings and not scheduled else {}
         hyper = agents.get(self.run.agent).Hyper
-        common, *own = marked(hyper, LearningRate)
+        common, *own = marked(hyper, LearningRate) or ("",)
         if own and all(settings[name] is not None for name in own):
             found[common] = f"{own[0]}={show_value(settings[own[0]])}"
         for key, stated in (facts(hyper) | facts(type(self.agent))).items():

@@ -10,10 +10,7 @@ from pydantic import BaseModel
 
 from rlkit import agents
 from rlkit.agents.base.mistakes import model_of
-from rlkit.names import did_you_mean
-from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.settings import Settings
-from rlkit.types import ConfigError
 
 
 class Schema(NamedTuple):
@@ -23,12 +20,13 @@ class Schema(NamedTuple):
     fields: dict[str, Any]  # name -> pydantic field, of all three in their order
 
 
-@cache
 def schema(agent: str) -> Schema:
     """Return the schema of an agent's configs. Raises ConfigError for a name that is not in the registry."""
-    known = agents.names()
-    if agent not in known:
-        raise ConfigError(f"agent={show_value(agent)} must be one of {', '.join(known)}{did_you_mean(agent, known)}")
     module = agents.get(agent)
-    models = (Settings, module.Config, model_of(module.Hyper))
+    return _schema(module.Config, module.Hyper)
+
+
+@cache
+def _schema(config: type[BaseModel], hyper: type) -> Schema:
+    models = (Settings, config, model_of(hyper))
     return Schema(models, {name: field for model in models for name, field in model.model_fields.items()})

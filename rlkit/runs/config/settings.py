@@ -31,7 +31,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    agent: Annotated[str, Stays] = Field(description="the algorithm; `rlkit list` names them")
+    agent: Annotated[str, Stays] = Field(
+        description="the algorithm; `rlkit list` names them, and module:make is one of your own"
+    )
     env: Annotated[_Name, Stays] = Field(description="the environment; `rlkit list` names them")
     env_kwargs: Annotated[dict[str, Any], Stays] = Field(
         default={}, description="parameters of the environment, by their names"

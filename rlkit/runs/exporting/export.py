@@ -1,14 +1,14 @@
 """Export of a run's greedy policy to a file that programs without rlkit can act with."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import jax
 
 from rlkit.names import did_you_mean
 from rlkit.runs import files
+from rlkit.runs.config.own_code import OwnCode
 from rlkit.runs.exporting import mlp_arrays, onnx_graph, stablehlo
 from rlkit.runs.exporting.comparison import compare
 from rlkit.runs.exporting.policy_function import Value, policy_function
@@ -42,9 +42,7 @@ def export(
     seed: int | None = None,
     step: int | None = None,
     best: bool = False,
-    env: Any = None,
-    wrappers: Sequence[str] | None = None,
-    network: Any = None,
+    **own_code: Unpack[OwnCode],
 ) -> Exported:
     """Write the greedy policy of a run to a file, after a comparison of 1,000 actions with the policy's own.
 
@@ -53,7 +51,7 @@ def export(
       format: "npz" (NumPy arrays of an MLP), "stablehlo" (for `jax.export.deserialize`) or "onnx"; None for the ending
         of `out`.
       out: the file; it replaces an older one.
-      seed, step, best, env, wrappers, network: as for `rlkit.load`.
+      seed, step, best, own_code: as for `rlkit.load`.
 
     Raises:
       ConfigError: there is no such run, checkpoint, seed or format, the format does not fit the policy, a library of
@@ -67,7 +65,7 @@ def export(
     if path.is_dir():
         raise ConfigError(f"out={str(out)!r} must be a file, and it is a directory; try {path / f'policy.{format}'}")
     files.require_writable(path.parent, f"out={str(out)!r}")
-    function = policy_function(load(run, seed=seed, step=step, best=best, env=env, wrappers=wrappers, network=network))
+    function = policy_function(load(run, seed=seed, step=step, best=best, **own_code))
     with jax.default_matmul_precision("highest"):  # else products on a GPU, of the file too, are right to 1e-3 alone
         data = FORMATS[format].to_bytes(function)
         compare(format, function, FORMATS[format].reader(data))

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlkit.agents.iqn import midpoints
 from rlkit.hosts.placeholder import HostEnv
+from rlkit.names import OWN_CODE
 from rlkit.networks import features
 from rlkit.networks.encoders.combine import choose
 from rlkit.networks.heads.implicit_quantiles import cosines
@@ -60,7 +61,9 @@ def _require_mlp(function: PolicyFunction) -> None:
     """Raise a ConfigError unless the policy is an MLP of one vector."""
     config, run = function.policy.config.agent, function.policy.config.run
     reason = None
-    if run.network is not None:
+    if OWN_CODE.fullmatch(run.agent):
+        reason = f"agent={run.agent!r}"
+    elif run.network is not None:
         reason = f"network={run.network!r}"
     elif len(function.outputs) > 1:
         reason = f"a memory, {function.outputs[1].name}"

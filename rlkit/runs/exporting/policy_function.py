@@ -10,6 +10,7 @@ import numpy as np
 
 from rlkit import _cpu
 from rlkit.hosts.placeholder import HostEnv
+from rlkit.names import OWN_CODE
 from rlkit.networks import views
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.runs.policy import Policy
@@ -63,8 +64,14 @@ def policy_function(policy: Policy) -> PolicyFunction:
     greedy = inspect.unwrap(policy.policy)  # not jitted: JAX may have kept a trace of it, with the CPU's own code
     key = jax.random.key(0)
 
+    own = OWN_CODE.fullmatch(policy.config.run.agent)
+
     def step(actor: PyTree, memory: PyTree, obs: PyTree) -> tuple[PyTree, Array]:
-        memory, action, _ = greedy(actor, memory, obs, key)
+        act, (first, one) = greedy, (jax.tree.leaves(tree)[0] for tree in (obs, example))
+        if own and first.ndim > len(one.shape):  # the policies of this package take batches themselves
+            memory = jax.tree.map(lambda x, x0: jnp.broadcast_to(x, (first.shape[0], *x0.shape)), memory, start)
+            act = jax.vmap(greedy, (None, 0, 0, None))
+        memory, action, _ = act(actor, memory, obs, key)
         return memory, action
 
     def leaves_after(memory: list[Array], obs: PyTree) -> list[Array]:

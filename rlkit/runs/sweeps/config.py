@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from rlkit.names import did_you_mean
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import by_value, explain, show_value
-from rlkit.runs.config.load import OWN_CODE, find, own_code, read, refuse_own_code, with_overrides
+from rlkit.runs.config.load import find, read, with_overrides
+from rlkit.runs.config.own_code import is_own, refuse_in_file
 from rlkit.runs.config.parse import freeze, parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
@@ -84,7 +85,7 @@ class Sweep(NamedTuple):
           ConfigError: the values do not fit together.
         """
         overrides = {**values, **self.own_code}
-        refuse_own_code(self.base, overrides)
+        refuse_in_file(self.base, overrides)
         config = parse(with_overrides(self.base, overrides))
         if self.settings.objective != "final" and not Schedule(config).ever_evaluates:
             raise ConfigError(
@@ -117,17 +118,14 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     for key, value in stored.items():
         items = next(iter(value.values())) if is_dimension(value) else [value]
         for item in items if isinstance(items, list) else []:
-            if own_code(key, item) is not None:
-                raise ConfigError(
-                    f"{key}={show_value(item)} is code, and no file may name code to run; add --{key} {item}"
-                )
+            refuse_in_file({key: item}, {})
     given = by_value(overrides or {})
     if "num_seeds" in given:  # --seeds
         given["seeds_per_trial"] = given.pop("num_seeds")
     values = {**stored, **given}
     if "num_seeds" in values:
         raise ConfigError("num_seeds is not a key of a sweep; write seeds_per_trial")
-    codes = {key: given[key] for key in OWN_CODE if own_code(key, given.get(key)) is not None}
+    codes = {key: value for key, value in given.items() if is_own(key, value)}
     if path.name == "sweep.yaml" and "devices" in given:  # it goes on, perhaps on another machine
         codes["devices"] = given["devices"]
     base_path = path.parent / str(values["config"])

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlkit.names import OWN_CODE_KEYS
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import show_value
-from rlkit.runs.config.load import OWN_CODE, read
+from rlkit.runs.config.load import read
 from rlkit.runs.config.run_config import absolute_dataset
 from rlkit.runs.progress import make_display
 from rlkit.runs.sweeps import picture, results, trials
@@ -73,7 +74,7 @@ def sweep(
       ConfigError: a mistake in the config, or a folder that cannot be used; nothing was written.
     """
     going_on = (Path(source) / CONFIG).is_file()
-    if going_on and (out is not None or set(overrides or {}) - {*OWN_CODE, "devices", "storage"}):
+    if going_on and (out is not None or set(overrides or {}) - {*OWN_CODE_KEYS, "devices", "storage"}):
         raise ConfigError("a sweep that has begun goes on as it is; leave out the other flags, or start another one")
     sweep = load_sweep(source, overrides)
     if sweep.settings.storage is not None and "storage" not in (overrides or {}):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.agents import dqn
+from rlkit.agents.base import as_arrays
 from rlkit.agents.common import off_policy
-from rlkit.agents.common.hyper import as_arrays
 from rlkit.replay import segment_tree
 from rlkit.spaces import Box, Discrete
 from rlkit.types import Transition

@@ -1,0 +1,50 @@
+"""The base of an agent's `Config`, its static settings."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, dataclass_transform
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rlkit.agents.base import mistakes
+from rlkit.ops.schedules import Schedule
+from rlkit.types import ConfigError
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+class _OneLineErrors(type(BaseModel)):
+    """Metaclass whose classes raise a ConfigError where they are called with a mistake; `model_validate` does not."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args, **kwargs):
+            try:
+                return super().__call__(*args, **kwargs)
+            except ValidationError as error:
+                raise ConfigError(mistakes.explain(cls, error)) from None
+
+
+class Config(BaseModel, metaclass=_OneLineErrors):
+    """Base of an agent's static settings: a frozen and hashable pydantic model without unknown fields.
+
+    A field is declared with its type, its default, and a text that `--help` shows:
+    `num_epochs: Annotated[int, Interval(ge=1)] = Field(default=4, description="passes over a rollout")`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def schedules(self) -> list[str]:
+        """The fields that hold a schedule, which lasts `schedule_steps` of the Hyper."""
+        return [name for name, field in type(self).model_fields.items() if field.annotation == Schedule]
+
+    @property
+    def replay_capacity(self) -> int | None:
+        """Steps that the replay buffer holds; None for an agent without one."""
+        return None
+
+    def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
+        """Raise a ConfigError where a value of the agent's Hyper has no effect or no meaning with these settings.
+
+        Args:
+          hyper: the values that are known; one that is traced is not. None: not set.
+        """
