@@ -13,7 +13,7 @@ from rlkit import runs
 from rlkit.hosts import HostError
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.loop import NonFiniteError
-from rlkit.runs.programs import host_program
+from rlkit.runs.programs import environments
 from rlkit.types import ConfigError
 
 pytestmark = pytest.mark.thorough
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.thorough
 
 def test_a_fault_after_the_last_restart_keeps_the_state(tmp_path, monkeypatch, capsys):
     """Every failure is shown and written into the run; a line counts the restarts since the line before."""
-    monkeypatch.setattr(host_program.validation, "check", lambda pool, seed: None)
+    monkeypatch.setattr(environments.validation, "check", lambda pool, seed: None)
     values = PPO | {"env": "host_envs:Breaks", "env_kwargs": {"how": "exit", "length": 1000}, "env_restarts": 5}
     values |= {"num_steps": 2, "total_steps": 400, "log_every": 8}
     with pytest.raises(HostError, match=r"environment \d of worker \d, seed \d+: failed in step: .* 5 restarts"):
@@ -55,7 +55,7 @@ def test_the_error_for_a_nan_reward_names_its_environment(tmp_path):
 
 
 def test_a_late_nan_is_reported_and_the_state_before_it_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_program.validation, "check", lambda pool, seed: None)
+    monkeypatch.setattr(environments.validation, "check", lambda pool, seed: None)
     values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "nan"}, "num_steps": 2, "total_steps": 80}
     values |= {"num_envs": 2, "num_minibatches": 1, "log_every": 4}
     place = r"env='host_envs:Wrong': obs\[0\] of environment 0 of worker 0, seed \d+, nan,"
@@ -67,7 +67,7 @@ def test_a_late_nan_is_reported_and_the_state_before_it_saved(tmp_path, monkeypa
 @pytest.mark.thorough
 def test_ctrl_c_ends_an_evaluation_too(tmp_path, monkeypatch):
     """Slow greedy episodes between two updates are interrupted, and the state is saved."""
-    played = host_program.play
+    played = environments.play
 
     def interrupted_soon(*args, **settings):
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_an_evaluation_too(tmp_path, monkeypatch):
         return played(*args, **settings)
 
     begin: list[float] = []
-    monkeypatch.setattr(host_program, "play", interrupted_soon)
+    monkeypatch.setattr(environments, "play", interrupted_soon)
     slow = {"env_kwargs": {"sleep": 0.02}, "num_steps": 2, "eval_every": 8, "eval_episodes": 2000, "log_every": 8}
     trained = runs.train(PPO | slow | {"backend": "serial"}, out=tmp_path / "run", show=False)
     assert time.monotonic() - begin[0] < 10  # of 40 s
@@ -90,7 +90,7 @@ def test_a_fault_in_an_evaluation_keeps_the_state(tmp_path, monkeypatch, error):
     def broken(*args, **settings):
         raise error("environment 3 failed")
 
-    monkeypatch.setattr(host_program, "play", broken)
+    monkeypatch.setattr(environments, "play", broken)
     often = {"num_steps": 2, "eval_every": 8, "log_every": 8, "backend": "serial"}
     with pytest.raises(error):
         runs.train(PPO | often, out=tmp_path / "run", show=False)
@@ -99,7 +99,7 @@ def test_a_fault_in_an_evaluation_keeps_the_state(tmp_path, monkeypatch, error):
 
 def test_a_nan_reward_in_an_evaluation_keeps_the_state(tmp_path, monkeypatch):
     """Episodes have ten steps, of which the first update uses two."""
-    monkeypatch.setattr(host_program.validation, "check", lambda pool, seed: None)
+    monkeypatch.setattr(environments.validation, "check", lambda pool, seed: None)
     values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "late reward nan"}, "backend": "serial"}
     place = r"env='host_envs:Wrong': reward of environment 0 of worker 0, seed \d+"
     message = place + " in an evaluation: expected finite numbers, got nan; fix"

@@ -8,12 +8,10 @@ stored together. A run that is resumed begins new episodes.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from itertools import count
 from typing import Any
 
 import jax
@@ -22,29 +20,24 @@ import numpy as np
 
 from rlkit import agents, hosts
 from rlkit.agents.common.config import OffPolicyConfig
-from rlkit.hosts import devices, registry, validation
+from rlkit.hosts import devices
 from rlkit.hosts.collect import Collected, Collector, NotFinite
-from rlkit.hosts.evaluate import play
 from rlkit.hosts.failure import Failure
-from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
-from rlkit.hosts.spaces import starts
-from rlkit.runs.config.errors import plain_value
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.config.settings import Task
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.programs import eval_env
+from rlkit.runs.programs.environments import HostEnvironments, check_spaces
 from rlkit.runs.programs.finite import name_non_finite
 from rlkit.runs.programs.host_update import HeldSteps, HostUpdates, Updated, first_state
-from rlkit.runs.programs.protocol import Chunk, Rollouts
+from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import join, split
 from rlkit.spaces import Space, shape_of
 from rlkit.training import Evaluation, TrainState
-from rlkit.types import Agent, Array, ConfigError, PyTree, Transition
+from rlkit.types import Agent, Array, ConfigError, PyTree
 
-_EVALUATION, _RESUMED = 2**32 - 1, 2**32 - 2  # folded into the seeds of evaluations and of resumed runs
+_RESUMED = 2**32 - 2  # folded into the seeds of resumed runs
 _WAIT_STEPS, _WAIT_BYTES = 256, 1 << 24  # of each environment, and of all observations, that are stored together
 
 
@@ -133,19 +126,24 @@ class HostProgram:
         self.config, self.params = config, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
         self.background = ThreadPoolExecutor(1, "rlkit-update")
-        self.pool = self._new_pool(run.num_envs)
-        self.eval_pool: hosts.Pool | hosts.VectorPool | None = None
+        self.environments = HostEnvironments(
+            config,
+            self.device,
+            should_stop=lambda: self.should_stop(),
+            on_failure=lambda failure: self.on_failure(failure),
+            on_progress=lambda text: self.on_progress(text),
+        )
+        self.pool, self.env = self.environments.pool, self.environments.env
+        self.check, self.rollouts = self.environments.check, self.environments.rollouts
         try:
-            spaces = self.pool.observation_space, self.pool.action_space
-            obs_tree, action_tree = self.pool.obs_tree, self.pool.action_tree
-            self.env = HostEnv(run.env, *spaces, starts(obs_tree), starts(action_tree), action_tree)
+            spaces = self.env.obs, self.env.action
             self.like = like
             self.agent: Agent = make_agent(config, *spaces) if like is None else like.agent
             self._check_agent()
             self.wait_count = updates_before_learning(config, self.agent, spaces[0])
             if run.eval_task != run.task and run.eval_episodes:
-                pool = self._make_eval_pool()
-                eval_env.check_spaces(run, spaces, (pool.observation_space, pool.action_space))
+                pool = self.environments.eval_pool
+                check_spaces(run, spaces, (pool.observation_space, pool.action_space))
         except BaseException:
             self.close()
             raise
@@ -156,33 +154,9 @@ class HostProgram:
         """Raise ConfigError where the batch does not fit the agent."""
         self.agent.check(self.config.run.num_envs, self.config.run.num_steps)
 
-    def _make_eval_pool(self) -> hosts.Pool | hosts.VectorPool:
-        """The pool of evaluations, which is made when it is first needed."""
-        run = self.config.run
-        if self.eval_pool is None:
-            self.eval_pool = self._new_pool(min(run.num_envs, run.eval_episodes), self.config.eval_task)
-        return self.eval_pool
-
-    def _new_pool(self, num_envs: int, task: Task | None = None) -> hosts.Pool | hosts.VectorPool:
-        """A pool of the run's environment, or of another one; it stops waiting for workers where the run shall stop."""
-        run = self.config.run
-        env, kwargs, wrappers = task or self.config.task
-        common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers, "wrappers": wrappers}
-        limits = {"timeout": run.env_timeout, "restarts": run.env_restarts}
-        pool = registry.pool(env, plain_value(kwargs), num_envs=num_envs, **common, **limits)
-        pool.watch(lambda: self.should_stop(), lambda failure: self.on_failure(failure))
-        return pool
-
     def close(self) -> None:
-        self.pool.close()
-        if self.eval_pool is not None:
-            self.eval_pool.close()
+        self.environments.close()
         self.background.shutdown(cancel_futures=True)
-
-    def check(self) -> None:
-        """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
-        validation.check(self.pool, self.config.run.seed)
-        self.pool.restarted = 0  # restarts during this check do not count for the run
 
     def init(self, seed: Array, hyper: PyTree) -> TrainState:
         """Return the state of a seed before the first update."""
@@ -216,16 +190,11 @@ class HostProgram:
         zero_actor = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), actor)
         num_steps = self.config.run.num_steps
         max_steps = self.wait_count * num_steps
-        return self._collector(self.agent, self.pool, num_steps, zero_actor, hold=self.hold, max_steps=max_steps)
-
-    def _collector(
-        self, agent: Agent, pool: Any, num_steps: int, actor: PyTree, *, hold: bool, max_steps: int | None = None
-    ) -> Collector:
-        """A compiled collector of rollouts of `num_steps` steps of each environment."""
-        collector = Collector(agent, pool, num_steps=num_steps, device=self.device, hold=hold, max_steps=max_steps)
-        if self.like is not None and agent is self.agent:
+        settings = {"num_steps": num_steps, "device": self.device, "hold": self.hold, "max_steps": max_steps}
+        collector = Collector(self.agent, self.pool, **settings)
+        if self.like is not None:
             collector.act = self.like.collector.act
-        collector.compile(actor, jax.random.key(0))
+        collector.compile(zero_actor, jax.random.key(0))
         return collector
 
     def compile(self) -> None:
@@ -399,44 +368,12 @@ class HostProgram:
         return TrainState(agent, HeldSteps(rollout.held, there), key, step)
 
     def evaluate(self, state: PyTree) -> Evaluation:
-        """Play greedy episodes, at least `eval_episodes`, equally many in each environment; leaves [N, E].
-
-        The seeds are the same every time, so that evaluations differ only by the policy.
-        """
-        run = self.config.run
-        pool = self._make_eval_pool()
-        seed = derive(run.seed, _EVALUATION)
+        """Play greedy episodes, as `HostEnvironments.evaluate` does; leaves [N, E]."""
         actor_of, policy = self._eval_functions
-        actor = jax.device_put(actor_of(state.agent), self.device)
-        episodes = -(-run.eval_episodes // pool.num_envs)
-        limit = (run.eval_max_steps or 1_000_000) * episodes
-        settings = {"seed": seed, "episodes_per_env": episodes, "max_steps": limit}
-        return play(self.agent, policy, pool, actor, **settings, on_progress=self.on_progress)
+        return self.environments.evaluate(self.agent, policy, actor_of(state.agent))
 
     @cached_property
     def _eval_functions(self) -> tuple[Callable[[PyTree], PyTree], Callable[..., Any]]:
         if self.like is not None:
             return self.like._eval_functions
         return jax.jit(self.agent.actor), jax.jit(jax.vmap(self.agent.policy, (None, 0, 0, 0)))
-
-    @contextmanager
-    def rollouts(self, agent: Agent, actor: PyTree, *, num_envs: int, num_steps: int, seed: int) -> Iterator[Rollouts]:
-        """Collect transitions of `agent.act` in new environments, as `Program.rollouts` describes.
-
-        The last step of each environment is held back until it is known whether a failing worker has ended the episode
-        with it.
-        """
-        with closing(self._new_pool(num_envs)) as pool:
-            collector = self._collector(agent, pool, num_steps, actor, hold=True)
-
-            def generate() -> Iterator[Transition]:
-                collector.begin(seed)
-                for first in count(0, num_steps):
-                    key = jax.random.fold_in(jax.random.key(seed), first)
-                    try:
-                        collected = collector.collect(actor, key)
-                    except NotFinite as error:
-                        raise ConfigError(f"env={pool.name!r}: {error} must be finite in a dataset; mend it") from None
-                    yield collected.transitions._replace(extras=())
-
-            yield Rollouts(collector.shapes()._replace(extras=()), generate())

@@ -1,36 +1,26 @@
 """Programs whose environments are in JAX: rollouts and updates are one compiled function."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property, partial
-from itertools import count
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit import envs, training
+from rlkit import training
 from rlkit.hosts.failure import Failure
 from rlkit.runs import devices
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.config.settings import Task
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.programs import eval_env
+from rlkit.runs.programs.environments import jax_environments
 from rlkit.runs.programs.finite import all_finite, floats, watched
-from rlkit.runs.programs.protocol import Chunk, Rollouts
+from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import Runs, of_config
 from rlkit.training import mesh
 from rlkit.training.train import step_keys
-from rlkit.types import Agent, Array, Env, PyTree, Transition
-
-
-def _make_env(task: Task) -> tuple[Env, Any]:
-    """The environment of a task, and its parameters."""
-    env, params = envs.make(task.env, **task.kwargs)
-    return envs.wrap(env, task.wrappers), params
-
+from rlkit.types import Agent, Array, PyTree
 
 METRICS_BYTES = 2**26  # of a chunk's metrics at most, unless a single update has more
 _CHUNK_AXES: Any = Chunk(state=0, count=0, finite=0, metrics=1)  # type: ignore[arg-type]  # of runs, or of devices
@@ -77,12 +67,10 @@ class JaxProgram:
         run = config.run
         self.mesh = devices.mesh_of_runs(run.devices, run.num_seeds)
         self.num_devices = 1 if self.mesh is None else self.mesh.size
-        self.env, self.params = _make_env(config.task)
-        same = run.eval_task == run.task
-        self.eval_env, self.eval_params = (self.env, self.params) if same else _make_env(config.eval_task)
+        self.environments = jax_environments(config)
+        self.env, self.params, *_ = self.environments
+        self.rollouts = self.environments.rollouts
         obs_space, action_space = self.env.observation_space(self.params), self.env.action_space(self.params)
-        evaluated = self.eval_env.observation_space(self.eval_params), self.eval_env.action_space(self.eval_params)
-        eval_env.check_spaces(run, (obs_space, action_space), evaluated)
         self.config = config
         self.agent: Agent = make_agent(config, obs_space, action_space)
         self.training = self._make_training()
@@ -102,8 +90,7 @@ class JaxProgram:
 
     def check(self) -> None:
         """Raise ConfigError where the environment breaks its contract."""
-        run = self.config.run
-        envs.check(self.env, self.params, jax.random.key(run.seed), name=run.env)
+        self.environments.check(self.config.run)
 
     def close(self) -> None:
         """Do nothing: there are no workers."""
@@ -238,25 +225,14 @@ class JaxProgram:
         _ = self._compiled_evaluate
 
     def evaluate(self, state: PyTree) -> training.Evaluation:
-        """Play one greedy episode in each of `eval_episodes` environments; leaves [E, 1], or [S, E, 1] for seeds.
-
-        The key depends on the seed alone: the episodes start in the same states every time, so that evaluations differ
-        only by the policy.
-        """
+        """Play greedy episodes, as `JaxEnvironments.evaluate` does; leaves [E, 1], or [S, E, 1] for seeds."""
         result = self._compiled_evaluate(self._place(state), self._device_runs.seeds)
         return self.export(jax.device_get(result))
 
     @cached_property
     def _compiled_evaluate(self) -> Callable[[PyTree, np.ndarray], training.Evaluation]:
-        # By default it cuts the episodes of environments without a time limit.
-        limit = min(2 * int(getattr(self.eval_params, "max_steps_in_episode", 500_000)), 2**31 - 1)
-        limit = self.config.run.eval_max_steps or limit
-
         def one(state: PyTree, seed: Array) -> training.Evaluation:
-            key = jax.random.split(jax.random.key(seed))[1]
-            actor, episodes = self.agent.actor(state.agent), self.config.run.eval_episodes
-            env, params = self.eval_env, self.eval_params
-            return training.evaluate(self.agent, env, params, actor, key, num_envs=episodes, max_steps=limit)
+            return self.environments.evaluate(self.agent, self.agent.actor(state.agent), seed, self.config.run)
 
         return jax.jit(self._over_runs(one)).lower(self._device_template, self._device_runs.seeds).compile()
 
@@ -297,21 +273,3 @@ class JaxProgram:
             return {"obs": floats((steps.obs, steps.next_obs)), "reward": [steps.reward]}
 
         return jax.jit(self._over_runs(one))(self._place(before))
-
-    @contextmanager
-    def rollouts(self, agent: Agent, actor: PyTree, *, num_envs: int, num_steps: int, seed: int) -> Iterator[Rollouts]:
-        """Collect transitions of `agent.act` in new environments, as `Program.rollouts` describes."""
-        envs_key, key = jax.random.split(jax.random.key(seed))
-
-        @jax.jit
-        def advance(envs: PyTree, key: Any) -> tuple[PyTree, Transition]:
-            envs, rollout, _ = training.rollout(agent, self.env, self.params, actor, envs, key, num_steps)
-            return envs, rollout._replace(extras=())
-
-        def generate(envs: PyTree) -> Iterator[Transition]:
-            for first in count(0, num_steps):
-                envs, rollout = jax.device_get(advance(envs, jax.random.fold_in(key, first)))
-                yield rollout
-
-        start = jax.jit(lambda key: training.reset(agent, self.env, self.params, key, num_envs))(envs_key)
-        yield Rollouts(jax.eval_shape(advance, start, key)[1], generate(start))

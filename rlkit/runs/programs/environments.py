@@ -1,0 +1,192 @@
+"""The environments of a run, in JAX or in worker processes: they are checked, evaluate policies and give rollouts."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import cached_property
+from itertools import count
+from typing import Any, NamedTuple
+
+import jax
+
+from rlkit import envs, hosts, training
+from rlkit.hosts import registry, validation
+from rlkit.hosts.collect import Collector, NotFinite
+from rlkit.hosts.evaluate import play
+from rlkit.hosts.failure import Failure
+from rlkit.hosts.placeholder import HostEnv
+from rlkit.hosts.pool import derive
+from rlkit.hosts.spaces import starts
+from rlkit.runs.config.errors import plain_value
+from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.settings import Settings, Task
+from rlkit.runs.programs.protocol import Rollouts
+from rlkit.training import Evaluation
+from rlkit.types import Agent, Array, ConfigError, Env, PyTree, Transition
+
+_EVALUATION = 2**32 - 1  # folded into the seeds of evaluations outside of JAX
+
+
+def check_spaces(run: Settings, trained: tuple[Any, Any], evaluated: tuple[Any, Any]) -> None:
+    """Raise ConfigError unless the spaces (of observations, of actions) of `env` and `eval_env` agree."""
+    for kind, one, other in zip(("observation", "action"), trained, evaluated, strict=True):
+        if one != other:
+            raise ConfigError(
+                f"eval_env={run.eval_task.env!r} must have the {kind} space of env={run.env!r}, {one}, and it has "
+                f"{other}; choose another, or other eval_env_kwargs and eval_wrappers"
+            )
+
+
+class JaxEnvironments(NamedTuple):
+    """Environments in JAX, for training and for evaluations."""
+
+    env: Env
+    params: Any
+    eval_env: Env
+    eval_params: Any
+
+    def check(self, run: Settings) -> None:
+        """Raise ConfigError where the environment breaks its contract."""
+        envs.check(self.env, self.params, jax.random.key(run.seed), name=run.env)
+
+    def evaluate(self, agent: Agent, actor: PyTree, seed: Array, run: Settings) -> Evaluation:
+        """Play one greedy episode in each of `eval_episodes` environments, as a pure function; leaves [E, 1].
+
+        The key depends on the seed alone: the episodes start in the same states every time, so that evaluations differ
+        only by the policy.
+        """
+        # By default it cuts the episodes of environments without a time limit.
+        limit = min(2 * int(getattr(self.eval_params, "max_steps_in_episode", 500_000)), 2**31 - 1)
+        sizes = {"num_envs": run.eval_episodes, "max_steps": run.eval_max_steps or limit}
+        key = jax.random.split(jax.random.key(seed))[1]
+        return training.evaluate(agent, self.eval_env, self.eval_params, actor, key, **sizes)
+
+    @contextmanager
+    def rollouts(self, agent: Agent, actor: PyTree, *, num_envs: int, num_steps: int, seed: int) -> Iterator[Rollouts]:
+        """Collect transitions of `agent.act` in new environments, as `Program.rollouts` describes."""
+        envs_key, key = jax.random.split(jax.random.key(seed))
+
+        @jax.jit
+        def advance(envs: PyTree, key: Any) -> tuple[PyTree, Transition]:
+            envs, rollout, _ = training.rollout(agent, self.env, self.params, actor, envs, key, num_steps)
+            return envs, rollout._replace(extras=())
+
+        def generate(envs: PyTree) -> Iterator[Transition]:
+            for first in count(0, num_steps):
+                envs, rollout = jax.device_get(advance(envs, jax.random.fold_in(key, first)))
+                yield rollout
+
+        start = jax.jit(lambda key: training.reset(agent, self.env, self.params, key, num_envs))(envs_key)
+        yield Rollouts(jax.eval_shape(advance, start, key)[1], generate(start))
+
+
+def jax_environments(config: RunConfig) -> JaxEnvironments:
+    """Make the environments of a config. Raises ConfigError where they cannot be made or their spaces differ."""
+
+    def make(task: Task) -> tuple[Env, Any]:
+        env, params = envs.make(task.env, **task.kwargs)
+        return envs.wrap(env, task.wrappers), params
+
+    def spaces(env: Env, params: Any) -> tuple[Any, Any]:
+        return env.observation_space(params), env.action_space(params)
+
+    trained = make(config.task)
+    evaluated = trained if config.run.eval_task == config.run.task else make(config.eval_task)
+    check_spaces(config.run, spaces(*trained), spaces(*evaluated))
+    return JaxEnvironments(*trained, *evaluated)
+
+
+class HostEnvironments:
+    """Environments in worker processes, which are started when this is made; those of evaluations at their first use.
+
+    Args:
+      config: of the run, of one seed.
+      device: that acts.
+      should_stop: where it is True, waiting for workers ends.
+      on_failure: called with failures of environments.
+      on_progress: called with a line of text in an evaluation that takes long.
+
+    Raises:
+      ConfigError, HostError: the environment cannot be made, or fails when it is made.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        device: Any,
+        *,
+        should_stop: Callable[[], bool],
+        on_failure: Callable[[Failure], None],
+        on_progress: Callable[[str], None],
+    ):
+        self.config, self.device = config, device
+        self.should_stop, self.on_failure, self.on_progress = should_stop, on_failure, on_progress
+        self.pool = self._new_pool(config.run.num_envs)
+        try:
+            spaces = self.pool.observation_space, self.pool.action_space
+            obs_tree, action_tree = self.pool.obs_tree, self.pool.action_tree
+            self.env = HostEnv(config.run.env, *spaces, starts(obs_tree), starts(action_tree), action_tree)
+        except BaseException:
+            self.pool.close()
+            raise
+
+    def _new_pool(self, num_envs: int, task: Task | None = None) -> hosts.Pool | hosts.VectorPool:
+        """A pool of the run's environment, or of another one; it stops waiting for workers where the run shall stop."""
+        run = self.config.run
+        env, kwargs, wrappers = task or self.config.task
+        common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers, "wrappers": wrappers}
+        limits = {"timeout": run.env_timeout, "restarts": run.env_restarts}
+        pool = registry.pool(env, plain_value(kwargs), num_envs=num_envs, **common, **limits)
+        pool.watch(self.should_stop, self.on_failure)
+        return pool
+
+    @cached_property
+    def eval_pool(self) -> hosts.Pool | hosts.VectorPool:
+        """The pool of evaluations."""
+        run = self.config.run
+        return self._new_pool(min(run.num_envs, run.eval_episodes), self.config.eval_task)
+
+    def close(self) -> None:
+        """End the workers."""
+        self.pool.close()
+        if "eval_pool" in vars(self):
+            self.eval_pool.close()
+
+    def check(self) -> None:
+        """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
+        validation.check(self.pool, self.config.run.seed)
+        self.pool.restarted = 0  # restarts during this check do not count for the run
+
+    def evaluate(self, agent: Agent, policy: Callable[..., Any], actor: PyTree) -> Evaluation:
+        """Play greedy episodes, at least `eval_episodes`, equally many in each environment; leaves [N, E].
+
+        The seeds are the same every time, so that evaluations differ only by the policy.
+        """
+        run, pool = self.config.run, self.eval_pool
+        episodes = -(-run.eval_episodes // pool.num_envs)
+        limit = (run.eval_max_steps or 1_000_000) * episodes
+        settings = {"seed": derive(run.seed, _EVALUATION), "episodes_per_env": episodes, "max_steps": limit}
+        actor = jax.device_put(actor, self.device)
+        return play(agent, policy, pool, actor, **settings, on_progress=self.on_progress)
+
+    @contextmanager
+    def rollouts(self, agent: Agent, actor: PyTree, *, num_envs: int, num_steps: int, seed: int) -> Iterator[Rollouts]:
+        """Collect transitions of `agent.act` in new environments, as `Program.rollouts` describes.
+
+        The last step of each environment is held back until it is known whether a failing worker has ended the episode
+        with it.
+        """
+        with closing(self._new_pool(num_envs)) as pool:
+            collector = Collector(agent, pool, num_steps=num_steps, device=self.device, hold=True)
+            collector.compile(actor, jax.random.key(0))
+
+            def generate() -> Iterator[Transition]:
+                collector.begin(seed)
+                for first in count(0, num_steps):
+                    key = jax.random.fold_in(jax.random.key(seed), first)
+                    try:
+                        collected = collector.collect(actor, key)
+                    except NotFinite as error:
+                        raise ConfigError(f"env={pool.name!r}: {error} must be finite in a dataset; mend it") from None
+                    yield collected.transitions._replace(extras=())
+
+            yield Rollouts(collector.shapes()._replace(extras=()), generate())
