@@ -205,7 +205,7 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
         hyper=hyper,
         params=params,
         stats=stats,
-        opt_state=Optimizer.of(config, hyper, 0.0).init(params),
+        opt_state=Optimizer.of(config, hyper, hyper.learning_rate).init(params),
         normalizer=normalization.init(policy.obs_space, example, num_envs, axis_name, **statistics),
         kl_coef=jnp.array(hyper.kl_coef),
         num_updates=jnp.zeros((), jnp.int32),

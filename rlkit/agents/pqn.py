@@ -125,7 +125,7 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
         hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
         stats=stats,
-        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
+        opt_state=Optimizer.of(static.config, hyper, hyper.learning_rate).init(params),
         normalizer=normalization.init(
             static.obs_space,
             example,

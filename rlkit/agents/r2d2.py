@@ -29,12 +29,13 @@ from rlkit import _mesh, replay
 from rlkit.agents import dqn
 from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import Unused
-from rlkit.agents.common import exploration, off_policy, q_learning
+from rlkit.agents.common import exploration, off_policy, own_parts, q_learning
 from rlkit.agents.common.config import Count, EncoderConfig, OffPolicyConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
+from rlkit.agents.common.own_parts import OrOwn
 from rlkit.agents.common.policy_evaluation import episode_starts
 from rlkit.agents.common.q_learning import Static
 from rlkit.networks.cores.recurrent import along, where_rows
@@ -50,7 +51,9 @@ Variables = tuple[PyTree, PyTree]  # parameters and statistics of the network
 
 class Config(OffPolicyConfig, EncoderConfig):
     batch_size: Count = Field(default=32, description="sequences of a gradient step")
-    replay: Literal["uniform", "prioritized"] = "prioritized"
+    replay: Annotated[Literal["uniform", "prioritized"], OrOwn] = Field(
+        default="prioritized", description="or module:function of this Config that makes a buffer of slices of yours"
+    )
     alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(default=0.9, description="exponent of the priorities")
     n_step: Count = Field(default=5, description="rewards in a target before it bootstraps")
     recurrent: Literal["gru", "lstm"] = "lstm"
@@ -281,7 +284,10 @@ def make(
     )
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
-    buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)
+    if own_parts.is_own(config.replay):
+        buffer = off_policy.own_buffer(config, axis_name)
+    else:
+        buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)
     assert isinstance(action_space, Discrete)
     static = Static(config, obs_space, action_space, network, buffer, axis_name)
     return off_policy.agent(

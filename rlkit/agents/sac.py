@@ -186,7 +186,8 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     hyper = as_arrays(hyper, static.config, num_envs)
     params, stats = q_critics.init(static.networks, key, example.obs)
     target, params = (params["critics"], stats["critics"]), params | {"log_temperature": jnp.log(hyper.temperature)}
-    return off_policy.init(static, hyper, example, num_envs, (params, stats), target)
+    rates = dict.fromkeys(params, hyper.learning_rate)
+    return off_policy.init(static, hyper, example, num_envs, (params, stats), target, rates)
 
 
 def actor(static: Static, state: State) -> Actor:

@@ -171,7 +171,7 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     """The state before learning; `example` is one step without batch axes."""
     hyper, variables = as_arrays(hyper, static.config, num_envs), q_critics.init(static.networks, key, example.obs)
     state = off_policy.init(static, hyper, example, num_envs, variables)
-    optimizer = Optimizer.of(static.config, hyper, 0.0)
+    optimizer = Optimizer.of(static.config, hyper, hyper.learning_rate)
     state = State(
         **(vars(state) | {"opt_state": {name: optimizer.init(part) for name, part in state.params.items()}}),  # type: ignore[arg-type]
         policy_metrics={name: jnp.zeros((), jnp.float32) for name in ("policy_loss", "q")},

@@ -32,9 +32,13 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 def add_own_code(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name the user's own code again, which no file may name."""
+    from rlkit.names import OWN_PARTS
+
     parser.add_argument("--agent", help="the run's agent again, where it is your own code (module:make)")
     parser.add_argument("--env", help="the run's environment again, where it is your own code (module:Class)")
-    parser.add_argument("--network", help="the run's network again, where it has one of yours (module:function)")
+    for part in OWN_PARTS:
+        spellings = dict.fromkeys((f"--{part.replace('_', '-')}", f"--{part}"))
+        parser.add_argument(*spellings, help=f"the run's {part} again, where it is your own code (module:function)")
     parser.add_argument("--wrappers", type=_words, help="the run's wrappers again, where one of them is your own code")
 
 

@@ -20,7 +20,9 @@ def run(options: argparse.Namespace) -> int:
     """Continue a run, or print the keys that may change."""
     if {"-h", "--help"} & set(options.rest):
         return _print_keys(options.run)
-    overrides, flags = parse_overrides(options.rest, ("agent", "env", "network"))
+    from rlkit.names import OWN_PARTS
+
+    overrides, flags = parse_overrides(options.rest, ("agent", "env", *OWN_PARTS))
     use_cores()
     enable_compilation_cache()
     from rlkit.runs.config.own_code import OwnCode

@@ -12,7 +12,10 @@ from typing import Any
 
 
 class Unused:
-    """States that a key has no effect where a setting has this value, or one of this type or these types."""
+    """States that a key has no effect where a setting has this value, or one of this type or these types.
+
+    A function in place of the value returns true for such a setting.
+    """
 
     def __init__(self, **settings: Any):
         self.settings = settings
@@ -21,7 +24,11 @@ class Unused:
         """Return the name of the setting because of which the key has no effect; None where it has one."""
         for name, value in self.settings.items():
             setting = settings.get(name)
-            if isinstance(setting, value) if isinstance(value, type | tuple) else setting == value:
+            if isinstance(value, type | tuple):
+                unused = isinstance(setting, value)
+            else:
+                unused = value(setting) if callable(value) else setting == value
+            if unused:
                 return name
         return None
 

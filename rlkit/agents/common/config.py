@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from rlkit import _mesh
 from rlkit.agents import base
 from rlkit.agents.base import Unused
+from rlkit.agents.common.own_parts import OrOwn, is_own
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.ops.schedules import Schedule
 from rlkit.spaces import Discrete, MultiDiscrete
@@ -26,22 +27,32 @@ Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 Count = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # of steps and batches, which are counted in int32
 Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's arrays
 OneOrMore = BeforeValidator(lambda x: (x,) if type(x) is int else x)  # a number in place of a list of one
+_FALLING = ("linear", "cosine")  # schedules
 NumCritics = Annotated[int, Interval(ge=1, le=64)]  # each is a network of its own in the program: compile time
+
+
+def not_prioritized(replay: Any) -> bool:
+    """Return true for a value of `replay` without priorities of rlkit's own."""
+    return replay != "prioritized"
 
 
 class AgentConfig(base.Config):
     """Static: the optimizer and its schedule, of every agent of this package."""
 
-    optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = Field(
-        default="adam", description="adamw: with weight_decay"
+    optimizer: Annotated[Literal["adam", "adamw", "rmsprop", "sgd"], OrOwn] = Field(
+        default="adam",
+        description="adamw: with weight_decay; or module:name, a transformation of optax or a function of the learning "
+        "rate that makes one, such as optax:lion",
     )
-    learning_rate_schedule: Schedule = Field(
-        default="constant", description="from learning_rate to learning_rate_end within schedule_steps"
+    learning_rate_schedule: Annotated[Schedule, OrOwn] = Field(
+        default="constant",
+        description="from learning_rate to learning_rate_end within schedule_steps; or module:function of the "
+        "environment steps so far, the learning rate",
     )
 
     def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
         endless = hyper.get("schedule_steps") == math.inf
-        moving = [f"{name}={getattr(self, name)!r}" for name in self.schedules if getattr(self, name) != "constant"]
+        moving = [f"{name}={value!r}" for name in self.schedules if (value := getattr(self, name)) in _FALLING]
         if (fraction := hyper.get("epsilon_fraction")) is not None:
             moving.append(f"epsilon_fraction={fraction:g}")
         if endless and moving:
@@ -49,10 +60,10 @@ class AgentConfig(base.Config):
                 f"{moving[0]} needs schedule_steps, which is infinite, and would change nothing; set schedule_steps to "
                 "the environment steps of the run, or give training.make total_steps"
             )
-        if self.learning_rate_schedule == "constant" and (end := hyper.get("learning_rate_end", 0.0)) != 0.0:
+        if self.learning_rate_schedule not in _FALLING and (end := hyper.get("learning_rate_end", 0.0)) != 0.0:
             raise ConfigError(
-                f"learning_rate_end={end:g} needs learning_rate_schedule='linear' or 'cosine', and it is 'constant'; "
-                "set the schedule, or leave learning_rate_end out"
+                f"learning_rate_end={end:g} needs learning_rate_schedule='linear' or 'cosine', and it is "
+                f"{self.learning_rate_schedule!r}; set the schedule, or leave learning_rate_end out"
             )
         if self.optimizer != "adamw" and (decay := hyper.get("weight_decay", 0.0)) != 0.0:
             raise ConfigError(f"weight_decay={decay:g} needs optimizer='adamw', and it is {self.optimizer!r}; set it")
@@ -166,7 +177,7 @@ class OffPolicyConfig(AgentConfig):
     """Static: replay buffer and gradient steps of an off-policy agent."""
 
     capacity: Count = Field(default=100_000, description="steps that the replay buffer holds, of all environments")
-    store_obs_once: bool = Field(
+    store_obs_once: Annotated[bool, Unused(replay=is_own)] = Field(
         default=False,
         description="keep next_obs as the next step's obs: half the memory; truncated steps are drawn only while their "
         "final observation is among the last capacity / 16 (at least 1024), so not for time limits below 16 steps",
@@ -183,8 +194,10 @@ class OffPolicyConfig(AgentConfig):
         description="environment steps between updates of the target network, which copy it (tau: 1) unless tau is "
         "given; null for every gradient step",
     )
-    replay: Literal["uniform", "prioritized"] = "uniform"
-    alpha: Annotated[float, Interval(ge=0.0, le=10.0), Unused(replay="uniform")] = Field(
+    replay: Annotated[Literal["uniform", "prioritized"], OrOwn] = Field(
+        default="uniform", description="or module:function of this Config that makes a buffer of yours"
+    )
+    alpha: Annotated[float, Interval(ge=0.0, le=10.0), Unused(replay=not_prioritized)] = Field(
         default=0.6, description="exponent of the priorities"
     )
     n_step: Count = Field(default=1, description="rewards in a target before it bootstraps")

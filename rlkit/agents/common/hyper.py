@@ -9,6 +9,8 @@ from flax import struct
 from rlkit.agents import base
 from rlkit.agents.base import Evolves, LearningRate, Unused
 from rlkit.agents.base.mistakes import UNSET
+from rlkit.agents.common.config import not_prioritized
+from rlkit.agents.common.own_parts import is_own
 from rlkit.types import Scalar
 
 Positive = Annotated[Scalar, Interval(gt=0.0)]
@@ -16,6 +18,11 @@ FinitePositive = Annotated[Scalar, Interval(gt=0.0, lt=jnp.inf)]
 Share = Annotated[Scalar, Interval(ge=0.0, le=1.0)]
 FiniteNonNegative = Annotated[Scalar, Interval(ge=0.0, lt=jnp.inf)]
 OwnRate = Annotated[Scalar | None, Interval(ge=0.0, lt=jnp.inf)]
+
+
+def has_no_eps(optimizer: Any) -> bool:
+    """Return true for a value of `optimizer` that does not read adam_eps."""
+    return optimizer not in ("adam", "adamw", "rmsprop")
 
 
 def value_or(value: Scalar | None, otherwise: Scalar) -> Scalar:
@@ -29,7 +36,7 @@ class OptimizerHyper(base.Hyper):
     A field that is None is not set: its value follows from other settings, or another field takes its place.
     """
 
-    learning_rate: Annotated[FiniteNonNegative, LearningRate, Evolves] = 3e-4
+    learning_rate: Annotated[FiniteNonNegative, LearningRate, Evolves, Unused(learning_rate_schedule=is_own)] = 3e-4
     learning_rate_end: Annotated[FiniteNonNegative, "after schedule_steps, by learning_rate_schedule"] = 0.0
     warmup_steps: Annotated[
         FiniteNonNegative, "environment steps, from the first gradient step on, in which the learning rate rises from 0"
@@ -39,7 +46,7 @@ class OptimizerHyper(base.Hyper):
         FiniteNonNegative,
         "decoupled weight decay of adamw, of matrices and not of biases",
     ] = 0.0
-    adam_eps: Annotated[FinitePositive, "of rmsprop too", Unused(optimizer="sgd")] = 1e-8
+    adam_eps: Annotated[FinitePositive, "of rmsprop too", Unused(optimizer=has_no_eps)] = 1e-8
     schedule_steps: Annotated[
         Scalar | None, Interval(gt=0.0), "environment steps that the schedules last; null: those of the run"
     ] = None
@@ -58,11 +65,11 @@ class OffPolicyHyper(OptimizerHyper):
         Interval(gt=0.0, le=1.0),
         "share of the new parameters in a target update; null: 0.005, or 1 (a copy) with target_every",
     ] = None
-    beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start", Unused(replay="uniform")] = 0.4
+    beta: Annotated[FiniteNonNegative, "of prioritized replay, at the start", Unused(replay=not_prioritized)] = 0.4
     beta_end: Annotated[
         FiniteNonNegative,
         "of prioritized replay, after schedule_steps; beta stays where those are infinite",
-        Unused(replay="uniform"),
+        Unused(replay=not_prioritized),
     ] = 1.0
 
     @classmethod

@@ -17,13 +17,13 @@ from flax import struct
 
 from rlkit import _mesh, replay
 from rlkit._mesh import vary_like
-from rlkit.agents.common import clocks, normalization
+from rlkit.agents.common import clocks, normalization, own_parts
 from rlkit.agents.common.clocks import ReplayState
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.replay.validation import check_capacity
-from rlkit.types import Agent, Array, Buffer, Key, PyTree, Sample, Transition
+from rlkit.types import Agent, Array, Buffer, ConfigError, Key, PyTree, Sample, Transition
 
 
 class State(struct.PyTreeNode):
@@ -54,8 +54,25 @@ TRAINED = ("params", "stats", "target_params", "target_stats", "normalizer.obs")
 GradientStep = Callable[[Any, Any, Sample, Schedules, Key], tuple[Any, Array, dict[str, Array]]]
 
 
+def own_buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:
+    """The buffer that the user's own function makes of a config. Raises ConfigError as `buffer` does."""
+    made = own_parts.find("replay", config.replay)
+    made = made if isinstance(made, Buffer) else made(config)
+    if not isinstance(made, Buffer):
+        raise ConfigError(f"replay={config.replay!r} must return an rlkit.types.Buffer, and it returned {made!r:.60}")
+    if axis_name is not None:
+        raise ConfigError(f"replay={config.replay!r} is a buffer of one device; divide the run over no others")
+    return made
+
+
 def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
-    """The buffer of transitions, or of windows for n-step returns, that a config describes."""
+    """The buffer of transitions, or of windows for n-step returns, that a config describes or whose function makes it.
+
+    Raises:
+      ConfigError: what makes it, a function of the config, does not return a Buffer, or is to work on several devices.
+    """
+    if own_parts.is_own(config.replay):
+        return own_buffer(config, axis_name)
     settings: Any = {"length": config.n_step, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     if config.replay == "prioritized":
         return replay.prioritized(config.capacity, config.batch_size, alpha=config.alpha, **settings)
@@ -69,6 +86,7 @@ def init(
     num_envs: int,
     variables: tuple[PyTree, PyTree],
     target: tuple[PyTree, PyTree] | None = None,
+    learning_rate: Any = None,
 ) -> State:
     """The state before learning, with an empty replay buffer.
 
@@ -78,6 +96,7 @@ def init(
       num_envs: environments.
       variables: the parameters and the statistics of the networks.
       target: those of which there is a target network; None for all.
+      learning_rate: one for each entry of the parameters, as `Optimizer` has them; None for `hyper.learning_rate`.
     """
     params, stats = variables
     target_params, target_stats = jax.tree.map(jnp.array, variables if target is None else target)
@@ -88,7 +107,7 @@ def init(
         stats=stats,
         target_params=target_params,
         target_stats=target_stats,
-        opt_state=Optimizer.of(static.config, hyper, 0.0).init(params),
+        opt_state=Optimizer.of(static.config, hyper, learning_rate or hyper.learning_rate).init(params),
         normalizer=normalization.init(
             static.obs_space,
             example,

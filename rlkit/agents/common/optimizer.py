@@ -1,7 +1,9 @@
 """The optimizer of every agent, on gradients clipped by their global norm, and its learning rate.
 
 `adam` is Kingma and Ba (2015), `adamw` the same with decoupled weight decay (Loshchilov and Hutter 2019), `rmsprop`
-divides by a running root mean square with decay 0.99, `sgd` is plain descent without momentum.
+divides by a running root mean square with decay 0.99, `sgd` is plain descent without momentum. One of the user's own is
+a transformation of optax, or a function that makes one of the learning rate, such as `optax.lion`: the function is
+called at each step, with the scheduled rate.
 
 Where a batch is divided over devices, all gradients are averaged in `over_devices`.
 """
@@ -16,9 +18,10 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from rlkit import _cpu, _mesh
+from rlkit.agents.common import own_parts
 from rlkit.agents.common.hyper import value_or
 from rlkit.ops.schedules import schedule
-from rlkit.types import Array, PyTree, Scalar
+from rlkit.types import Array, ConfigError, PyTree, Scalar
 
 _SMALL = 128 * 128  # numbers of a leaf
 
@@ -30,7 +33,7 @@ class Optimizer(NamedTuple):
     max_grad_norm: Scalar  # infinity does not clip
     eps: Scalar  # of Adam and RMSprop
     weight_decay: Scalar = 0.0  # of AdamW
-    kind: str = "adam"
+    kind: Any = "adam"  # one of the names above, or the user's own or its name
 
     @classmethod
     def of(cls, config: Any, hyper: Any, learning_rate: Scalar | Mapping[str, Scalar]) -> "Optimizer":
@@ -48,6 +51,9 @@ class Optimizer(NamedTuple):
           learned: [] environment steps that have been learned from when this update ends, so that the first one counts.
           start: at which the schedule begins, a field of Hyper; where it is not set, hyper.learning_rate.
         """
+        if own_parts.is_own(config.learning_rate_schedule):
+            made = own_parts.find("learning_rate_schedule", config.learning_rate_schedule)(before)
+            return jnp.asarray(made, jnp.float32)
         rate = value_or(start, hyper.learning_rate)
         if config.learning_rate_schedule != "constant":
             factor = schedule(config.learning_rate_schedule, before.astype(jnp.float32) / hyper.schedule_steps)
@@ -66,7 +72,11 @@ class Optimizer(NamedTuple):
         return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), *steps[self.kind])  # type: ignore[arg-type]
 
     def init(self, params: PyTree) -> PyTree:
-        """The optimizer's state, whose moments are those of `_join_small(params)`."""
+        """The optimizer's state: moments of `_join_small(params)`, or what the user's own makes of `params`."""
+        if own_parts.is_own(self.kind):
+            if isinstance(self.learning_rate, Mapping):
+                return {name: self._own(rate).init(params[name]) for name, rate in self.learning_rate.items()}
+            return self._own(self.learning_rate).init(params)
         return self.transformation().init(_join_small(params)[0])
 
     def step(
@@ -76,6 +86,8 @@ class Optimizer(NamedTuple):
 
         Where `skip` [] bool is true, neither changes.
         """
+        if own_parts.is_own(self.kind):
+            return self._own_step(params, opt_state, grads, skip)
         joined, restore = _join_small(grads)
         decayed = _join_small(jax.tree_util.tree_map_with_path(_decayed, params))[0] if self.kind == "adamw" else None
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
@@ -87,6 +99,37 @@ class Optimizer(NamedTuple):
             moved = jax.tree.map(lambda new, old: jnp.where(skip, old, new), moved, opt_state)
         params = _cpu.sequence(lambda update, x: (x + update).astype(x.dtype), restore(updates), params, side_by_side=4)
         return params, moved, optax.tree.norm(joined)
+
+    def _own(self, learning_rate: Scalar) -> optax.GradientTransformation:
+        """The user's own transformation at a learning rate []. Raises ConfigError where it is none."""
+        made = own_parts.find("optimizer", self.kind)
+        if not isinstance(made, optax.GradientTransformation):
+            made = made(learning_rate)
+        if not isinstance(made, optax.GradientTransformation):
+            raise ConfigError(
+                f"optimizer={self.kind!r} must be a transformation of optax, or a function of the learning rate that "
+                f"makes one, and it returned {made!r:.60}"
+            )
+        return made
+
+    def _own_step(
+        self, params: PyTree, opt_state: PyTree, grads: PyTree, skip: Array | None
+    ) -> tuple[PyTree, PyTree, Array]:
+        """`step` by the user's own transformation; where entries of the parameters have rates, by one of each."""
+        clipped = clip_norm(grads, self.max_grad_norm)
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            if isinstance(self.learning_rate, Mapping):
+                updates, moved = {}, {}
+                for name, rate in self.learning_rate.items():
+                    own = self._own(rate)
+                    updates[name], moved[name] = own.update(clipped[name], opt_state[name], params[name])
+            else:
+                updates, moved = self._own(self.learning_rate).update(clipped, opt_state, params)
+        if skip is not None:
+            updates = jax.tree.map(lambda update: jnp.where(skip, 0.0, update), updates)
+            moved = jax.tree.map(lambda new, old: jnp.where(skip, old, new), moved, opt_state)
+        params = jax.tree.map(lambda x, update: (x + update).astype(x.dtype), params, updates)
+        return params, moved, optax.tree.norm(grads)
 
     def _rates(self, params: PyTree, count: int) -> Sequence[Scalar]:
         """The learning rates of `count` updates, each [] or of the update's shape."""

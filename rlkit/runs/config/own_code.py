@@ -1,6 +1,7 @@
 """Code of the user's own in a run: given by name, `module:name`, or as an object; no file may name code to run."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any, TypedDict
 
@@ -8,7 +9,7 @@ from rlkit import agents
 from rlkit.hosts import registry
 from rlkit.hosts.gymnasium_names import full_name
 from rlkit.hosts.worker.wrapper_names import is_own as is_own_wrapper
-from rlkit.names import OWN_CODE_KEYS, did_you_mean, name_of_object, register
+from rlkit.names import OWN_CODE_KEYS, OWN_PARTS, did_you_mean, name_of_object, register
 from rlkit.runs.config.errors import show_value
 from rlkit.types import ConfigError
 
@@ -20,6 +21,9 @@ class OwnCode(TypedDict, total=False):
     env: Any
     wrappers: Any
     network: Any
+    optimizer: Any
+    learning_rate_schedule: Any
+    replay: Any
 
 
 def given(own_code: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,16 +42,19 @@ def names_of_objects(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], Mapping
       ConfigError: an object is not what its key needs.
     """
     plain = str | bytes | int | float | list | tuple | dict | None
-    names = {key: name_of(values[key]) for key, name_of in _NAMES.items() if not isinstance(values.get(key), plain)}
+    objects = {
+        key: x for key, x in values.items() if key in _NAMES and (not isinstance(x, plain) or hasattr(x, "_fields"))
+    }
+    names = {key: _NAMES[key](value) for key, value in objects.items()}
     for key in ("env", "eval_env"):
         if isinstance(name := values.get(key), str) and (full := full_name(name)) != name:
             names[key] = full
     env = names.get("env", values.get("env"))
     if "eval_env" in names and names["eval_env"] == env and values["eval_env"] is not values["env"]:
         names["eval_env"] += "_eval"
-    objects = MappingProxyType({name: values[key] for key, name in names.items() if not isinstance(values[key], str)})
-    register(objects)
-    return {**values, **names}, objects
+    by_name = MappingProxyType({name: values[key] for key, name in names.items() if not isinstance(values[key], str)})
+    register(by_name)
+    return {**values, **names}, by_name
 
 
 def _name_of_agent(agent: Any) -> str:
@@ -64,20 +71,18 @@ def _name_of_agent(agent: Any) -> str:
     return name_of_object(make)
 
 
-def _name_of_network(function: Any) -> str:
-    if not callable(function):
-        raise ConfigError(
-            f"network={function!r} must be a function (obs_space, action_space) -> networks, or its name "
-            "'module:function'; give one"
-        )
-    return name_of_object(function)
+def _name_of_part(key: str, part: Any) -> str:
+    """The name of a function, or of a record of functions as optax's transformations and buffers are."""
+    if not (callable(part) or hasattr(part, "_fields")):
+        raise ConfigError(f"{key}={part!r:.80} must be a function, or the name 'module:function' of one; give one")
+    return name_of_object(part)
 
 
 _NAMES: dict[str, Callable[[Any], str]] = {  # by key: the name of an object; raises ConfigError for another one
     "agent": _name_of_agent,
     "env": registry.name_of,
     "eval_env": registry.name_of,
-    "network": _name_of_network,
+    **{key: partial(_name_of_part, key) for key in OWN_PARTS},
 }
 
 

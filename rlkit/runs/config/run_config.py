@@ -80,9 +80,10 @@ class RunConfig:
         """Return the keys of the agent that have no effect in this run, each with the setting that is the reason."""
         ranges = {key: float(low) for key, (low, *_) in (self.run.population_ranges or {}).items()}
         settings = {**dict(self.run), **dict(self.agent), **self.hyper, **ranges, "action_space": action_space}
-        scheduled = any(settings[name] != "constant" for name in self.agent.schedules)
+        scheduled = any(settings[name] in ("linear", "cosine") for name in self.agent.schedules)
         scheduled |= settings.get("replay") == "prioritized" or settings.get("epsilon_fraction") is not None
-        constant = "epsilon_fraction=null" if "epsilon_fraction" in settings else "learning_rate_schedule='constant'"
+        constant = f"learning_rate_schedule={show_value(settings.get('learning_rate_schedule'))}"
+        constant = "epsilon_fraction=null" if "epsilon_fraction" in settings else constant
         found = {"schedule_steps": constant} if "learning_rate_schedule" in settings and not scheduled else {}
         hyper = agents.get(self.run.agent).Hyper
         common, *own = marked(hyper, LearningRate) or ("",)
