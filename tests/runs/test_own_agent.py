@@ -1,6 +1,7 @@
 """An agent of the user's own in runs: trained, resumed to the bit, loaded, exported, swept, evolved, and mistakes."""
 
 import re
+import sys
 import types
 from functools import partial
 from typing import Annotated, Any
@@ -87,13 +88,12 @@ def test_it_is_named_by_its_function_and_is_resumed_to_the_bit(trained, tmp_path
         loop.resume(stopped, show=False)
 
 
-def test_a_module_a_function_and_an_object_are_one_agent(trained):
-    import sys
-
-    here = types.SimpleNamespace(Config=Config, Hyper=Hyper, make=make)
-    policies = [rlkit.load(trained.run, seed=1, agent=agent) for agent in (sys.modules[__name__], make, here)]
-    for loaded in policies:
+def test_a_module_and_its_function_are_one_agent_and_another_object_has_a_name_of_its_own(trained):
+    for agent in (sys.modules[__name__], make, THIS):
+        loaded = rlkit.load(trained.run, seed=1, agent=agent)
         np.testing.assert_array_equal(loaded.actor, trained.state.agent.params[1])
+    other = types.SimpleNamespace(Config=Config, Hyper=Hyper, make=make)
+    assert parse(RUN | {"agent": other}).run.agent == f"{THIS}_instance"
 
 
 def test_a_shipped_module_has_its_plain_name():

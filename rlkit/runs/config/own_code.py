@@ -68,7 +68,8 @@ def _name_of_agent(agent: Any) -> str:
             f"agent={agent!r:.80} must be a name such as 'ppo', or a module or an object with Config, Hyper and make; "
             "give one"
         )
-    return name_of_object(make)
+    name = name_of_object(make)
+    return name if make is agent or isinstance(agent, ModuleType) else f"{name}_instance"
 
 
 def _name_of_part(key: str, part: Any) -> str:
