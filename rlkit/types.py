@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
+from flax import struct
 
 from rlkit.spaces import Space
 
@@ -15,6 +17,32 @@ Array = jax.Array
 Key = jax.Array  # a typed key of shape [], as made by jax.random.key
 PyTree = Any
 Scalar = jax.Array | float  # a traced scalar [], or a Python number that becomes one
+
+
+def _repr(record: Any) -> str:
+    """Two lines about a record of functions: what it has, and the module and the config that it was made of."""
+    given = [name for name, value in zip(record._fields, record, strict=True) if value is not None and value != ()]
+    function = record[0]
+    bound = [x for x in getattr(function, "args", ()) if hasattr(x, "config")]
+    module = getattr(getattr(function, "func", function), "__module__", "?")
+    lines = [f"{type(record).__name__} of {module}: {', '.join(given)}"]
+    lines += [f"  {bound[0].config!r}"] if bound else []
+    return "\n".join(lines)
+
+
+class StateNode(struct.PyTreeNode):
+    """Base of states: a pytree whose `repr` is a line with its fields and its size, and not with all its numbers."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.__repr__ = StateNode.__repr__
+
+    def __repr__(self) -> str:
+        """Return the fields with the numbers of their arrays."""
+        sizes = {name: sum(np.size(x) for x in jax.tree.leaves(value)) for name, value in vars(self).items()}
+        fields = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+        module = type(self).__module__
+        return f"{module.rpartition('.')[2]}.{type(self).__name__} of {sum(sizes.values()):,} numbers: {fields}"
 
 
 class ConfigError(ValueError):
@@ -107,6 +135,10 @@ class Buffer(NamedTuple):
     size: Callable[[PyTree], Array]
     batch_of_pass: Callable[..., Sample] | None = None
 
+    def __repr__(self) -> str:
+        """Return the functions that it has, their module, and the config that they are bound to."""
+        return _repr(self)
+
 
 class Agent(NamedTuple):
     """A learning algorithm as pure functions of transitions and spaces; it never has access to an environment.
@@ -154,6 +186,10 @@ class Agent(NamedTuple):
     finite: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return the functions that it has, their module, and the config that they are bound to."""
+        return _repr(self)
+
 
 class Network(NamedTuple):
     """A function with trained parameters, and with statistics of its own where it has any.
@@ -179,3 +215,7 @@ class Network(NamedTuple):
     apply: Callable[..., tuple[Any, PyTree]]
     memory: PyTree = ()
     parts: tuple[Callable, Callable, Callable] | None = None
+
+    def __repr__(self) -> str:
+        """Return the functions that it has, their module, and the config that they are bound to."""
+        return _repr(self)

@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from annotated_types import Interval
-from flax import struct
 from pydantic import Field
 
 from rlkit import _mesh
@@ -36,7 +35,7 @@ from rlkit.ops import losses
 from rlkit.ops.schedules import Schedule, schedule
 from rlkit.ops.statistics import explained_variance
 from rlkit.spaces import Space
-from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Scalar, Transition
+from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Scalar, StateNode, Transition
 
 
 class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
@@ -87,7 +86,7 @@ class Hyper(OptimizerHyper):
     adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-5
 
 
-class State(struct.PyTreeNode):
+class State(StateNode):
     """Everything that learning carries from update to update."""
 
     hyper: Hyper

@@ -15,7 +15,6 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from annotated_types import Interval
-from flax import struct
 from pydantic import Field
 
 from rlkit import _mesh
@@ -38,7 +37,7 @@ from rlkit.ops._arrays import pick
 from rlkit.ops.chunked import chunked_map
 from rlkit.ops.returns import lambda_returns
 from rlkit.spaces import Discrete, Space
-from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, Transition
+from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, StateNode, Transition
 
 
 class Config(MinibatchConfig, EncoderConfig):
@@ -57,7 +56,7 @@ class Hyper(OptimizerHyper, EpsilonHyper):
     adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-5
 
 
-class State(struct.PyTreeNode):
+class State(StateNode):
     """Everything that learning carries from update to update."""
 
     hyper: Hyper

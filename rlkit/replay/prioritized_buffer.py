@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
@@ -16,10 +15,10 @@ from rlkit.replay.priorities import Priorities
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
-from rlkit.types import Array, Buffer, Key, PyTree, Sample
+from rlkit.types import Array, Buffer, Key, PyTree, Sample, StateNode
 
 
-class PrioritizedState(struct.PyTreeNode):
+class PrioritizedState(StateNode):
     """State of a prioritized buffer."""
 
     ring: Ring  # the stored steps

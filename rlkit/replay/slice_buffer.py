@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
@@ -22,10 +21,10 @@ from rlkit.replay.short_repr import short_repr
 from rlkit.replay.slice_index import SliceIndex
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
-from rlkit.types import Array, Buffer, ConfigError, Key, PyTree, Sample
+from rlkit.types import Array, Buffer, ConfigError, Key, PyTree, Sample, StateNode
 
 
-class SlicesState(struct.PyTreeNode):
+class SlicesState(StateNode):
     """State of a buffer of slices without priorities."""
 
     ring: Ring  # the stored steps
@@ -34,7 +33,7 @@ class SlicesState(struct.PyTreeNode):
     __repr__ = short_repr
 
 
-class PrioritizedSlicesState(struct.PyTreeNode):
+class PrioritizedSlicesState(StateNode):
     """State of a buffer of slices with priorities."""
 
     ring: Ring  # the stored steps

@@ -4,7 +4,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
@@ -14,10 +13,10 @@ from rlkit.replay.flags import check_flags
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
 from rlkit.replay.windows import Handle, Place
-from rlkit.types import Array, Buffer, Key, PyTree, Sample
+from rlkit.types import Array, Buffer, Key, PyTree, Sample, StateNode
 
 
-class UniformState(struct.PyTreeNode):
+class UniformState(StateNode):
     """State of a uniform buffer."""
 
     ring: Ring  # the stored steps

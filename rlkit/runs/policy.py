@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from rlkit.hosts.placeholder import HostEnv
+from rlkit.names import ACTION_MASK, PRIVILEGED
 from rlkit.runs import files, run_directory, scores
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config import changes
@@ -70,7 +71,7 @@ class Policy(NamedTuple):
           memory: as returned at the step before; None at the start of an episode.
 
         Raises:
-          ConfigError: `obs` has another shape than one observation, such as that of a batch.
+          ConfigError: `obs` lacks an entry, or has another shape than one observation, such as that of a batch.
         """
         env = self.env
         _check_single(env.observation_space(self.params), obs, "obs")
@@ -84,15 +85,20 @@ class Policy(NamedTuple):
 
 
 def _check_single(space: Space, obs: PyTree, name: str) -> None:
-    """Raise ConfigError where a leaf of an observation, whose dicts may lack entries, has another shape."""
-    if isinstance(space, Dict) and isinstance(obs, Mapping):
-        for key, value in obs.items():
-            if key in space.spaces:
-                _check_single(space.spaces[key], value, f"{name}[{key!r}]")
-    elif isinstance(space, Tuple) and isinstance(obs, tuple | list):
-        for index, (child, value) in enumerate(zip(space.spaces, obs, strict=False)):
+    """Raise ConfigError where a leaf of an observation is missing or has another shape; some leaves may be missing."""
+    if isinstance(space, Dict):
+        if not isinstance(obs, Mapping) or (missing := space.spaces.keys() - obs.keys() - {PRIVILEGED, ACTION_MASK}):
+            found = f"lacks {sorted(missing)[0]!r}" if isinstance(obs, Mapping) else f"is {type(obs).__name__}"
+            raise ConfigError(f"{name} must be a dict with the entries {', '.join(space.spaces)}, and it {found}")
+        for key in space.spaces.keys() & obs.keys():
+            _check_single(space.spaces[key], obs[key], f"{name}[{key!r}]")
+    elif isinstance(space, Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+            found = f"has {len(obs)}" if isinstance(obs, tuple | list) else f"is {type(obs).__name__}"
+            raise ConfigError(f"{name} must be a tuple of {len(space.spaces)} entries, and it {found}")
+        for index, (child, value) in enumerate(zip(space.spaces, obs, strict=True)):
             _check_single(child, value, f"{name}[{index}]")
-    elif not isinstance(space, Dict | Tuple) and np.shape(obs) != space.shape:
+    elif np.shape(obs) != space.shape:
         raise ConfigError(
             f"{name} must be one observation, {list(space.shape)}, and it has the shape {list(np.shape(obs))}; "
             "for a batch of them use jax.vmap(policy.act), with a key for each"

@@ -52,6 +52,7 @@ class Plain(Silent):
     def __init__(self, total: int, describe: Describe, seconds: float = 5.0):
         self.total, self.describe, self.seconds, self.last = total, describe, seconds, -seconds
         self.waiting = threading.Timer(0.0, lambda: None)  # replaced when the display starts
+        self.first: tuple[int, float] | None = None  # step and seconds of the first line, which takes longest
 
     def __enter__(self) -> "Plain":
         self.waiting = _print_later("compiling ...")
@@ -67,11 +68,15 @@ class Plain(Silent):
     def update(self, step: int, line: dict[str, Any]) -> None:
         """Show the progress, unless a line was shown just before."""
         self.waiting.cancel()
-        now = time.monotonic()
+        now, (first_step, first_seconds) = time.monotonic(), self.first or (step, line["seconds"])
+        self.first = first_step, first_seconds
         if now - self.last >= self.seconds or step >= self.total:
             self.last = now
-            left = (self.total - step) * line["seconds"] / step
-            self._show(f"{self.describe(step, self.total, line)}, {left:.0f} s left")
+            left = ""
+            if step > first_step:
+                seconds = (self.total - step) * (line["seconds"] - first_seconds) / (step - first_step)
+                left = f", {max(seconds, 0.0):.0f} s left"
+            self._show(f"{self.describe(step, self.total, line)}{left}")
 
     def _show(self, progress: str) -> None:
         """Show a line of progress."""

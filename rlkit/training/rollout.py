@@ -11,10 +11,10 @@ from rlkit._mesh import vary_like
 from rlkit.names import OWN_DONE, OWN_REWARD
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_keys
-from rlkit.types import Agent, Array, Env, Key, PyTree, Transition
+from rlkit.types import Agent, Array, Env, Key, PyTree, StateNode, Transition
 
 
-class EnvsState(struct.PyTreeNode):
+class EnvsState(StateNode):
     """State of N environments between two rollouts."""
 
     env_state: PyTree  # [N, ...]

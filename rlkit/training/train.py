@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.core import Tracer
 
 from rlkit import _cpu, _mesh
@@ -15,10 +14,10 @@ from rlkit._mesh import vary_like
 from rlkit.ops._arrays import as_int, check_key
 from rlkit.spaces import zeros
 from rlkit.training.rollout import EnvsState, reset, rollout
-from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, Transition
+from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, StateNode, Transition
 
 
-class TrainState(struct.PyTreeNode):
+class TrainState(StateNode):
     """Complete state of a run: saved and restored, the run continues with the same numbers."""
 
     by_environment: ClassVar = ("envs",)

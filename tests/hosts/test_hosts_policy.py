@@ -12,7 +12,7 @@ from rlkit import runs
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.spaces import space, starts
 from rlkit.hosts.worker import contract
-from rlkit.spaces import Box, Discrete
+from rlkit.spaces import Box, Dict, Discrete
 from rlkit.types import ConfigError
 
 ACTIONS = {
@@ -81,3 +81,19 @@ def test_a_loaded_policy_steps_its_environment(tmp_path):
         action, _ = policy.act(obs, jax.random.key(0))
         assert env.action_space.contains(action)
         env.step(action)
+
+
+def test_an_observation_without_an_entry_is_refused_in_a_line():
+    space = Dict(
+        {"joints": Box(-1.0, 1.0, (2,)), "goal": Box(-1.0, 1.0, (1,)), "action_mask": Box(0, 1, (2,), np.int8)}
+    )
+    policy = random_policy("ppo", space, Discrete(2))
+    key, whole = jax.random.key(0), {"joints": np.zeros(2, np.float32), "goal": np.zeros(1, np.float32)}
+    policy.act(whole | {"action_mask": np.ones(2, np.int8)}, key)
+    for obs, words in (
+        ({"joints": whole["joints"]}, "obs must be a dict with the entries .*, and it lacks 'goal'"),
+        (np.zeros(3, np.float32), "obs must be a dict with the entries .*, and it is ndarray"),
+        (whole | {"goal": np.zeros(2, np.float32)}, r"obs\['goal'\] must be one observation, \[1\]"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            policy.act(obs, key)

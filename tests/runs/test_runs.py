@@ -273,10 +273,20 @@ def test_plain_progress_is_plain(capsys):
         display.update(1000, line | {"return_mean": None})
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "100/1k steps, 1.23M/s, return 10, 18 s left",
+        "100/1k steps, 1.23M/s, return 10",
         "1k/1k steps, 1.23M/s, no episode ended, reward 0.25 a step, 0 s left",
         "1k/1k steps, 1.23M/s, no episode ended, 0 s left",
     ]
+
+
+def test_the_time_left_follows_from_all_lines_but_the_first(capsys):
+    """The first line has what happens once, such as compilation."""
+    display = progress.Plain(1000, progress.describe_run, seconds=0.0)
+    for step, seconds in ((100, 50.0), (200, 51.0), (400, 53.0)):
+        display.update(step, {"return_mean": 1.0, "seconds": seconds, "steps_per_second": 100.0})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(", ")[2] for line in lines[1:]] == ["8 s left", "6 s left"]
+    assert "left" not in lines[0]
 
 
 def test_the_bar_shows_steps_speed_return_and_time_left():

@@ -32,6 +32,12 @@ class Config(BaseModel, metaclass=_OneLineErrors):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def __repr__(self) -> str:
+        """Return the fields that differ from their defaults."""
+        fields = type(self).model_fields
+        changed = {name: value for name, value in self if value != fields[name].get_default(call_default_factory=True)}
+        return f"{mistakes.class_name(type(self))}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+
     @property
     def schedules(self) -> list[str]:
         """The fields that hold a schedule, which lasts `schedule_steps` of the Hyper."""

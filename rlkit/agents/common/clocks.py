@@ -4,17 +4,16 @@ import math
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from flax import struct
 
 from rlkit._mesh import vary_like
 from rlkit.agents.base.keys import LearningRate, marked
 from rlkit.agents.common import exploration
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.optimizer import Optimizer
-from rlkit.types import Array, PyTree
+from rlkit.types import Array, PyTree, StateNode
 
 
-class ReplayState(struct.PyTreeNode):
+class ReplayState(StateNode):
     """Replay buffer and counts of environment steps; the field `replay` of every off-policy agent's State."""
 
     by_device: ClassVar = ("buffer",)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from rlkit import _mesh, replay
 from rlkit._mesh import vary_like
@@ -23,10 +22,10 @@ from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.replay.validation import check_capacity
-from rlkit.types import Agent, Array, Buffer, ConfigError, Key, PyTree, Sample, Transition
+from rlkit.types import Agent, Array, Buffer, ConfigError, Key, PyTree, Sample, StateNode, Transition
 
 
-class State(struct.PyTreeNode):
+class State(StateNode):
     """Everything that an off-policy agent carries from update to update."""
 
     hyper: Any

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from rlkit.replay.short_repr import short_repr
-from rlkit.types import Array
+from rlkit.types import Array, StateNode
 
 SMALLEST, LARGEST = 2.0**-126, 2.0**96  # range of the values other than 0
 STATISTICS = ("sum", "min", "max")
@@ -31,7 +31,7 @@ _NUMBERS = lax.ScatterDimensionNumbers(
 _SCATTER = {"set": lax.scatter, "min": lax.scatter_min, "max": lax.scatter_max}
 
 
-class SegmentTree(flax.struct.PyTreeNode):
+class SegmentTree(StateNode):
     """Tree over `capacity` values, in few arrays, as every argument of a compiled call costs time.
 
     Attributes:

@@ -7,10 +7,10 @@ import flax.struct
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.slice_index.row_queue import RowQueue
 from rlkit.replay.storage import Cursor
-from rlkit.types import Array
+from rlkit.types import Array, StateNode
 
 
-class SliceIndex(flax.struct.PyTreeNode):
+class SliceIndex(StateNode):
     """Slices of L steps in a ring [R, N]. Fields that this kind of slices does not need are None.
 
     Attributes:
