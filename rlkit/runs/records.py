@@ -20,7 +20,7 @@ from rlkit.types import ConfigError
 Count = Annotated[int, Interval(ge=0, lt=2**63)]  # of steps or of something else
 Number = Annotated[int, Interval(ge=-(10**308), le=10**308)] | Annotated[float, Interval(ge=-1e308, le=1e308)]  # finite
 Numbers = list[Number | None]
-_MAX_BYTES = 1 << 30
+_MAX_BYTES, _MAX_BYTES_OF_LINES = 1 << 26, 1 << 30
 
 T = TypeVar("T")
 _adapter = cache(TypeAdapter)
@@ -43,7 +43,7 @@ def read(path: Path, kind: type[T], rule: str, remedy: str) -> T:
     Raises:
       ConfigError: it cannot be read, or holds something else; the error names the first field that does.
     """
-    return _parse(_read(path, rule, remedy), kind, path, "", rule, remedy)
+    return _parse(_read(path, _MAX_BYTES, rule, remedy), kind, path, "", rule, remedy)
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
@@ -53,14 +53,14 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 
 def read_lines(path: Path, kind: type[BaseModel], rule: str, remedy: str) -> list[dict[str, Any]]:
     """Read JSON lines, with the arguments and errors of `read`."""
-    lines = enumerate(_whole_lines(_read(path, rule, remedy)), 1)
+    lines = enumerate(_whole_lines(_read(path, _MAX_BYTES_OF_LINES, rule, remedy)), 1)
     parsed = (_parse(line, kind, path, f"line {number}", rule, remedy) for number, line in lines)
     return [line.model_dump(exclude_unset=True) for line in parsed]
 
 
 def cut(path: Path, num_lines: int | None = None) -> None:
     """Cut JSON lines to the first `num_lines`, or to those that were written to their end; create a missing file."""
-    text = files.read(path, _MAX_BYTES) if path.exists() else b""
+    text = files.read(path, _MAX_BYTES_OF_LINES) if path.exists() else b""
     files.cut(path, sum(map(len, _whole_lines(text)[:num_lines])))
 
 
@@ -69,10 +69,10 @@ def _whole_lines(text: bytes) -> list[bytes]:
     return text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
-def _read(path: Path, rule: str, remedy: str) -> bytes:
+def _read(path: Path, max_bytes: int, rule: str, remedy: str) -> bytes:
     """The bytes of a file. Raises ConfigError where it cannot be read."""
     try:
-        return files.read(path, _MAX_BYTES)
+        return files.read(path, max_bytes)
     except OSError as error:
         raise ConfigError(f"{path} must {rule}: {error.strerror}; {remedy}") from None
 
