@@ -23,6 +23,8 @@ _PAGES = {  # whose source is a file or a folder elsewhere
 _SHOWN = {"benchmarks": (".md", ".png", ".json"), "notebooks": (".ipynb",), "configs": (".yaml",)}
 _PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
+_FIRST_SCREEN = "<!-- the README's first screen -->"
+_NOTE = re.compile(r"The tables are filled where the\s\[site\]\(\S+\) is built\.\s")  # which the site is
 
 
 def site_path(path: str) -> str | None:
@@ -82,9 +84,12 @@ def write(app: Sphinx) -> None:
 
 
 def _complete_source(app: Sphinx, name: str, source: list[str]) -> None:
-    """Fill in the tables of the pages in docs/ itself, and change their links, which are written for the repository."""
-    if name.split("/")[0] not in (*_WRITTEN, "index"):
-        source[0] = relink(environments.fill(source[0]), f"docs/{name}.md")
+    """Fill in the tables of the pages in docs/ itself, and change links and notes that are for the repository."""
+    if name == "index":
+        first_screen = (ROOT / "README.md").read_text().partition("<img")[0]
+        source[0] = source[0].replace(_FIRST_SCREEN, relink(first_screen, "README.md"))
+    elif name.split("/")[0] not in _WRITTEN:
+        source[0] = relink(environments.fill(_NOTE.sub("", source[0])), f"docs/{name}.md")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
