@@ -17,6 +17,7 @@ from rlkit.hosts.threads import Local
 from rlkit.hosts.worker import contract, group, messages, shared_arrays
 from rlkit.hosts.worker.group import Fault
 from rlkit.hosts.worker.recipe import Recipe
+from rlkit.names import MASK_SOURCES
 from rlkit.types import ConfigError, PyTree
 
 BACKENDS = ("process", "thread", "serial")
@@ -239,6 +240,11 @@ class Pool(Closeable):
     def inspect(self, on: bool) -> None:
         """Switch on or off that workers keep observations of float64 as they are, for `native_obs`."""
         self.views.inspect[:] = on
+
+    def mask_source(self) -> str | None:
+        """Return where the environments have a mask of their actions, as a reset while inspecting found it."""
+        found = int(self.views.inspect.max())
+        return MASK_SOURCES[found - 2] if found > 1 else None
 
     def native_obs(self) -> list[tuple[str, np.ndarray]]:
         """Return the newest observations' leaves of float64: their paths and copies [N, ...], while inspecting."""

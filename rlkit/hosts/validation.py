@@ -13,16 +13,21 @@ import numpy as np
 from rlkit.envs.checks import check_bounds, check_mask, legal_action
 from rlkit.hosts import precision
 from rlkit.hosts.worker import contract
+from rlkit.names import ACTION_MASK
+from rlkit.spaces import Dict, Discrete, MultiDiscrete
 from rlkit.types import ConfigError, Key, PyTree
 
 _STEPS = 16
 _ROUNDED_SHARE = 0.1  # a rounding step of float32 in standard deviations of so few steps; 1% in a whole dataset
 
 
-def check(pool: Any, seed: int) -> None:
+def check(pool: Any, seed: int) -> str | None:
     """Take 16 random steps, of legal actions, in every environment of a pool, and check the values.
 
     The pool has to be reset afterwards.
+
+    Returns:
+      A line on a mask of actions that the environments have and that is not used; None where there is none.
 
     Raises:
       ConfigError: at the first violation, naming the environment, the field, the expected value and the actual one.
@@ -30,8 +35,14 @@ def check(pool: Any, seed: int) -> None:
     pool.inspect(True)
     try:
         _check_steps(pool, seed)
+        source, space = pool.mask_source(), pool.observation_space
     finally:
         pool.inspect(False)
+    is_used = isinstance(space, Dict) and ACTION_MASK in space.spaces
+    if source is None or is_used or not isinstance(pool.action_space, Discrete | MultiDiscrete):
+        return None
+    place = "info['action_mask']" if source == "info" else "a method action_masks()"
+    return f"env={pool.name!r} has {place}, which is not used; for legal actions add the wrapper action_mask:{source}"
 
 
 def _check_steps(pool: Any, seed: int) -> None:

@@ -81,6 +81,9 @@ class VectorPool(Closeable):
         """Switch on or off that observations of float64 are kept as they are, for `native_obs`."""
         self.inspecting = on
 
+    def mask_source(self) -> str | None:
+        """Return None: no library of these has masks of actions."""
+
     def native_obs(self) -> list[tuple[str, np.ndarray]]:
         """Return the newest observations' leaves of float64: their paths and copies [N, ...], while inspecting."""
         return self.native

@@ -69,7 +69,7 @@ def train(
         if config.run.env_check:
             if isinstance(program.env, HostEnv):
                 notice.print(f"checking env={config.run.env!r} by a few random steps; env_check: false skips this")
-            program.on_failure = lambda failure: notice.print(str(failure))
+            program.on_failure, program.on_progress = lambda failure: notice.print(str(failure)), notice.print
             program.check()
         require_memory(program)
         for line in on_settings(program):

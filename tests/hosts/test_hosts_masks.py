@@ -6,6 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from rlkit import hosts, runs
+from rlkit.hosts import validation
 from rlkit.types import ConfigError
 
 pytestmark = pytest.mark.thorough
@@ -62,6 +63,28 @@ def test_an_agent_takes_legal_actions_alone(tmp_path):
     config = {"agent": "ppo", "env": Corridor, "wrappers": ["action_mask:info"], "backend": "serial", "num_envs": 2}
     config |= {"num_steps": 8, "total_steps": 32, "hidden_sizes": [4], "num_minibatches": 1, "eval_episodes": 2}
     assert runs.train(config, out=tmp_path / "run", show=False).evaluation["mean"] == 4
+
+
+class Permissive(Corridor):
+    """A corridor that takes every action."""
+
+    def step(self, action):
+        return super().step(self.time % 3 + 1)
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread"])
+@pytest.mark.parametrize(("where", "source"), [("info", "info"), ("nowhere", "method")])
+def test_a_mask_that_is_not_used_is_found_by_the_check(where, source, backend):
+    with hosts.make(Permissive, num_envs=2, backend=backend, where=where) as pool:
+        assert f"for legal actions add the wrapper action_mask:{source}" in validation.check(pool, 0)
+    specs = [f"action_mask:{source}"]
+    with hosts.make(Permissive, num_envs=2, backend=backend, where=where, wrappers=specs) as pool:
+        assert validation.check(pool, 0) is None
+
+
+def test_an_environment_without_a_mask_has_no_hint():
+    with hosts.make("gymnasium:CartPole-v1", num_envs=2, backend="serial") as pool:
+        assert validation.check(pool, 0) is None
 
 
 def test_taxi_has_one():

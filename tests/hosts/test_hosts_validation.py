@@ -71,13 +71,16 @@ def test_the_check_can_be_switched_off(tmp_path, monkeypatch, capsys, env):
     class CheckedError(Exception):
         pass
 
-    def check(program):
+    def check():
         raise CheckedError
 
-    values = PPO | {"env": env}
-    program = loop.make_program(runs.parse(values))
-    program.close()
-    monkeypatch.setattr(type(program), "check", check)
+    def make_program(config):
+        program = original(config)
+        program.check = check
+        return program
+
+    values, original = PPO | {"env": env}, loop.make_program
+    monkeypatch.setattr(loop, "make_program", make_program)
     with pytest.raises(CheckedError):
         runs.train(values, out=tmp_path / "checked")
     shown = capsys.readouterr().err

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlkit.hosts.worker import contract, own_rewards, shared_arrays
+from rlkit.hosts.worker import contract, own_rewards, shared_arrays, wrappers
 from rlkit.hosts.worker.contract import SpaceTree, Violation
+from rlkit.names import MASK_SOURCES
 
 STARTING, IMPORTING, MAKING, READY, STEPPING, RESETTING = range(6)
 STAGE_NAMES = ("start", "import", "the constructor", "waiting", "step", "reset")
@@ -113,11 +114,14 @@ class Group:
         for index, env in enumerate(self.envs):
             self.report(RESETTING, self.first + index)
             try:
-                obs = _observation(env.reset(seed=int(self._seed[index])))
+                result = env.reset(seed=int(self._seed[index]))
+                obs = _observation(result)
                 self.token.check()
                 self._write_obs("obs of reset", index, obs)
                 if self._inspect[index]:
                     self._record(index, obs)
+                    if (source := wrappers.mask_source(env, result[1])) is not None:
+                        self._inspect[index] = 2 + MASK_SOURCES.index(source)
                 if (recorder := self.recorders[index]) is not None:
                     recorder.take_reward()
                     recorder.take_reset()

@@ -30,7 +30,7 @@ class Views(NamedTuple):
     terminated: np.ndarray  # bool
     truncated: np.ndarray  # bool
     seed: np.ndarray  # int64, the seeds of the next reset
-    inspect: np.ndarray  # bool, true while `native` is written too
+    inspect: np.ndarray  # uint8, above 0 while `native` is written too; 2 and 3: see `Pool.mask_source`
     native: list[np.ndarray]  # one per leaf of float64: `obs` before it is rounded to float32
 
 
@@ -41,7 +41,7 @@ def make_layout(num_envs: int, obs: SpaceTree, action: SpaceTree) -> Layout:
         arrays += [(name, leaf.shape, leaf.stored_dtype.str) for leaf in contract.leaves(tree)]
     arrays += [("native", leaf.shape, "<f8") for leaf in contract.wide_leaves(obs)]
     arrays += [("reward", (), "<f4"), ("own_reward", (), "<f8"), ("own_done", (), "|b1")]
-    arrays += [("terminated", (), "|b1"), ("truncated", (), "|b1"), ("seed", (), "<i8"), ("inspect", (), "|b1")]
+    arrays += [("terminated", (), "|b1"), ("truncated", (), "|b1"), ("seed", (), "<i8"), ("inspect", (), "|u1")]
     entries, offset = [], 0
     for name, shape, dtype in arrays:
         entries.append((name, (num_envs, *shape), dtype, offset))

@@ -4,6 +4,7 @@ They keep to that interface alone, since an environment of the user's own need n
 `gymnasium.Wrapper` expects. What violates the contract is passed on, for the contract to report it.
 """
 
+import contextlib
 import copy
 import math
 from collections.abc import Mapping
@@ -251,6 +252,15 @@ class ActionMask(Wrapper):
         if mask.size != self.size:
             raise Violation(f"{ACTION_MASK} of {call}", f"{self.size} entries, one for each action", mask.size)
         return leaves | {ACTION_MASK: mask.ravel().astype(np.int8)}
+
+
+def mask_source(env: Any, info: dict[str, Any]) -> str | None:
+    """Return where an environment has a mask of its actions, one of `MASK_SOURCES`; None where it has none."""
+    if info.get(ACTION_MASK) is not None:
+        return "info"
+    with contextlib.suppress(Violation):
+        return "method" if _method(env, "action_masks") else None
+    return None
 
 
 def _method(env: Any, name: str) -> Any:

@@ -153,7 +153,8 @@ class HostEnvironments:
 
     def check(self) -> None:
         """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
-        validation.check(self.pool, self.config.run.seed)
+        if (hint := validation.check(self.pool, self.config.run.seed)) is not None:
+            self.on_progress(hint)
         self.pool.restarted = 0  # restarts during this check do not count for the run
 
     def evaluate(self, agent: Agent, policy: Callable[..., Any], actor: PyTree) -> Evaluation:
