@@ -2,11 +2,13 @@
 
 import json
 import signal
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 from host_runs import DQN, PPO, lines
+from tiny_datasets import write
 
 import rlkit
 from rlkit import runs
@@ -15,7 +17,6 @@ from rlkit.hosts import HostError
 from rlkit.runs import loop
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.programs import host_seeds_program, make
-from rlkit.types import ConfigError
 
 SMALL = {"backend": "serial", "total_steps": 256, "log_every": 64, "eval_episodes": 4, "seed": 5}
 RUNS = {"ppo": PPO | SMALL, "dqn": DQN | SMALL, "dqn after every step": DQN | SMALL | {"num_steps": 1}}
@@ -131,6 +132,24 @@ def test_workers_of_other_seeds_start_when_they_are_needed():
     assert all(one.pool.closed for one in program.programs)
 
 
-def test_several_seeds_of_a_dataset_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="num_seeds=2 does not go with a dataset and env='host_envs:Target'"):
-        make.make_program(runs.parse(RUNS["dqn"] | {"num_seeds": 2, "dataset": str(tmp_path)}))
+@pytest.mark.thorough
+def test_several_seeds_learn_from_a_dataset(tmp_path):
+    """Their states are those of single runs, but for rounding under vmap; evaluations and metric lines too."""
+    obs = np.eye(2, dtype=np.float32)[np.random.default_rng(0).integers(2, size=(6, 2))]
+    action, ones = np.zeros((6, 2), np.int32), np.ones((6, 2), bool)
+    flags = {"terminated": ones, "truncated": ~ones, "reward": obs[..., 0]}
+    data = write(tmp_path / "data", 20, obs=obs, next_obs=obs, action=action, **flags)
+    config = RUNS["dqn"] | {"dataset": str(data), "learning_starts": 0}
+    both = loop.train(config | {"num_seeds": 2}, out=tmp_path / "both", show=False)
+    for index, seed in enumerate((5, 6)):
+        single = loop.train(config | {"seed": seed}, out=tmp_path / str(seed), show=False)
+        of_seed = jax.tree.map(lambda x, index=index: x[index], both.state)
+        assert_equal(of_seed.agent.replay.buffer.ring, single.state.agent.replay.buffer.ring)
+        jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), of_seed.agent.params, single.state.agent.params)
+        assert both.evaluation["mean_of_seed"][index] == single.evaluation["mean"]
+        assert [line["update_seconds"][index] > 0 for line in lines(both.run)] == [True] * 4
+    stopped = loop.train(
+        config | {"num_seeds": 2}, lambda line, _: line["step"] == 128, out=tmp_path / "part", show=False
+    )
+    resumed = loop.resume(stopped.run, env="host_envs:Target", show=False)
+    assert_equal(resumed.state, both.state)

@@ -127,7 +127,7 @@ def test_an_archive_is_a_dataset_too(dataset, tmp_path):
     np.savez(path, observations=steps.obs, actions=steps.action, rewards=steps.reward, terminals=steps.terminated,
              next_observations=steps.next_obs)  # fmt: skip
     program = make_program(runs.parse(offline(path)))
-    assert (program.dataset.num_rows, program.dataset.num_envs) == (63, 1)
+    assert (program.stored.dataset.num_rows, program.num_streams) == (63, 1)
     stored = program.start().agent.replay.buffer.ring.steps.reward[:63, 0]
     np.testing.assert_array_equal(stored, steps.reward)
 

@@ -49,8 +49,8 @@ def members(protocol):
     [
         ("JaxProgram", "Pendulum-v1", False),
         ("HostProgram", "gymnasium:Pendulum-v1", False),
-        ("OfflineJaxProgram", "Pendulum-v1", True),
-        ("OfflineHostProgram", "gymnasium:Pendulum-v1", True),
+        ("JaxProgram", "Pendulum-v1", True),
+        ("JaxProgram", "gymnasium:Pendulum-v1", True),
     ],
 )
 def test_the_program_of_a_config_has_all_of_the_protocol(dataset, name, env, from_dataset):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -12,14 +12,13 @@ from rlkit import envs, hosts, training
 from rlkit.hosts import registry, validation
 from rlkit.hosts.collect import Collector, NotFinite
 from rlkit.hosts.evaluate import play
-from rlkit.hosts.failure import Failure
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
 from rlkit.hosts.spaces import starts
 from rlkit.runs.config.errors import plain_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.settings import Settings, Task
-from rlkit.runs.programs.protocol import Rollouts
+from rlkit.runs.programs.protocol import Program, Rollouts
 from rlkit.training import Evaluation
 from rlkit.types import Agent, Array, ConfigError, Env, PyTree, Transition
 
@@ -36,19 +35,37 @@ def check_spaces(run: Settings, trained: tuple[Any, Any], evaluated: tuple[Any, 
             )
 
 
-class JaxEnvironments(NamedTuple):
-    """Environments in JAX, for training and for evaluations."""
+class JaxEnvironments:
+    """Environments in JAX, for training and for evaluations.
 
-    env: Env
-    params: Any
-    eval_env: Env
-    eval_params: Any
+    Args:
+      config: of the run.
 
-    def check(self, run: Settings) -> None:
+    Raises:
+      ConfigError: they cannot be made, or their spaces differ.
+    """
+
+    def __init__(self, config: RunConfig):
+        def make(task: Task) -> tuple[Env, Any]:
+            env, params = envs.make(task.env, **task.kwargs)
+            return envs.wrap(env, task.wrappers), params
+
+        def spaces(env: Env, params: Any) -> tuple[Any, Any]:
+            return env.observation_space(params), env.action_space(params)
+
+        self.run = config.run
+        self.env, self.params = trained = make(config.task)
+        self.eval_env, self.eval_params = trained if self.run.eval_task == self.run.task else make(config.eval_task)
+        check_spaces(self.run, spaces(*trained), spaces(self.eval_env, self.eval_params))
+
+    def check(self) -> None:
         """Raise ConfigError where the environment breaks its contract."""
-        envs.check(self.env, self.params, jax.random.key(run.seed), name=run.env)
+        envs.check(self.env, self.params, jax.random.key(self.run.seed), name=self.run.env)
 
-    def evaluate(self, agent: Agent, actor: PyTree, seed: Array, run: Settings) -> Evaluation:
+    def close(self) -> None:
+        """Do nothing: there are no workers."""
+
+    def evaluate(self, agent: Agent, actor: PyTree, seed: Array) -> Evaluation:
         """Play one greedy episode in each of `eval_episodes` environments, as a pure function; leaves [E, 1].
 
         The key depends on the seed alone: the episodes start in the same states every time, so that evaluations differ
@@ -56,7 +73,7 @@ class JaxEnvironments(NamedTuple):
         """
         # By default it cuts the episodes of environments without a time limit.
         limit = min(2 * int(getattr(self.eval_params, "max_steps_in_episode", 500_000)), 2**31 - 1)
-        sizes = {"num_envs": run.eval_episodes, "max_steps": run.eval_max_steps or limit}
+        sizes = {"num_envs": self.run.eval_episodes, "max_steps": self.run.eval_max_steps or limit}
         key = jax.random.split(jax.random.key(seed))[1]
         return training.evaluate(agent, self.eval_env, self.eval_params, actor, key, **sizes)
 
@@ -79,54 +96,33 @@ class JaxEnvironments(NamedTuple):
         yield Rollouts(jax.eval_shape(advance, start, key)[1], generate(start))
 
 
-def jax_environments(config: RunConfig) -> JaxEnvironments:
-    """Make the environments of a config. Raises ConfigError where they cannot be made or their spaces differ."""
-
-    def make(task: Task) -> tuple[Env, Any]:
-        env, params = envs.make(task.env, **task.kwargs)
-        return envs.wrap(env, task.wrappers), params
-
-    def spaces(env: Env, params: Any) -> tuple[Any, Any]:
-        return env.observation_space(params), env.action_space(params)
-
-    trained = make(config.task)
-    evaluated = trained if config.run.eval_task == config.run.task else make(config.eval_task)
-    check_spaces(config.run, spaces(*trained), spaces(*evaluated))
-    return JaxEnvironments(*trained, *evaluated)
-
-
 class HostEnvironments:
     """Environments in worker processes, which are started when this is made; those of evaluations at their first use.
 
     Args:
-      config: of the run, of one seed.
+      config: of the run.
       device: that acts.
-      should_stop: where it is True, waiting for workers ends.
-      on_failure: called with failures of environments.
-      on_progress: called with a line of text in an evaluation that takes long.
+      program: where its `should_stop()`, waiting for workers ends; its `on_failure` is called with their failures.
 
     Raises:
-      ConfigError, HostError: the environment cannot be made, or fails when it is made.
+      ConfigError: the environment cannot be made, or that of evaluations has other spaces.
+      HostError: the environment fails when it is made.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        device: Any,
-        *,
-        should_stop: Callable[[], bool],
-        on_failure: Callable[[Failure], None],
-        on_progress: Callable[[str], None],
-    ):
-        self.config, self.device = config, device
-        self.should_stop, self.on_failure, self.on_progress = should_stop, on_failure, on_progress
-        self.pool = self._new_pool(config.run.num_envs)
+    params = None
+
+    def __init__(self, config: RunConfig, device: Any, program: Program):
+        run = config.run
+        self.config, self.device, self.program = config, device, program
+        self.pool = self._new_pool(run.num_envs)
         try:
             spaces = self.pool.observation_space, self.pool.action_space
             obs_tree, action_tree = self.pool.obs_tree, self.pool.action_tree
-            self.env = HostEnv(config.run.env, *spaces, starts(obs_tree), starts(action_tree), action_tree)
+            self.env = HostEnv(run.env, *spaces, starts(obs_tree), starts(action_tree), action_tree)
+            if run.eval_task != run.task and run.eval_episodes:
+                check_spaces(run, spaces, (self.eval_pool.observation_space, self.eval_pool.action_space))
         except BaseException:
-            self.pool.close()
+            self.close()
             raise
 
     def _new_pool(self, num_envs: int, task: Task | None = None) -> hosts.Pool | hosts.VectorPool:
@@ -136,7 +132,8 @@ class HostEnvironments:
         common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers, "wrappers": wrappers}
         limits = {"timeout": run.env_timeout, "restarts": run.env_restarts}
         pool = registry.pool(env, plain_value(kwargs), num_envs=num_envs, **common, **limits)
-        pool.watch(self.should_stop, self.on_failure)
+        program = self.program
+        pool.watch(lambda: program.should_stop(), lambda failure: program.on_failure(failure))
         return pool
 
     @cached_property
@@ -154,20 +151,29 @@ class HostEnvironments:
     def check(self) -> None:
         """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
         if (hint := validation.check(self.pool, self.config.run.seed)) is not None:
-            self.on_progress(hint)
+            self.program.on_progress(hint)
         self.pool.restarted = 0  # restarts during this check do not count for the run
 
-    def evaluate(self, agent: Agent, policy: Callable[..., Any], actor: PyTree) -> Evaluation:
+    def evaluate(
+        self, agent: Agent, policy: Callable[..., Any], actor: PyTree, seed: int, on_progress: Callable[[str], None]
+    ) -> Evaluation:
         """Play greedy episodes, at least `eval_episodes`, equally many in each environment; leaves [N, E].
 
-        The seeds are the same every time, so that evaluations differ only by the policy.
+        The episodes of a seed are the same every time, so that evaluations differ only by the policy.
+
+        Args:
+          agent: the agent.
+          policy: as for `hosts.evaluate.play`.
+          actor: of one seed.
+          seed: of the run.
+          on_progress: called with a line of text where it takes long.
         """
         run, pool = self.config.run, self.eval_pool
         episodes = -(-run.eval_episodes // pool.num_envs)
         limit = (run.eval_max_steps or 1_000_000) * episodes
-        settings = {"seed": derive(run.seed, _EVALUATION), "episodes_per_env": episodes, "max_steps": limit}
+        settings = {"seed": derive(seed, _EVALUATION), "episodes_per_env": episodes, "max_steps": limit}
         actor = jax.device_put(actor, self.device)
-        return play(agent, policy, pool, actor, **settings, on_progress=self.on_progress)
+        return play(agent, policy, pool, actor, **settings, on_progress=on_progress)
 
     @contextmanager
     def rollouts(self, agent: Agent, actor: PyTree, *, num_envs: int, num_steps: int, seed: int) -> Iterator[Rollouts]:

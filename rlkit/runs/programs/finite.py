@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.training.rollout import EnvsState
 from rlkit.types import Agent, Array, PyTree
 
 _HUGE_REWARD = 1e6  # mean absolute reward of a step from which losses are likely to overflow
@@ -31,12 +32,11 @@ def all_finite(tree: PyTree) -> Array:
 
 def watched(agent: Agent, state: PyTree, metrics: dict[str, Array]) -> dict[str, PyTree]:
     """Quantities that must stay finite, by the names that errors give them."""
-    return {
-        **declared(agent, metrics),
-        "params": floats(agent.actor(state.agent)),
-        "observations": floats(state.envs.obs),
-        "rewards": [state.envs.episode_return, jnp.where(metrics["lengths"] > 0, metrics["returns"], 0.0)],
-    }
+    quantities: dict[str, PyTree] = {**declared(agent, metrics), "params": floats(agent.actor(state.agent))}
+    if isinstance(state.envs, EnvsState):
+        rewards = [state.envs.episode_return, jnp.where(metrics["lengths"] > 0, metrics["returns"], 0.0)]
+        quantities |= {"observations": floats(state.envs.obs), "rewards": rewards}
+    return quantities
 
 
 def update_is_finite(agent: Agent, state: PyTree, metrics: Mapping[str, Any]) -> Array:

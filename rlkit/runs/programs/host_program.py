@@ -28,7 +28,7 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.programs.environments import HostEnvironments, check_spaces
+from rlkit.runs.programs.environments import HostEnvironments
 from rlkit.runs.programs.finite import name_non_finite
 from rlkit.runs.programs.host_update import HeldSteps, HostUpdates, Updated, first_state
 from rlkit.runs.programs.protocol import Chunk
@@ -43,7 +43,7 @@ _WAIT_STEPS, _WAIT_BYTES = 256, 1 << 24  # of each environment, and of all obser
 
 def updates_before_learning(config: RunConfig, agent: Agent, obs_space: Space) -> int:
     """Return the number of updates that are made together before learning starts; 0 where each is made by itself."""
-    if agent.wait is None or config.run.dataset is not None:
+    if agent.wait is None:
         return 0
     run, capacity = config.run, config.agent.capacity
     num_bytes = config.steps_per_update * 2 * tree_num_bytes(shape_of(obs_space))
@@ -126,33 +126,20 @@ class HostProgram:
         self.config, self.params = config, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
         self.background = ThreadPoolExecutor(1, "rlkit-update")
-        self.environments = HostEnvironments(
-            config,
-            self.device,
-            should_stop=lambda: self.should_stop(),
-            on_failure=lambda failure: self.on_failure(failure),
-            on_progress=lambda text: self.on_progress(text),
-        )
+        self.environments = HostEnvironments(config, self.device, self)
         self.pool, self.env = self.environments.pool, self.environments.env
         self.check, self.rollouts = self.environments.check, self.environments.rollouts
         try:
             spaces = self.env.obs, self.env.action
             self.like = like
             self.agent: Agent = make_agent(config, *spaces) if like is None else like.agent
-            self._check_agent()
+            self.agent.check(run.num_envs, run.num_steps)
             self.wait_count = updates_before_learning(config, self.agent, spaces[0])
-            if run.eval_task != run.task and run.eval_episodes:
-                pool = self.environments.eval_pool
-                check_spaces(run, spaces, (pool.observation_space, pool.action_space))
         except BaseException:
             self.close()
             raise
         self.hyper = module.Hyper(**{name: jnp.array(value) for name, value in config.hyper_arrays.items()})
         self.hold = self.agent.add is not None
-
-    def _check_agent(self) -> None:
-        """Raise ConfigError where the batch does not fit the agent."""
-        self.agent.check(self.config.run.num_envs, self.config.run.num_steps)
 
     def close(self) -> None:
         self.environments.close()
@@ -160,9 +147,8 @@ class HostProgram:
 
     def init(self, seed: Array, hyper: PyTree) -> TrainState:
         """Return the state of a seed before the first update."""
-        num_envs = self.num_streams or self.config.run.num_envs
         key = jax.random.split(jax.random.key(seed))[0]
-        return first_state(self.agent, self.env, num_envs, self.hold, key, hyper)
+        return first_state(self.agent, self.env, self.config.run.num_envs, self.hold, hyper, key)
 
     @cached_property
     def template(self) -> PyTree:
@@ -370,7 +356,8 @@ class HostProgram:
     def evaluate(self, state: PyTree) -> Evaluation:
         """Play greedy episodes, as `HostEnvironments.evaluate` does; leaves [N, E]."""
         actor_of, policy = self._eval_functions
-        return self.environments.evaluate(self.agent, policy, actor_of(state.agent))
+        actor, seed = actor_of(state.agent), self.config.run.seed
+        return self.environments.evaluate(self.agent, policy, actor, seed, self.on_progress)
 
     @cached_property
     def _eval_functions(self) -> tuple[Callable[[PyTree], PyTree], Callable[..., Any]]:

@@ -30,15 +30,15 @@ class HeldSteps(struct.PyTreeNode):
 
 
 @_cpu.straight_line_keys
-def first_state(agent: Agent, env: HostEnv, num_envs: int, hold: bool, key: Key, hyper: PyTree) -> TrainState:
+def first_state(agent: Agent, env: HostEnv, num_envs: int, hold: bool, hyper: PyTree, key: Key) -> TrainState:
     """Return the TrainState before the first update.
 
     Args:
       agent, env: the agent, and the spaces of its environment.
       num_envs: N, environments or streams of a dataset.
       hold: True where the collector holds steps back.
-      key: of the agent's parameters and of the run.
       hyper: the agent's Hyper.
+      key: of the agent's parameters and of the run.
     """
     agent_key, run_key = jax.random.split(key)
     obs, action = zeros(env.obs), zeros(env.action)

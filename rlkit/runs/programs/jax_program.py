@@ -1,5 +1,6 @@
-"""Programs whose environments are in JAX: rollouts and updates are one compiled function."""
+"""Programs whose updates are one compiled loop: those with environments in JAX, and those that learn from a dataset."""
 
+import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
@@ -8,92 +9,123 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit import training
+from rlkit import hosts, training
+from rlkit.hosts.devices import acting, prepare
 from rlkit.hosts.failure import Failure
+from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs import devices
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.programs.environments import jax_environments
+from rlkit.runs.programs.environments import HostEnvironments, JaxEnvironments
 from rlkit.runs.programs.finite import all_finite, floats, watched
+from rlkit.runs.programs.offline import Stored
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import Runs, of_config
 from rlkit.training import mesh
 from rlkit.training.train import step_keys
-from rlkit.types import Agent, Array, PyTree
+from rlkit.types import Agent, Array, Env, PyTree
 
 METRICS_BYTES = 2**26  # of a chunk's metrics at most, unless a single update has more
 _CHUNK_AXES: Any = Chunk(state=0, count=0, finite=0, metrics=1)  # type: ignore[arg-type]  # of runs, or of devices
 
 
-def _loop(step: Callable, agent: Agent | None, length: int, state: PyTree, count: Array) -> Chunk:
-    """Up to `count` steps, their metrics in buffers of `length` rows; with an agent, up to one that is not finite."""
-    rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), jax.eval_shape(step, state)[1])
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def _part(state: PyTree, constant: PyTree) -> tuple[PyTree, PyTree]:
+    """The leaves of a state that steps change, and those of which `constant` is True; None for the others."""
+    changed = jax.tree.map(lambda x, is_constant: None if is_constant else x, state, constant)
+    return changed, jax.tree.map(lambda x, is_constant: x if is_constant else None, state, constant)
+
+
+def _whole(changed: PyTree, constant: PyTree) -> PyTree:
+    """The state that `_part` divided."""
+    return jax.tree.map(lambda x, y: y if x is None else x, changed, constant, is_leaf=_is_none)
+
+
+def _loop(step: Callable, agent: Agent | None, length: int, changed: PyTree, constant: PyTree, count: Array) -> Chunk:
+    """Up to `count` steps, their metrics in buffers of `length` rows; with an agent, up to one that is not finite.
+
+    The state, before and in the result, is divided by `_part`: a loop has a copy of what it returns, and a dataset is
+    large.
+    """
+    shapes = jax.eval_shape(step, _whole(changed, constant))[1]
+    rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), shapes)
 
     def unfinished(chunk: Chunk) -> Array:
         return (chunk.count < count) & chunk.finite
 
     def body(chunk: Chunk) -> Chunk:
-        state, metrics = step(chunk.state)
+        state, metrics = step(_whole(chunk.state, constant))
         rows = jax.tree.map(lambda buffer, x: buffer.at[chunk.count].set(x), chunk.metrics, metrics)
         finite = jnp.bool_(True) if agent is None else all_finite(watched(agent, state, metrics))
-        return Chunk(state, chunk.count + 1, finite, rows)
+        changed = jax.tree.map(lambda old, x: None if old is None else x, chunk.state, state, is_leaf=_is_none)
+        return Chunk(changed, chunk.count + 1, finite, rows)
 
-    return jax.lax.while_loop(unfinished, body, Chunk(state, jnp.int32(0), jnp.bool_(True), rows))
+    return jax.lax.while_loop(unfinished, body, Chunk(changed, jnp.int32(0), jnp.bool_(True), rows))
 
 
-def _loop_on_device(loop: Callable, state: PyTree, count: Array) -> Chunk:
+def _loop_on_device(loop: Callable, changed: PyTree, constant: PyTree, count: Array) -> Chunk:
     """`_loop` of the runs on one device, with a count [1] of its own."""
-    chunk = loop(state, count)
+    chunk = loop(changed, constant, count)
     return chunk._replace(count=chunk.count[None], finite=chunk.finite[None])
 
 
 class JaxProgram:
-    """A `Program` for an environment in JAX. Several runs are one program, by `vmap`, spread over devices.
+    """A `Program` for an environment in JAX, or for a dataset and any environment, which then only evaluates policies.
 
-    Where the devices do not divide the runs, the states on them hold copies of the last run as well.
+    Several runs are one program, by `vmap`, spread over devices. Where the devices do not divide the runs, the states
+    on them hold copies of the last run as well.
 
     Args:
       config: a validated config.
       runs: the seed and the Hyper of each run; None for those of the config, with its seeds.
+      num_streams: as for `offline.Stored`.
 
     Raises:
-      ConfigError: the environment cannot be made, or does not fit the agent or the batch; or there are too few devices.
+      ConfigError: the environment cannot be made, or it or the dataset does not fit the agent or the batch; or there
+        are too few devices.
+      HostError: an environment outside of JAX fails when it is made.
     """
 
-    num_streams: int | None = None
-
-    def __init__(self, config: RunConfig, runs: Runs | None = None):
-        run = config.run
+    def __init__(self, config: RunConfig, runs: Runs | None = None, num_streams: int | None = None):
+        run, in_jax = config.run, not hosts.is_host(config.run.env)
+        # Read where environments outside of JAX evaluate or collect: all else is a call of a compiled program.
+        self.should_stop: Callable[[], bool] = lambda: False
+        self.on_failure: Callable[[Failure], None] = lambda failure: None
+        self.on_progress: Callable[[str], None] = lambda text: None
+        if not in_jax:
+            prepare()
         self.mesh = devices.mesh_of_runs(run.devices, run.num_seeds)
         self.num_devices = 1 if self.mesh is None else self.mesh.size
-        self.environments = jax_environments(config)
-        self.env, self.params, *_ = self.environments
-        self.rollouts = self.environments.rollouts
-        obs_space, action_space = self.env.observation_space(self.params), self.env.action_space(self.params)
+        self.environments: Any = JaxEnvironments(config) if in_jax else HostEnvironments(config, acting()[0], self)
+        self.env: Env | HostEnv = self.environments.env
+        self.params = self.environments.params
+        self.check, self.rollouts = self.environments.check, self.environments.rollouts
+        self.close = self.environments.close
         self.config = config
-        self.agent: Agent = make_agent(config, obs_space, action_space)
-        self.training = self._make_training()
+        try:
+            spaces = self.env.observation_space(self.params), self.env.action_space(self.params)
+            self.agent: Agent = make_agent(config, *spaces)
+            if run.dataset is None:
+                self.stored = None
+                self.training = training.make(
+                    self.agent, self.environments.env, self.params, num_envs=run.num_envs, num_steps=run.num_steps
+                )
+            else:
+                self.stored = Stored(config, self.agent, self.env, self.params, num_streams)
+                self.training = self.stored.training
+        except BaseException:
+            self.close()
+            raise
+        self.num_streams = self.stored and self.stored.num_streams
         self.batched = run.num_seeds > 1
         self.runs = runs or of_config(config)
         # False: a run that diverges goes on, as in a sweep, and harms no other; of a population it is replaced.
         self.stop_if_not_finite = run.population is None
-        self.should_stop: Callable[[], bool] = lambda: False  # not read: a chunk is one call of a compiled program
-        self.on_failure: Callable[[Failure], None] = lambda failure: None  # not called: there are no workers
-        self.on_progress: Callable[[str], None] = lambda text: None  # not called: an evaluation is one program
         self.note = devices.note(run.devices, run.num_seeds)
-
-    def _make_training(self) -> training.Training:
-        """The `init` and `step` of one seed."""
-        run = self.config.run
-        return training.make(self.agent, self.env, self.params, num_envs=run.num_envs, num_steps=run.num_steps)
-
-    def check(self) -> None:
-        """Raise ConfigError where the environment breaks its contract."""
-        self.environments.check(self.config.run)
-
-    def close(self) -> None:
-        """Do nothing: there are no workers."""
 
     @property
     def seeds(self) -> np.ndarray:
@@ -166,9 +198,11 @@ class JaxProgram:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the state twice (a chunk keeps its first one), of each seed's rollout, and of a chunk's metrics."""
+        """Bytes of the state, of what a chunk changes in it again, of each seed's rollout, and of a chunk's metrics."""
+        changed, _ = _part(self._device_template, self._constant)
         return (
-            2 * tree_num_bytes(self._device_template)
+            tree_num_bytes(self._device_template)
+            + tree_num_bytes(changed)
             + self.config.run.num_seeds * self._rollout_num_bytes()
             + self.most_updates * self._metrics_num_bytes
         )
@@ -184,13 +218,16 @@ class JaxProgram:
         return min(self.config.updates_per_line, max(1, METRICS_BYTES // self._metrics_num_bytes))
 
     def _rollout_num_bytes(self) -> int:
-        """Bytes of one seed's rollout: two observations and some scalars for each step."""
+        """Bytes of one seed's rollout: two observations and some scalars for each step; 0 where there is none."""
+        if self.stored is not None:
+            return 0
         run = self.config.run
         obs = tree_num_bytes(self.template.envs.obs) // (run.num_seeds * run.num_envs)
         return self.config.steps_per_update * (2 * obs + 32)
 
     def start(self) -> PyTree:
-        return jax.jit(self._init)(self._device_runs)  # called once in a run, so nothing is cached
+        state = jax.jit(self._init)(self._device_runs)  # called once in a run, so nothing is cached
+        return state if self.stored is None else self.stored.fill(state, batched=self.batched)
 
     def compile(self) -> None:
         _ = self._compiled_advance
@@ -201,38 +238,83 @@ class JaxProgram:
         The count is traced, so that one program serves every length up to `most_updates`. The state is not
         donated: where an update is not finite, the run goes back to before it, and Ctrl-C leaves nothing half done.
         """
-        state = self._place(state)
-        chunk = self._compiled_advance(state, count)
-        if self.mesh is None:
+        begin = time.perf_counter()
+        changed, constant = _part(self._place(state), self._constant)
+        chunk = self._compiled_advance(changed, constant, count)
+        if self.mesh is not None:
+            counts = jax.device_get(chunk.count)  # [D], each device's own
+            if counts.min() < counts.max():  # a run is not finite, and other devices are further
+                chunk = self._compiled_advance(changed, constant, counts.min())
+            chunk = chunk._replace(count=counts.min(), finite=jax.device_get(chunk.finite).all())
+        chunk = chunk._replace(state=_whole(chunk.state, constant))
+        if not isinstance(self.env, HostEnv):
             return chunk
-        counts = jax.device_get(chunk.count)  # [D], each device's own
-        if counts.min() < counts.max():  # a run is not finite, and other devices are further
-            chunk = self._compiled_advance(state, counts.min())
-        return chunk._replace(count=counts.min(), finite=jax.device_get(chunk.finite).all())
+        done = max(int(chunk.count), 1)  # waits for the device
+        seconds = np.full(chunk.metrics["lengths"].shape[: 1 + self.batched], (time.perf_counter() - begin) / done)
+        return chunk._replace(metrics=chunk.metrics | {"update_seconds": seconds})
 
     @cached_property
-    def _compiled_advance(self) -> Callable[[PyTree, np.int32], Chunk]:
-        one = jax.jit(jax.vmap(self.training.step) if self.batched else self.training.step)
+    def _step(self) -> Callable[[PyTree], tuple[PyTree, dict[str, Array]]]:
+        """An update of the runs of one device."""
+        return jax.vmap(self.training.step) if self.batched else self.training.step
+
+    @cached_property
+    def _constant(self) -> PyTree:
+        """True for each leaf of the state that an update returns as it is, such as the steps of a dataset."""
+        leaves, structure = jax.tree.flatten(self._device_template)
+        if self.stored is None:  # then there are none of any size
+            return jax.tree.unflatten(structure, [False] * len(leaves))
+        program = jax.make_jaxpr(self._step)(self._device_template).jaxpr
+        outputs = program.outvars[: len(leaves)]
+        return jax.tree.unflatten(structure, [x is y for x, y in zip(program.invars, outputs, strict=True)])
+
+    @cached_property
+    def _compiled_advance(self) -> Callable[[PyTree, PyTree, np.int32], Chunk]:
         agent = self.agent if self.stop_if_not_finite else None
-        function = partial(_loop, one, agent, self.most_updates)
+        function = partial(_loop, jax.jit(self._step), agent, self.most_updates)
         if self.mesh is not None:
             function = partial(_loop_on_device, function)
-            function = mesh.spread(function, self.mesh, in_axes=(0, None), out_axes=_CHUNK_AXES)
+            function = mesh.spread(function, self.mesh, in_axes=(0, 0, None), out_axes=_CHUNK_AXES)
         count = jax.ShapeDtypeStruct((), jnp.int32)
-        return jax.jit(function).lower(self._device_template, count).compile()
+        return jax.jit(function).lower(*_part(self._device_template, self._constant), count).compile()
 
     def compile_evaluation(self) -> None:
-        _ = self._compiled_evaluate
+        if not isinstance(self.env, HostEnv):  # for those, acting is compiled in the first evaluation
+            _ = self._compiled_evaluate
 
     def evaluate(self, state: PyTree) -> training.Evaluation:
-        """Play greedy episodes, as `JaxEnvironments.evaluate` does; leaves [E, 1], or [S, E, 1] for seeds."""
-        result = self._compiled_evaluate(self._place(state), self._device_runs.seeds)
-        return self.export(jax.device_get(result))
+        """Play greedy episodes, as the environments' `evaluate` does; leaves [N, E], or [S, N, E] for seeds.
+
+        Seeds take turns in environments outside of JAX.
+        """
+        state = self._place(state)
+        if not isinstance(self.env, HostEnv):
+            return self.export(jax.device_get(self._compiled_evaluate(state, self._device_runs.seeds)))
+        actor_of, policy = self._eval_functions
+        actor = self.export(jax.device_get(actor_of(state)))
+
+        def evaluate(seed: int, actor: PyTree, name: str = "") -> training.Evaluation:
+            return self.environments.evaluate(
+                self.agent, policy, actor, seed, lambda text: self.on_progress(name + text)
+            )
+
+        if not self.batched:
+            return evaluate(int(self.seeds[0]), actor)
+        results = [
+            evaluate(seed, jax.tree.map(lambda x, index=index: x[index], actor), f"seed {seed}: ")
+            for index, seed in enumerate(self.seeds.tolist())
+        ]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *results)
+
+    @cached_property
+    def _eval_functions(self) -> tuple[Callable[[PyTree], PyTree], Callable[..., Any]]:
+        actor_of = jax.jit(self._over_runs(lambda state: self.agent.actor(state.agent)))
+        return actor_of, jax.jit(jax.vmap(self.agent.policy, (None, 0, 0, 0)))
 
     @cached_property
     def _compiled_evaluate(self) -> Callable[[PyTree, np.ndarray], training.Evaluation]:
         def one(state: PyTree, seed: Array) -> training.Evaluation:
-            return self.environments.evaluate(self.agent, self.agent.actor(state.agent), seed, self.config.run)
+            return self.environments.evaluate(self.agent, self.agent.actor(state.agent), seed)
 
         return jax.jit(self._over_runs(one)).lower(self._device_template, self._device_runs.seeds).compile()
 
@@ -263,12 +345,14 @@ class JaxProgram:
 
     def _last_rollout(self, before: PyTree) -> dict[str, PyTree]:
         """Observations and rewards of the rollout that follows a state; leaves [T, N, ...], or [S, T, N, ...]."""
+        if self.stored is not None:
+            return {}
 
         def one(state: PyTree) -> dict[str, PyTree]:
             actor, run = self.agent.actor(state.agent), self.config.run
             *_, rollout_keys = step_keys(state.key, run.num_steps, run.num_envs)
             _, steps, _ = training.rollout(
-                self.agent, self.env, self.params, actor, state.envs, rollout_keys, run.num_steps
+                self.agent, self.environments.env, self.params, actor, state.envs, rollout_keys, run.num_steps
             )
             return {"obs": floats((steps.obs, steps.next_obs)), "reward": [steps.reward]}
 

@@ -7,8 +7,6 @@ from rlkit.runs.devices import memory
 from rlkit.runs.programs.host_program import HostProgram
 from rlkit.runs.programs.host_seeds_program import HostSeedsProgram
 from rlkit.runs.programs.jax_program import JaxProgram
-from rlkit.runs.programs.offline_host_program import OfflineHostProgram
-from rlkit.runs.programs.offline_jax_program import OfflineJaxProgram
 from rlkit.runs.programs.protocol import Program
 from rlkit.runs.programs.state import Runs, split
 from rlkit.types import ConfigError
@@ -21,18 +19,16 @@ def make_program(config: RunConfig, num_streams: int | None = None, runs: Runs |
       config: a validated config.
       num_streams: streams of the run's dataset where a checkpoint holds their number; then the dataset is not opened.
         None to open the dataset, if the config names one.
-      runs: the seed and the Hyper of each run, for environments in JAX; None for those of the config.
+      runs: the seed and the Hyper of each run, for a `JaxProgram`; None for those of the config.
 
     Raises:
       ConfigError: the environment cannot be made or breaks its contract, or it or the dataset does not fit the agent.
       HostError: an environment outside of JAX fails when it is made.
     """
     register(config.objects)  # as configs that were parsed later may have others of the same names
-    in_jax = not hosts.is_host(config.run.env)
-    if config.run.dataset is None:
-        of_host = HostProgram if config.run.num_seeds == 1 else HostSeedsProgram
-        return JaxProgram(config, runs) if in_jax else of_host(config)
-    return OfflineJaxProgram(config, num_streams, runs) if in_jax else OfflineHostProgram(config, num_streams)
+    if config.run.dataset is not None or not hosts.is_host(config.run.env):
+        return JaxProgram(config, runs, num_streams)
+    return HostProgram(config) if config.run.num_seeds == 1 else HostSeedsProgram(config)
 
 
 def require_memory(program: Program) -> None:

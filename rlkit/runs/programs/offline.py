@@ -1,20 +1,78 @@
-"""Functions that the two offline programs share: a dataset must fit the agent, and then fills its replay buffer."""
+"""Learning from a dataset alone: it must fit the agent, and then fills its replay buffer."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit import training
+from rlkit.hosts.placeholder import HostEnv
 from rlkit.networks import features
 from rlkit.replay import final_observations
 from rlkit.replay.validation import check_capacity, default_final_obs
+from rlkit.runs import datasets
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.datasets import Dataset, origin
+from rlkit.runs.programs.host_update import first_state
 from rlkit.spaces import Box, Discrete, MultiDiscrete
+from rlkit.training import TrainState
 from rlkit.types import Agent, ConfigError, Env, PyTree, Transition
 
 _STEPS_AT_ONCE = 1 << 16  # steps that are added to a buffer at a time
+
+
+class Stored:
+    """Transitions of a dataset, which may come from elsewhere, for example from Minari.
+
+    Args:
+      config: one with a dataset.
+      agent: of the run.
+      env, params: an environment that is not stepped; of a HostEnv `params` are None.
+      num_streams: the dataset's N where a checkpoint holds it; then the dataset is not opened, and `fill` cannot be
+        called. None to open the dataset.
+
+    Raises:
+      ConfigError: the dataset cannot be read or does not fit.
+    """
+
+    def __init__(self, config: RunConfig, agent: Agent, env: Any, params: Any, num_streams: int | None):
+        self.config, self.agent, self.dataset = config, agent, None
+        if num_streams is None:
+            assert config.run.dataset is not None
+            self.dataset = datasets.find(config.run.dataset)
+            check(config, self.dataset, agent, env, params)
+            num_streams = self.dataset.num_envs
+        self.num_streams: int = num_streams
+        sizes = {"num_envs": num_streams, "num_steps": config.steps_per_update}
+        self.training = training.offline(agent, env, params, **sizes)
+        if isinstance(env, HostEnv):  # which cannot be reset
+            self.training = self.training._replace(init=partial(first_state, agent, env, num_streams, False))
+
+    def fill(self, state: TrainState, *, batched: bool) -> TrainState:
+        """Return a state with all of the dataset in its replay buffer, which is taken over.
+
+        Args:
+          state: leaves [S, ...] where `batched`, and then each seed's buffer is filled.
+          batched: True for states of several seeds.
+
+        Raises:
+          ConfigError: a number is not finite; or a row does not follow the one before although its episode goes on,
+            and windows of several steps, or observations that are stored once, would join them.
+        """
+        assert self.dataset is not None
+        assert self.agent.add is not None
+        add = jax.jit(jax.vmap(self.agent.add, (0, None)) if batched else self.agent.add, donate_argnums=0)
+        source, settings, before = str(self.config.run.dataset), self.config.agent, None
+        joins, agent = settings.store_obs_once or settings.item_length > 1, state.agent
+        for rows in self.dataset.chunks(max(_STEPS_AT_ONCE // self.num_streams, 1)):
+            _check_finite(rows, source)
+            if joins:
+                _check_follows(rows if before is None else jax.tree.map(_joined, before, rows), source)
+                before = jax.tree.map(lambda x: x[-1:], rows)
+            agent = add(agent, jax.tree.map(jnp.asarray, rows._replace(extras=())))
+        return state.replace(agent=agent)
 
 
 def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: Any) -> None:
@@ -93,32 +151,6 @@ def _shapes_text(tree: PyTree) -> str:
     """The paths, dtypes and shapes of a tree's leaves."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return ", ".join(f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}".strip() for path, leaf in leaves)
-
-
-def fill(agent: Agent, state: PyTree, dataset: Dataset, config: RunConfig, *, batched: bool) -> PyTree:
-    """Return an agent's state with all of a dataset in its replay buffer.
-
-    Args:
-      agent: one with a replay buffer.
-      state: of the agent; leaves [S, ...] where `batched`, and then each seed's buffer is filled.
-      dataset: T steps of N streams.
-      config: of the run.
-      batched: True for states of several seeds.
-
-    Raises:
-      ConfigError: a number is not finite; or a row does not follow the one before although its episode goes on, and
-        windows of several steps, or observations that are stored once, would join them.
-    """
-    assert agent.add is not None
-    add = jax.jit(jax.vmap(agent.add, (0, None)) if batched else agent.add, donate_argnums=0)
-    source, joins, before = str(config.run.dataset), config.agent.store_obs_once or config.agent.item_length > 1, None
-    for rows in dataset.chunks(max(_STEPS_AT_ONCE // dataset.num_envs, 1)):
-        _check_finite(rows, source)
-        if joins:
-            _check_follows(rows if before is None else jax.tree.map(_joined, before, rows), source)
-            before = jax.tree.map(lambda x: x[-1:], rows)
-        state = add(state, jax.tree.map(jnp.asarray, rows._replace(extras=())))
-    return state
 
 
 def _joined(before: np.ndarray, rows: np.ndarray) -> np.ndarray:

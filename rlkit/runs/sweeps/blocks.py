@@ -16,7 +16,7 @@ import numpy as np
 from annotated_types import Len
 from pydantic import BaseModel, FiniteFloat, NonNegativeInt
 
-from rlkit import agents
+from rlkit import agents, hosts
 from rlkit.runs import files, metrics, records, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.run_config import RunConfig
@@ -112,7 +112,7 @@ def block_config(run: Run, size: int, num_updates: int | None = None) -> RunConf
 def make(config: RunConfig, runs: Runs) -> Program:
     """Make the program of a block; one that goes on where a run of it diverges, if it is of several."""
     program = make_program(config, runs=runs)
-    if isinstance(program, JaxProgram):
+    if isinstance(program, JaxProgram) and not hosts.is_host(config.run.env):
         program.stop_if_not_finite = False
     return program
 
