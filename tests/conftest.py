@@ -1,7 +1,7 @@
 """Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors.
 
 Tests run on all cores that this process may use. Most of their time is compilation, so the processes of a session share
-a folder of compiled programs, and most tests compile without most optimizations. Tests marked `optimized` or `slow` are
+a folder of compiled programs, as do sessions that find its name in the environment, and most tests compile without most optimizations. Tests marked `optimized` or `slow` are
 compiled as users' programs are, and so are thorough tests of the folders in `OPTIMIZED`, and all that a test starts in
 another process (the command line, notebooks, workers of environments).
 """
@@ -39,15 +39,16 @@ def pytest_configure(config: pytest.Config) -> None:
     # A later line takes precedence: warnings raised in gymnax are not errors here.
     config.addinivalue_line("filterwarnings", "error")
     config.addinivalue_line("filterwarnings", r"default:::gymnax(\.|$)")
-    if not hasattr(config, "workerinput"):
-        os.environ[PROGRAMS] = tempfile.mkdtemp(prefix="rlkit-tests-")
+    if PROGRAMS not in os.environ:
+        os.environ[PROGRAMS] = config.rlkit_programs = tempfile.mkdtemp(prefix="rlkit-tests-")
     set_if_known("jax_compilation_cache_dir", os.environ[PROGRAMS])
     set_if_known("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop(PROGRAMS), ignore_errors=True)
+    if (own := getattr(config, "rlkit_programs", None)) is not None:
+        shutil.rmtree(own, ignore_errors=True)
+        del os.environ[PROGRAMS]
 
 
 @pytest.hookimpl(optionalhook=True)
