@@ -110,4 +110,4 @@ def test_two_objects_of_one_class_are_two_environments():
     assert named.run.eval_env == "jax_envs:Reach_instance"
     for which, env, eval_env in ((config, train, evaluation), (again, other, other), (same, train, train)):
         with closing(make_program(which)) as program:
-            assert (program.env, program.eval_env) == (env, eval_env)
+            assert (program.env, program.environments.eval_env) == (env, eval_env)
