@@ -1,9 +1,10 @@
 """Strictness for every test: no silent dtype promotion, no silent rank promotion, warnings are errors.
 
 Tests run on all cores that this process may use. Most of their time is compilation, so the processes of a session share
-a folder of compiled programs, as do sessions that find its name in the environment, and most tests compile without most optimizations. Tests marked `optimized` or `slow` are
-compiled as users' programs are, and so are thorough tests of the folders in `OPTIMIZED`, and all that a test starts in
-another process (the command line, notebooks, workers of environments).
+a folder of compiled programs, as sessions do that find its name in the environment, and most tests compile without most
+optimizations. Tests marked `optimized` or `slow` are compiled as users' programs are, and so are thorough tests of the
+folders in `OPTIMIZED`, and all that a test starts in another process (the command line, notebooks, workers of
+environments).
 """
 
 import contextlib

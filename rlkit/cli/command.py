@@ -98,19 +98,23 @@ def print_keys_for_help(options: argparse.Namespace, flags: Sequence[str]) -> bo
     """
     if not {"-h", "--help"} & set(options.rest):
         return False
-    from rlkit.names import OWN_CODE_KEYS
-    from rlkit.types import ConfigError
-
-    words = [word for word in options.rest if word not in ("-h", "--help")]
-    own_code: dict[str, Any] = {"wandb": None}  # nothing connects
-    with suppress(ConfigError):  # of a word that is not finished yet
-        given, _ = parse_overrides(words, flags)
-        own_code |= {key: given[key] for key in OWN_CODE_KEYS if key in given}
     from rlkit.runs.config.keys import describe_keys
     from rlkit.runs.config.load import load_config
 
-    print(describe_keys(load_config(options.config, own_code)))
+    print(describe_keys(load_config(options.config, own_code_of(options.rest, flags))))
     return True
+
+
+def own_code_of(words: Sequence[str], flags: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the overrides in words beside --help that name the user's own code; `flags` as in `parse_overrides`."""
+    from rlkit.names import OWN_CODE_KEYS
+    from rlkit.types import ConfigError
+
+    own_code: dict[str, Any] = {"wandb": None}  # nothing connects
+    with suppress(ConfigError):  # of a word that is not finished yet
+        given, _ = parse_overrides([word for word in words if word not in ("-h", "--help")], flags)
+        own_code |= {key: given[key] for key in OWN_CODE_KEYS if key in given}
+    return own_code
 
 
 def parse_overrides(words: Sequence[str], flags: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, str]]:

@@ -1,9 +1,10 @@
 """`rlkit resume`: continue a run."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
-from rlkit.cli.command import add_command, add_rest, parse_overrides, print_trained
+from rlkit.cli.command import add_command, add_rest, own_code_of, parse_overrides, print_trained
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 
 
@@ -19,7 +20,7 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Continue a run, or print the keys that may change."""
     if {"-h", "--help"} & set(options.rest):
-        return _print_keys(options.run)
+        return _print_keys(options.run, options.rest)
     from rlkit.names import OWN_PARTS
 
     overrides, flags = parse_overrides(options.rest, ("agent", "env", *OWN_PARTS))
@@ -32,14 +33,13 @@ def run(options: argparse.Namespace) -> int:
     return print_trained(resume(options.run, overrides=overrides, **own_code))
 
 
-def _print_keys(run: str) -> int:
+def _print_keys(run: str, words: Sequence[str]) -> int:
     """Print the keys of a run that may change, with their values."""
     from rlkit.runs import run_directory
     from rlkit.runs.config import changes
     from rlkit.runs.config.keys import describe_keys
-    from rlkit.runs.config.load import read
-    from rlkit.runs.config.parse import parse
+    from rlkit.runs.config.load import load_config
 
-    config = parse(read(run_directory.existing(run) / run_directory.CONFIG))
+    config = load_config(run_directory.existing(run) / run_directory.CONFIG, own_code_of(words))
     print(describe_keys(config, lambda key: changes.may_change(key, config.run.agent)))
     return 0

@@ -15,9 +15,11 @@ from pydantic import Field
 from tiny_runs import SMALL, digest
 
 import rlkit
+from rlkit import cli
 from rlkit.agents import base, ppo
 from rlkit.runs import loop, sweep
 from rlkit.runs.config.parse import parse
+from rlkit.runs.sweeps.config import load_sweep
 from rlkit.types import Agent, ConfigError, Scalar
 
 THIS = f"{__name__}:make"
@@ -150,3 +152,23 @@ def test_a_state_without_its_hyper_is_refused(tmp_path):
     agent = types.SimpleNamespace(Config=Config, Hyper=Hyper, make=without)
     with pytest.raises(ConfigError, match="the state of its agent must have the field hyper, a Hyper"):
         loop.train(RUN | {"agent": agent}, out=tmp_path / "run", show=False)
+
+
+def test_no_file_makes_a_command_import_code(tmp_path, monkeypatch, capsys):
+    """Neither a run's config, with --help too, nor a sweep's base does; on the command line its name is enough."""
+    (tmp_path / "evil.py").write_text(f"from {__name__} import *\nopen('imported', 'w').close()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    text = "".join(f"{key}: {value}\n" for key, value in RUN.items()) + "agent: evil:make\n"
+    (run / "config.yaml").write_text(text)
+    (tmp_path / "sweep.yaml").write_text("config: run/config.yaml\nscale: {values: [0.1, 0.2]}\nsampler: grid\n")
+    for command in (["train", "run"], ["train", "run", "--help"], ["check", "run"], ["resume", "run", "--help"],
+                    ["resume", "run"], ["eval", "run"], ["sweep", "sweep.yaml"]):  # fmt: skip
+        assert cli.main(command) == 2
+        assert "is code, and no file may name code to run" in capsys.readouterr().err
+    assert not (tmp_path / "imported").exists()
+    assert load_sweep("sweep.yaml", {"agent": "evil:make"}).dimensions.keys() == {"scale"}
+    assert cli.main(["resume", "run", "--help", "--agent", "evil:make"]) == 0
+    assert "--decay" in capsys.readouterr().out

@@ -131,6 +131,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     base_path = path.parent / str(values["config"])
     base = read(base_path if base_path.is_file() else find(str(values["config"])))
     base.pop("num_seeds", None)  # seeds_per_trial is in its place
+    refuse_in_file(base, {**stored, **codes})
     fields = SweepSettings.model_fields
     settings = {key: freeze(value, fields[key].annotation) for key, value in values.items() if key in fields}
     dimensions = parse_dimensions(values)
@@ -140,7 +141,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
         parsed = SweepSettings.model_validate(settings, strict=True)
     except ValidationError as error:
         raise ConfigError(explain(SweepSettings, error)) from None
-    _check_keys([*base, *dimensions], base.get("agent"))
+    _check_keys([*base, *dimensions], codes.get("agent", base.get("agent")))
     _check(parsed, dimensions, base)
     if path.name != "sweep.yaml":
         _refuse_without_effect(parsed, values)
