@@ -154,6 +154,12 @@ def test_a_state_without_its_hyper_is_refused(tmp_path):
         loop.train(RUN | {"agent": agent}, out=tmp_path / "run", show=False)
 
 
+def test_a_run_beyond_the_memory_is_refused_by_a_key_that_the_agent_has(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlkit.runs.programs.make.memory.available", lambda num_devices: 1)
+    with pytest.raises(ConfigError, match="num_envs=4 with num_seeds=1 needs about"):
+        loop.train(RUN | {"agent": make}, out=tmp_path / "run", show=False)
+
+
 def test_no_file_makes_a_command_import_code(tmp_path, monkeypatch, capsys):
     """Neither a run's config, with --help too, nor a sweep's base does; on the command line its name is enough."""
     (tmp_path / "evil.py").write_text(f"from {__name__} import *\nopen('imported', 'w').close()\n")

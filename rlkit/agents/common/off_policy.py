@@ -60,7 +60,7 @@ def own_buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:
     if not isinstance(made, Buffer):
         raise ConfigError(f"replay={config.replay!r} must return an rlkit.types.Buffer, and it returned {made!r:.60}")
     if axis_name is not None:
-        raise ConfigError(f"replay={config.replay!r} is a buffer of one device; divide the run over no others")
+        raise ConfigError(f"replay={config.replay!r} is a buffer of one device; do not divide the run over several")
     return made
 
 
@@ -68,7 +68,7 @@ def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
     """The buffer of transitions, or of windows for n-step returns, that a config describes or whose function makes it.
 
     Raises:
-      ConfigError: what makes it, a function of the config, does not return a Buffer, or is to work on several devices.
+      ConfigError: the user's function does not return a Buffer, or the run is divided over devices.
     """
     if own_parts.is_own(config.replay):
         return own_buffer(config, axis_name)

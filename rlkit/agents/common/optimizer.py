@@ -115,7 +115,7 @@ class Optimizer(NamedTuple):
     def _own_step(
         self, params: PyTree, opt_state: PyTree, grads: PyTree, skip: Array | None
     ) -> tuple[PyTree, PyTree, Array]:
-        """`step` by the user's own transformation; where entries of the parameters have rates, by one of each."""
+        """`step` with the user's own transformation. Each group of parameters with its own rate has its own state."""
         clipped = clip_norm(grads, self.max_grad_norm)
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             if isinstance(self.learning_rate, Mapping):

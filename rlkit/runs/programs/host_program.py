@@ -43,7 +43,7 @@ _WAIT_STEPS, _WAIT_BYTES = 256, 1 << 24  # of each environment, and of all obser
 
 def updates_before_learning(config: RunConfig, agent: Agent, obs_space: Space) -> int:
     """Return the number of updates that are made together before learning starts; 0 where each is made by itself."""
-    if agent.wait is None:
+    if agent.wait is None or not isinstance(config.agent, OffPolicyConfig):
         return 0
     run, capacity = config.run, config.agent.capacity
     num_bytes = config.steps_per_update * 2 * tree_num_bytes(shape_of(obs_space))

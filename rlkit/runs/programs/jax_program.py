@@ -48,8 +48,8 @@ def _whole(changed: PyTree, constant: PyTree) -> PyTree:
 def _loop(step: Callable, agent: Agent | None, length: int, changed: PyTree, constant: PyTree, count: Array) -> Chunk:
     """Up to `count` steps, their metrics in buffers of `length` rows; with an agent, up to one that is not finite.
 
-    The state, before and in the result, is divided by `_part`: a loop has a copy of what it returns, and a dataset is
-    large.
+    `_part` has divided the state. A loop copies whatever it returns, so it does not return the constant part, which may
+    be a large dataset.
     """
     shapes = jax.eval_shape(step, _whole(changed, constant))[1]
     rows = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), shapes)

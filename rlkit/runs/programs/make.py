@@ -39,8 +39,9 @@ def require_memory(program: Program) -> None:
     run, agent = program.config.run, program.config.agent
     field = f"num_envs={run.num_envs}" if agent.replay_capacity is None else f"capacity={agent.replay_capacity}"
     without_replay = memory.tree_num_bytes(split(program.template.agent)[0])
-    if 2 * without_replay > needed / 2:  # more than half of it is the parameters, in the two copies of a state
-        field = f"hidden_sizes={list(agent.hidden_sizes)}"
+    sizes = getattr(agent, "hidden_sizes", None)  # an agent of the user's own may have none
+    if sizes is not None and 2 * without_replay > needed / 2:  # more than half: parameters, in two copies of a state
+        field = f"hidden_sizes={list(sizes)}"
     raise ConfigError(
         f"{field} with num_seeds={run.num_seeds} needs about {needed / 2**30:.1f} GiB, and there are "
         f"{limit / 2**30:.1f} GiB of memory; lower it, or train fewer seeds at a time"

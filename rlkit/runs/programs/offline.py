@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit import training
+from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.networks import features
 from rlkit.replay import final_observations
@@ -81,12 +82,12 @@ def check(config: RunConfig, dataset: Dataset, agent: Agent, env: Env, params: A
     Integers outside of their space would go unnoticed: -1 is the last action, and their one-hot vector is all zero.
     """
     name, source = config.run.agent, config.run.dataset
-    if agent.learn is None:
+    if agent.learn is None or not isinstance(config.agent, OffPolicyConfig):
         raise ConfigError(
             f"dataset={source!r} needs an agent that replays single steps, and {name!r} does not; use iql or td3_bc"
         )
     check_capacity(
-        config.agent.replay_capacity,
+        config.agent.capacity,
         dataset.num_envs,
         min_rows=dataset.num_rows,
         purpose=f"all steps of dataset={source!r}",
