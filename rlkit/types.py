@@ -34,8 +34,10 @@ class StateNode(struct.PyTreeNode):
     """Base of states: a pytree whose `repr` is a line with its fields and its size, and not with all its numbers."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
+        own = "__repr__" in vars(cls)  # as of replay's states, which show shapes
         super().__init_subclass__(**settings)
-        cls.__repr__ = StateNode.__repr__
+        if not own:  # in place of the one that flax writes
+            cls.__repr__ = StateNode.__repr__
 
     def __repr__(self) -> str:
         """Return the fields with the numbers of their arrays."""
