@@ -13,6 +13,7 @@ from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.programs.protocol import Program
 
 _MOST = 0.8  # share of the time from which environments are the bottleneck
+_COSTLY = 0.1  # share of the time from which evaluations are shown as costly
 _SLOW_SECONDS = 0.005  # of a step of one environment
 
 
@@ -71,6 +72,25 @@ def slow_environments(config: RunConfig, line: Mapping[str, Any]) -> str | None:
     return (
         f"environments take {1000 * seconds:.3g} ms a step: if they wait rather than compute, {backend}num_workers: "
         f"{run.num_envs} (one for each environment) may help{'; so may overlap: true' * _may_overlap(config)}"
+    )
+
+
+def costly_evaluations(training: float, evaluating: float, count: int) -> str | None:
+    """Return a hint where evaluations take more than a tenth of the time, and a second of it.
+
+    Args:
+      training, evaluating: seconds so far.
+      count: evaluations so far.
+
+    Returns:
+      A line of text, or None.
+    """
+    share = evaluating / max(training + evaluating, 1e-9)
+    if evaluating < 1.0 or share <= _COSTLY:
+        return None
+    return (
+        f"evaluations take {share:.0%} of the time, {evaluating / count:.3g} s each: eval_every makes them rarer, "
+        "eval_episodes and eval_max_steps make them shorter"
     )
 
 

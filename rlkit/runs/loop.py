@@ -40,8 +40,9 @@ def train(
 
     Args:
       config: a RunConfig, a flat mapping of its keys, or an argument of `load_config`.
-      on_chunk: called with each metric line, before it is written, and the state after it. A dict that it returns, of
-        a number by name (or one a seed), is added to the line. True ends the run, None does nothing:
+      on_chunk: called with each metric line, before it is written, and the state after it. With several seeds an
+        entry is the mean over them, and `line.seeds` has those of each. A dict that it returns, of a number by name (or
+        one a seed), is added to the line. True ends the run, None does nothing:
 
             def on_chunk(line, state):
                 return line["return_mean"] is not None and line["return_mean"] > 400

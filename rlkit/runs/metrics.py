@@ -69,6 +69,25 @@ def additional(entries: Mapping[Any, Any], line: Mapping[str, Any], num_seeds: i
     return added
 
 
+class Line(dict[str, Any]):
+    """A metric line as `on_chunk` gets it: a number by name (None where there is none), the mean where there are seeds.
+
+    Attributes:
+      seeds: the same entries of each seed or member; of a single run, the line itself.
+    """
+
+    def __init__(self, line: Mapping[str, Any], num_seeds: int):
+        of_all = {name: value for name, value in line.items() if not isinstance(value, list)}
+        several = {name: value for name, value in line.items() if isinstance(value, list)}
+        super().__init__({name: _mean_or_none(line[name]) for name in line})
+        self.seeds = [of_all | {name: value[seed] for name, value in several.items()} for seed in range(num_seeds)]
+
+
+def _mean_or_none(value: Any) -> Any:
+    """An entry as it is, or the mean of those of several seeds that are numbers."""
+    return _mean(np.array(value, np.float64)) if isinstance(value, list) else value
+
+
 def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The entries of one seed."""
     finished = metrics["lengths"] > 0

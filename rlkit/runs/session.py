@@ -17,7 +17,7 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.runs import hints, records, run_directory, scores, transfer
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.schedule import Schedule
-from rlkit.runs.metrics import MetricLines, additional, summarize
+from rlkit.runs.metrics import Line, MetricLines, additional, summarize
 from rlkit.runs.pictures import curves, lineage
 from rlkit.runs.population.evolution import Evolution
 from rlkit.runs.programs.finite import largest_reward, remedy
@@ -26,7 +26,7 @@ from rlkit.runs.progress import make_display
 from rlkit.runs.signals import Signals
 from rlkit.types import ConfigError, PyTree
 
-OnChunk = Callable[[dict[str, Any], PyTree], Mapping[str, Any] | bool | None]
+OnChunk = Callable[[Line, PyTree], Mapping[str, Any] | bool | None]
 PART_SECONDS = 5.0  # that a part of a metric line should take, judged by the part before it
 
 
@@ -119,7 +119,8 @@ class Session:
         self.display = make_display(config.num_updates * self.batch, show=show)
         self.background, self.signals = ThreadPoolExecutor(1), Signals()
         self.evolution: Evolution | None = None  # of a population
-        self.hinted = False  # True once a hint was shown
+        self.hints: set[str] = set()  # those that were shown
+        self.evaluating = 0.0, 0  # seconds of this session's evaluations, and their number
         self.step, self.began = 0, (0, 0.0)  # environment steps; they and seconds of training when the session began
         self.faults = path / run_directory.FAULTS
         if self.faults.exists():
@@ -203,8 +204,8 @@ class Session:
                 if self.evolution is not None:
                     state = self.evolution.after(line, state, update)
                 self.display.update(step, line)
-                if self.began[0] < step - updates.count * self.batch and update < self.config.num_updates:
-                    self._show_hint(line)  # the rates of the first and the last line include the start-up
+                if update < self.config.num_updates:
+                    self._show_hints(line, seconds, first=self.began[0] >= step - updates.count * self.batch)
                 best = self._is_best(line)
                 stop = self._write(line, state, lines)
                 if best or stop or signals.received is not None or self.schedule.saves(update):
@@ -216,7 +217,7 @@ class Session:
         result = None
         try:
             if self.on_chunk is not None:
-                result = self.on_chunk(dict(line), self.program.export(state))
+                result = self.on_chunk(Line(line, self.config.run.num_seeds), self.program.export(state))
                 if isinstance(result, Mapping):
                     line |= additional(result, line, self.config.run.num_seeds)
         finally:
@@ -228,12 +229,15 @@ class Session:
         self.display.print(str(failure))
         records.append(self.faults, {"step": self.step, **failure._asdict()})
 
-    def _show_hint(self, line: Mapping[str, Any]) -> None:
-        """Show a hint where a metric line gives one, once in a session."""
-        hint = None if self.hinted else hints.slow_environments(self.config, line)
-        if hint is not None:
-            self.hinted = True
-            self.display.print(hint)
+    def _show_hints(self, line: Mapping[str, Any], seconds: float, *, first: bool) -> None:
+        """Show the hints that a metric line gives, each kind once in a session."""
+        # The rate of the first line includes the start-up.
+        found = {"environments": None if first else hints.slow_environments(self.config, line)}
+        found["evaluations"] = hints.costly_evaluations(seconds - self.began[1], *self.evaluating)
+        for kind, hint in found.items():
+            if hint is not None and kind not in self.hints:
+                self.hints.add(kind)
+                self.display.print(hint)
 
     def _metric_line(self, updates: LineUpdates, state: PyTree, seconds: float) -> dict[str, Any]:
         """The metric line of updates that ended with `state`, after `seconds` of training."""
@@ -278,12 +282,13 @@ class Session:
     def _evaluate(self, state: PyTree) -> dict[str, Any]:
         """The entries of greedy episodes in a metric line; none where a signal ends the episodes."""
         self.prepared.result()
-        self.due = True
+        self.due, begin = True, time.perf_counter()
         try:
             summary = scores.summary(self.program.evaluate(state), self.program.batched)
         except Interrupted:
             return {}
         self.due = False
+        self.evaluating = self.evaluating[0] + time.perf_counter() - begin, self.evaluating[1] + 1
         return {f"eval_{name}": value for name, value in summary.items()}
 
     def _is_best(self, line: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import pytest
 from host_runs import PPO
+from tiny_runs import SMALL
 
 from rlkit.runs import hints, loop
 from rlkit.runs.config.parse import parse
@@ -77,3 +78,15 @@ def test_a_run_shows_it_once(tmp_path, capsys):
     shown = [line for line in capsys.readouterr().err.splitlines() if "ms a step" in line]
     assert len(shown) == 1
     assert "num_workers: 4 (one for each environment)" in shown[0]
+
+
+def test_evaluations_that_take_much_of_the_time_are_named_with_their_cost():
+    assert "take 25% of the time, 5 s each" in (hints.costly_evaluations(30.0, 10.0, 2) or "")
+    assert hints.costly_evaluations(95.0, 5.0, 2) is None
+    assert hints.costly_evaluations(0.1, 0.5, 1) is None  # not worth a word
+
+
+def test_a_run_shows_the_cost_of_its_evaluations_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(hints, "costly_evaluations", lambda training, evaluating, count: f"{count} evaluations")
+    loop.train(SMALL | {"eval_every": 64}, out=tmp_path / "run")
+    assert capsys.readouterr().err.count("evaluations\n") == 1

@@ -44,6 +44,19 @@ def test_each_seed_has_its_number(tmp_path):
     assert all((line["own"], line["one"]) == ([0.0, 1.0], 1.0) for line in metrics.read(trained.run))
 
 
+def test_an_entry_is_a_number_whatever_the_number_of_seeds(tmp_path):
+    seen = []
+    trained = train(tmp_path, lambda line, state: seen.append(line), num_seeds=2)
+    for line, written in zip(seen, metrics.read(trained.run), strict=True):
+        returns = [x for x in written["return_mean"] if x is not None]
+        assert line["return_mean"] == (pytest.approx(np.mean(returns)) if returns else None)
+        assert [seed["return_mean"] for seed in line.seeds] == written["return_mean"]
+        assert {seed["step"] for seed in line.seeds} == {line["step"]}
+    seen.clear()
+    runs.train(SMALL, lambda line, state: seen.append(line), out=tmp_path / "one", show=False)
+    assert all(line.seeds == [line] for line in seen)
+
+
 def test_true_ends_the_run_after_its_line(tmp_path):
     trained = train(tmp_path, lambda line, state: line["step"] >= 64)
     assert [line["step"] for line in metrics.read(trained.run)] == [32, 64]

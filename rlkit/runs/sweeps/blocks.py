@@ -20,6 +20,7 @@ from rlkit import agents, hosts
 from rlkit.runs import files, metrics, records, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.metrics import Line
 from rlkit.runs.programs.finite import all_finite, floats
 from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
@@ -35,7 +36,7 @@ AS_WRITTEN = "be as the sweep wrote it"  # the rule for JSON in its folder, with
 DELETE, PUT_BACK = "delete it and go on, and it is made again", "put it back, or start another sweep"
 CHANGED = "must hold the block of this sweep, and the sweep has changed; start another one"
 
-OnLine = Callable[[dict[str, Any]], None]
+OnLine = Callable[[Line], None]
 
 
 class Run(NamedTuple):
@@ -175,7 +176,7 @@ def execute(
         files.replace(path / run_directory.CONFIG, program.config.resolved().encode())
         records.write(path / RUNS, describe(runs))
 
-    def on_chunk(line: dict[str, Any], state: PyTree) -> None:
+    def on_chunk(line: Line, state: PyTree) -> None:
         on_line(line)
 
     final: list[float | None] = [None] * len(runs)

@@ -15,6 +15,7 @@ from rlkit.runs import records
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
+from rlkit.runs.metrics import Line
 from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.state import Runs
@@ -27,7 +28,7 @@ from rlkit.types import ConfigError
 
 _SHARE_OF_MEMORY = 0.5  # the rest is for the temporaries of an update
 
-OnStep = Callable[[int, dict[str, Any], Sequence[Run]], None]
+OnStep = Callable[[int, Line | None, Sequence[Run]], None]
 
 
 class Group(NamedTuple):
@@ -43,7 +44,7 @@ class Stages:
     Args:
       sweep: a validated sweep.
       folder: of the sweep.
-      on_step: called with the environment steps of all runs that were done since the last call, a metric line ({} for
+      on_step: called with the environment steps of all runs that were done since the last call, a metric line (None for
         steps that were done before a restart), and the runs of that line.
       on_block: called with the outcomes of each block that has ended.
     """
@@ -110,11 +111,11 @@ class Stages:
         known = [outcome for outcome in before if outcome is not None]
         start, end = (known[0].step if known else 0), rung_end(runs[0].trial, share)
         if (done := blocks.read(path, runs, size, before)) is not None:
-            self.on_step((end * runs[0].trial.config.steps_per_update - start) * len(runs), {}, runs)
+            self.on_step((end * runs[0].trial.config.steps_per_update - start) * len(runs), None, runs)
             return done
         at = start
 
-        def on_line(line: dict[str, Any]) -> None:
+        def on_line(line: Line) -> None:
             nonlocal at
             self.on_step((line["step"] - at) * len(runs), line, runs)
             at = line["step"]

@@ -16,6 +16,7 @@ from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.load import read
 from rlkit.runs.config.run_config import absolute_dataset
+from rlkit.runs.metrics import Line
 from rlkit.runs.progress import make_display
 from rlkit.runs.sweeps import picture, results, trials
 from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
@@ -238,16 +239,16 @@ class _Run:
         """The results of all trials so far, in their order."""
         return [self.result(trial) for trial in self.trials]
 
-    def _on_step(self, steps: int, line: dict[str, Any], runs: Sequence[Run]) -> None:
+    def _on_step(self, steps: int, line: Line | None, runs: Sequence[Run]) -> None:
         """Show the progress after some steps of all runs; where there is no line, they were done before a restart."""
         self.done += steps
-        if not line:
+        if line is None:
             self.resumed_at += steps
             return
         returns: dict[int, list[float]] = {}
-        for run, value in zip(runs, np.atleast_1d(np.asarray(line["return_mean"], object)), strict=False):
-            if value is not None:
-                returns.setdefault(run.trial.number, []).append(value)
+        for run, of_run in zip(runs, line.seeds, strict=False):
+            if of_run["return_mean"] is not None:
+                returns.setdefault(run.trial.number, []).append(of_run["return_mean"])
         means = [(float(np.mean(values)), number) for number, values in returns.items()]
         self.leader = max([*means, self.leader])
         elapsed = time.monotonic() - self.begin
