@@ -61,6 +61,7 @@ MLPS = {
     "td3_bc": ("td3_bc", VECTOR, ARM, NORM),
     "iql": ("iql", VECTOR, ARM, NORM),
     "iql-discrete": ("iql", MASKED, ONE_OF_THREE, {}),
+    "bc": ("bc", VECTOR, ARM, NORM),
 }
 OTHERS = {
     "conv": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "conv", "channels": [4, 6], "norm": "layer", "padding": "same"}),

@@ -1,4 +1,4 @@
-"""Networks shared by SAC, TD3 and IQL: a policy, critics of actions, and actions scaled to [-1, 1].
+"""Networks shared by SAC, TD3, IQL and BC: a policy, critics of actions, and actions scaled to [-1, 1].
 
 Critics take the actions of a bounded box as [..., D] in [-1, 1], whatever its bounds, and so entropies are those of
 such actions. In a discrete space one pass of a critic evaluates every action.
@@ -59,6 +59,9 @@ class Static(NamedTuple):
         return self.networks.obs_space
 
 
+_NO_CRITICS = Network(lambda key, *inputs: ((), ()), lambda params, stats, *inputs, **training: ((), ()))
+
+
 def is_bounded_box(space: Space) -> bool:
     """True for a Box of floats with finite bounds."""
     return isinstance(space, Box) and space.bounded and jnp.issubdtype(space.dtype, jnp.floating)
@@ -73,6 +76,7 @@ def make(
     spread: str,
     log_std_min: float = -20.0,
     has_value: bool = False,
+    has_critics: bool = True,
     axis_name: str | None = None,
 ) -> Networks:
     """The networks of a user, and for those that are not given the ones that an agent's Config describes.
@@ -86,6 +90,7 @@ def make(
       spread: of a policy for a Box: "observation", "features", "constant" or "none"; see `networks.heads.critics`.
       log_std_min: the least log standard deviation of that policy.
       has_value: whether the agent has a state value.
+      has_critics: whether it has critics of actions; without, those of the result have no parameters.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -93,7 +98,8 @@ def make(
     """
     assert isinstance(action_space, Discrete | Box)
     box = isinstance(action_space, Box)
-    given = user_networks.by_name(networks, {"policy", "critics"} | ({"value"} if has_value else set()))
+    names = {"policy"} | ({"critics"} if has_critics else set()) | ({"value"} if has_value else set())
+    given = user_networks.by_name(networks, names)
     validation.check_encoder(config, obs_space, action_space)
     described = config.model_dump(include=set(combine.SETTINGS))
     size = action_distributions.policy_size(action_space)
@@ -112,7 +118,10 @@ def make(
             log_std_min=log_std_min,
             **described,
         )
-    count, value = config.num_critics, None
+    value = None
+    if not has_critics:
+        return Networks(obs_space, action_space, policy, _NO_CRITICS, None)
+    count = config.num_critics
     if "critics" in given:
         action, sizes = ((np.zeros(size, np.float32),), alone) if box else ((), vector)
         q = check(given["critics"], obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
