@@ -14,7 +14,7 @@ loss of the temperature in log α; n-step targets, prioritized replay by the cri
 exploration (Raffin et al. 2021), each by a field. Time limits are bootstrapped from the true final observation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -87,9 +87,14 @@ class Actor(NamedTuple):
 class PolicyEstimate(NamedTuple):
     """Value and entropy of a policy at observations [...]: of one sampled action, exact in a discrete space."""
 
-    value: Array  # [...] E[min_k Q_k(o, a)]
+    value: Array  # [...] E[min_k Q_k(o, a)], or what another function makes of the critics' outputs
     entropy: Array  # [...] nats
     stats: PyTree  # of the policy
+
+
+def least(q: Array) -> Array:
+    """The least [...] of the critics' values [K, ...]."""
+    return q.min(0)
 
 
 def estimate(
@@ -100,19 +105,33 @@ def estimate(
     obs: PyTree,
     key: Key,
     *,
+    combine: Callable[[Array], Array] = least,
     train: bool = False,
     noise: Key | None = None,
 ) -> PolicyEstimate:
-    """Value and entropy of a policy under critics that do not train; `key` draws the action, `noise` that of layers."""
+    """Value and entropy of a policy under critics that do not train.
+
+    `key` draws the action, `noise` that of layers. `combine` makes a value of the outputs of all critics [K, ...].
+    """
     networks = static.networks
     dist, stats = q_critics.distribution(networks, policy, obs_stats, obs, train=train, key=noise)
     if isinstance(dist, Categorical):
-        q = networks.critics.apply(*critics, normalize_obs(obs_stats, obs))[0].min(0)
+        q = combine(networks.critics.apply(*critics, normalize_obs(obs_stats, obs))[0])
         return PolicyEstimate(jnp.sum(dist.probs * q, axis=-1), dist.entropy(), stats)
     assert isinstance(dist, TanhNormal)
     raw = dist.sample_pre_tanh(key)
     q = q_critics.q_values(networks, critics, obs_stats, obs, dist.squash(raw))[0]
-    return PolicyEstimate(q.min(0), -dist.log_prob_pre_tanh(raw), stats)
+    return PolicyEstimate(combine(q), -dist.log_prob_pre_tanh(raw), stats)
+
+
+def next_estimate(
+    static: Static, state: State, batch: Batch, key: Key, *, combine: Callable[[Array], Array] = least
+) -> tuple[Array, Array]:
+    """The value at the next observations under the target critics, see `estimate`, and α times the entropy [B]."""
+    policy = state.params["policy"], state.stats["policy"]
+    critics = state.target_params, state.target_stats
+    after = estimate(static, policy, critics, state.normalizer.obs, batch.next_obs, key, combine=combine)
+    return after.value, jnp.exp(state.params["log_temperature"]) * after.entropy
 
 
 def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
@@ -126,43 +145,76 @@ def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
     return jnp.asarray(value_or(hyper.target_entropy_total, target))
 
 
-def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
-    """The sum [] of the three losses, no two of which share a gradient; statistics, the priorities [B], and metrics."""
-    hyper, obs_stats, stop = state.hyper, state.normalizer.obs, jax.lax.stop_gradient
-    next_key, key = jax.random.split(key)
-    policy_noise, critic_noise = jax.random.split(jax.random.fold_in(key, 0))  # of the networks
-    policy, critics = ((params[name], state.stats[name]) for name in ("policy", "critics"))
-    temperature = stop(jnp.exp(params["log_temperature"]))
-
-    target_critics = state.target_params, state.target_stats
-    after = estimate(static, stop(policy), target_critics, obs_stats, batch.next_obs, next_key)
-    target = stop(batches.bootstrapped(batch, after.value + temperature * after.entropy))
-    action = q_critics.normalize_action(static.networks, batch.action)
-    q, critic_stats = q_critics.q_values(
-        static.networks, critics, obs_stats, batch.obs, action, train=True, key=critic_noise
-    )
+def critic_loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
+    """The loss [] of the critics; their statistics, and the priorities [B]."""
+    value, bonus = next_estimate(static, state, batch, key)
+    target = jax.lax.stop_gradient(batches.bootstrapped(batch, value + bonus))
+    q, stats = data_values(static, params, state, batch, key)
     td_error = q - target[None]
-    critic_loss = jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2
+    priority = jax.lax.stop_gradient(jnp.mean(jnp.abs(td_error), axis=0))
+    return jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2, (stats, priority)
 
-    now = estimate(static, policy, stop(critics), obs_stats, batch.obs, key, train=True, noise=policy_noise)
-    policy_loss = -jnp.mean(now.value + temperature * now.entropy)
 
-    excess = stop(jnp.mean(now.entropy - target_entropy(static, hyper, batch.obs)))
+def data_values(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, PyTree]:
+    """The outputs [K, B, ...] of the critics that train, for the batch's actions, and their statistics."""
+    action = q_critics.normalize_action(static.networks, batch.action)
+    critics, noise = (params, state.stats["critics"]), jax.random.fold_in(key, 0)
+    obs_stats = state.normalizer.obs
+    return q_critics.q_values(static.networks, critics, obs_stats, batch.obs, action, train=True, key=noise)
+
+
+def policy_loss(
+    static: Static,
+    params: dict[str, PyTree],
+    state: State,
+    batch: Batch,
+    key: Key,
+    *,
+    combine: Callable[[Array], Array] = least,
+) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
+    """The sum [] of the losses of the policy and of log_temperature; the policy's statistics, and metrics."""
+    stop, noise = jax.lax.stop_gradient, jax.random.fold_in(key, 0)
+    policy, critics = (params["policy"], state.stats["policy"]), (state.params["critics"], state.stats["critics"])
+    obs_stats, temperature = state.normalizer.obs, stop(jnp.exp(params["log_temperature"]))
+    now = estimate(static, policy, critics, obs_stats, batch.obs, key, combine=combine, train=True, noise=noise)
+    loss = -jnp.mean(now.value + temperature * now.entropy)
+    excess = stop(jnp.mean(now.entropy - target_entropy(static, state.hyper, batch.obs)))
     temperature_loss = params["log_temperature"] * excess if static.config.learn_temperature else jnp.zeros(())
     metrics = {
-        "critic_loss": critic_loss,
-        "policy_loss": policy_loss,
+        "policy_loss": loss,
         "temperature": temperature,
         "entropy": jnp.mean(now.entropy),
         "q": jnp.mean(now.value),
     }
-    priority = stop(jnp.mean(jnp.abs(td_error), axis=0))
-    stats = {"policy": now.stats, "critics": critic_stats}
-    return critic_loss + policy_loss + temperature_loss, (stats, priority, metrics)
+    return loss + temperature_loss, (now.stats, metrics)
+
+
+def loss(
+    static: Static,
+    params: dict[str, PyTree],
+    state: State,
+    batch: Batch,
+    key: Key,
+    *,
+    critic_loss: Callable[..., tuple[Array, tuple]] = critic_loss,
+    policy_loss: Callable[..., tuple[Array, tuple]] = policy_loss,
+) -> tuple[Array, tuple]:
+    """The sum [] of the three losses, no two of which share a gradient; statistics, the priorities [B], and metrics."""
+    critic_key, policy_key = jax.random.split(key)
+    of_critics, (critic_stats, priority) = critic_loss(static, params["critics"], state, batch, critic_key)
+    of_policy, (policy_stats, metrics) = policy_loss(static, params, state, batch, policy_key)
+    stats = {"policy": policy_stats, "critics": critic_stats}
+    return of_critics + of_policy, (stats, priority, {"critic_loss": of_critics} | metrics)
 
 
 def gradient_step(
-    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
+    static: Static,
+    state: State,
+    sample: Sample,
+    schedules: Schedules,
+    key: Key,
+    *,
+    loss: Callable[..., tuple[Array, tuple]] = loss,
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
     batch = batches.n_step_batch(sample, state.hyper.gamma)
@@ -256,11 +308,30 @@ def make(
     """
     needed = "a Discrete action space or a Box of floats with finite bounds"
     validation.check_action_space("sac", config, action_space, supported=supports(action_space), needed=needed)
+    return make_agent(config, obs_space, action_space, networks, gradient_step, axis_name=axis_name)
+
+
+def make_agent(
+    config: Config,
+    obs_space: Space,
+    action_space: Space,
+    networks: Mapping[str, Any] | None,
+    gradient_step: off_policy.GradientStep,
+    *,
+    outputs: int | None = None,
+    axis_name: str | None = None,
+) -> Agent:
+    """The agent of SAC's functions with another gradient step, and with critics of `outputs` numbers each.
+
+    The other arguments and the errors are those of `make`, and the action space is one that the agent can act in.
+    """
     if config.gsde:
         validation.check_box("gsde", action_space, bounded=True)
         validation.check_gsde(config)
     spread = "features" if config.gsde else "observation"
-    built = q_critics.make(config, obs_space, action_space, networks, spread=spread, axis_name=axis_name)
+    built = q_critics.make(
+        config, obs_space, action_space, networks, spread=spread, outputs=outputs, axis_name=axis_name
+    )
     static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
     return off_policy.agent(
         static,

@@ -1,4 +1,4 @@
-"""Distributional Q-learning: the categorical projection and loss of C51, and quantile regression (QR-DQN, IQN).
+"""Distributional Q-learning: the categorical projection and loss of C51, and quantile regression (QR-DQN, IQN, TQC).
 
 Per sample, as in `rlkit.ops.losses`: shapes agree exactly, inputs below float32 are promoted to float32, float64 stays
 float64, and `discount` is γ^n, and 0 at terminal states. No gradient flows into targets.
@@ -177,12 +177,38 @@ def quantile_q_learning(
     next_action = jnp.argmax(jnp.mean(as_floats(next_quantiles_selector)[0], axis=-2), axis=-1)
     target = _bellman(reward, discount, _take_row(next_quantiles, next_action, axis=-1))
     current = _take_row(quantiles, action, axis=-1)
-    # error[..., i, j] = target_j - current_i
-    error = jnp.expand_dims(jax.lax.stop_gradient(target), -2) - jnp.expand_dims(current, -1)
+    return quantile_huber(current, tau, target, kappa=kappa)
+
+
+def quantile_huber(quantiles: ArrayLike, tau: ArrayLike, target: ArrayLike, *, kappa: ArrayLike = 1.0) -> Array:
+    """Quantile Huber loss of the quantiles of a distribution, relative to samples of it (Dabney et al. 2018, eq. 10).
+
+    The sum over the K quantiles of the mean over the N samples. The Huber loss is not divided by kappa.
+
+    Args:
+      quantiles: [B, K] float (or any batch axes).
+      tau: [K] or [B, K] float in (0, 1), the quantile levels.
+      target: [B, N] float, the samples, such as quantiles of a target network's distribution.
+      kappa: scalar >= 0, the error at which the Huber loss becomes linear; 0 is plain quantile regression.
+
+    Returns:
+      [B] float. No gradient flows into the target.
+
+    Raises:
+      ValueError: the shapes do not agree, or kappa is not a scalar.
+    """
+    *batch, num_quantiles = np.shape(quantiles)
+    check_shape("target", target, (*batch, *np.shape(target)[-1:]))
+    if np.shape(tau) != (*batch, num_quantiles):
+        check_shape("tau", tau, (num_quantiles,))
+    quantiles, tau, target = as_floats(quantiles, tau, target)
+    (kappa,) = scalars(quantiles, kappa=kappa)
+    # error[..., i, j] = target_j - quantile_i
+    error = jnp.expand_dims(jax.lax.stop_gradient(target), -2) - jnp.expand_dims(quantiles, -1)
     size = jnp.abs(error)
     quadratic = jnp.minimum(size, kappa)
     loss = jnp.where(kappa > 0, quadratic * (size - 0.5 * quadratic), size)
-    tau = jnp.broadcast_to(tau, current.shape)[..., None]
+    tau = jnp.broadcast_to(tau, quantiles.shape)[..., None]
     weight = jnp.where(error < 0, 1.0 - tau, tau)
     return jnp.sum(jnp.mean(weight * loss, axis=-1), axis=-1)
 

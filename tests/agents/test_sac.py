@@ -9,7 +9,7 @@ import pytest
 from sac_batches import BOX, MASKED, OBS, SMALL, B, example, hand_made, losses, make
 
 from rlkit import envs, training
-from rlkit.agents import sac
+from rlkit.agents import sac, tqc
 from rlkit.agents.common import q_critics
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.spaces import Box, Discrete, MultiDiscrete
@@ -143,14 +143,15 @@ def test_gsde_holds_its_noise():
     assert len(set(actions)) == 3
 
 
-@pytest.mark.parametrize(("env_name", "best", "settings"), [
-    ("Probe-Continuous", 0.99, {}),
-    pytest.param("Probe-MaskedAction", 1.0, {"n_step": 2}, marks=pytest.mark.thorough),
-    pytest.param("Probe-ObservationAction", 1.0, {"replay": "prioritized"}, marks=pytest.mark.thorough),
+@pytest.mark.parametrize(("module", "env_name", "best", "settings"), [
+    (sac, "Probe-Continuous", 0.99, {}),
+    pytest.param(sac, "Probe-MaskedAction", 1.0, {"n_step": 2}, marks=pytest.mark.thorough),
+    pytest.param(sac, "Probe-ObservationAction", 1.0, {"replay": "prioritized"}, marks=pytest.mark.thorough),
+    (tqc, "Probe-Continuous", 0.99, {"replay": "prioritized"}),
 ])  # fmt: skip
-def test_the_best_policy_is_found(env_name, best, settings):
+def test_the_best_policy_is_found(module, env_name, best, settings):
     env, params = envs.make(env_name)
-    config = sac.Config(
+    config = module.Config(
         hidden_sizes=(32,),
         capacity=4096,
         batch_size=64,
@@ -158,9 +159,9 @@ def test_the_best_policy_is_found(env_name, best, settings):
         replay_ratio=0.25,
         **settings,
     )
-    agent = sac.make(config, env.observation_space(params), env.action_space(params))
+    agent = module.make(config, env.observation_space(params), env.action_space(params))
     pair = training.make(agent, env, params, num_envs=8, num_steps=8)
-    hyper = sac.Hyper(learning_rate=5e-3, tau=0.05, gamma=0.8, temperature=0.2)
+    hyper = module.Hyper(learning_rate=5e-3, tau=0.05, gamma=0.8, temperature=0.2)
 
     @jax.jit
     def run(key):

@@ -1,11 +1,11 @@
-"""rlkit.agents.sac: its three losses by hand in boxes and discrete spaces, and their gradients."""
+"""rlkit.agents.sac: its three losses by hand in boxes and discrete spaces, and their gradients; those of tqc too."""
 
 import jax
 import numpy as np
 import pytest
 from sac_batches import BOX, MASKED, OBS, B, hand_made, losses, make
 
-from rlkit.agents import sac
+from rlkit.agents import sac, tqc
 from rlkit.spaces import Discrete
 
 
@@ -68,14 +68,14 @@ def test_the_losses_of_a_discrete_space_by_hand(masked):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("box", [True, False])
-def test_the_gradients_of_the_three_losses_do_not_meet(box):
-    _, static, state = make(OBS, BOX if box else Discrete(4), {"temperature": 0.3})
+@pytest.mark.parametrize(("module", "box"), [(sac, True), (sac, False), (tqc, True)])
+def test_the_gradients_of_the_three_losses_do_not_meet(module, box):
+    _, static, state = make(OBS, BOX if box else Discrete(4), {"temperature": 0.3}, module)
     batch = hand_made(box=box)
     batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
 
     def three(params):
-        total, (*_, metrics) = sac.loss(static, params, state, batch, jax.random.key(0))
+        total, (*_, metrics) = module.loss(static, params, state, batch, jax.random.key(0))
         critic, policy = metrics["critic_loss"], metrics["policy_loss"]
         return {"critics": critic, "policy": policy, "log_temperature": total - critic - policy}
 

@@ -56,9 +56,7 @@ def test_names_of_other_libraries_are_known(key, meant):
 
 
 def test_a_key_of_other_agents_alone_names_them():
-    with pytest.raises(
-        ConfigError, match=r"^buffer_size is not a key .*; as 'capacity' it is a key of c51, .*, td3_bc$"
-    ):
+    with pytest.raises(ConfigError, match=r"^buffer_size is not a key .*; as 'capacity' it is a key of bc, .*, tqc$"):
         parse(BASE | {"buffer_size": 10})
 
 

@@ -58,6 +58,11 @@ CASES = {
         [normal(6, 3, 3), *columns(1), SIX, normal(6, 4, 3, seed=1)],
         1,
     ),
+    "quantile_huber": (
+        lambda quantiles, target: distributional.quantile_huber(quantiles, np.float32([0.2, 0.5, 0.8]), target),
+        [normal(6, 3), normal(6, 4, seed=1)],
+        1,
+    ),
 }
 every_loss = pytest.mark.parametrize("name", CASES)
 
@@ -123,5 +128,7 @@ def test_shapes_of_action_values_are_checked():
         distributional.quantile_q_learning(logits, atoms[:4], action, row, row, logits, logits)
     with pytest.raises(ValueError, match=r"^next_quantiles has shape \(4, 3, 4\)"):
         distributional.quantile_q_learning(logits, atoms[:3], action, row, row, logits[..., :4], logits)
+    with pytest.raises(ValueError, match=r"^target has shape \(3, 2\)"):
+        distributional.quantile_huber(q, atoms[:3], q[:3, :2])
     with pytest.raises(ValueError, match=r"^mask has shape \(4, 1\)"):
         losses.normalize_advantage(row, column.astype(bool))

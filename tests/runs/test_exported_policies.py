@@ -56,6 +56,7 @@ MLPS = {
     "sac": ("sac", JOINTS, ARM, NORM | {"activation": "silu"}),
     "sac-gsde": ("sac", VECTOR, ARM, {"gsde": True}),
     "sac-discrete": ("sac", MASKED, ONE_OF_THREE, {}),
+    "tqc": ("tqc", VECTOR, ARM, NORM | {"num_quantiles": 5}),
     "td3": ("td3", VECTOR, ARM, NORM),
     "ddpg": ("ddpg", VECTOR, ARM, {}),
     "td3_bc": ("td3_bc", VECTOR, ARM, NORM),

@@ -1,4 +1,4 @@
-"""Networks shared by SAC, TD3, IQL and BC: a policy, critics of actions, and actions scaled to [-1, 1].
+"""Networks shared by SAC, TQC, TD3, IQL and BC: a policy, critics of actions, and actions scaled to [-1, 1].
 
 Critics take the actions of a bounded box as [..., D] in [-1, 1], whatever its bounds, and so entropies are those of
 such actions. In a discrete space one pass of a critic evaluates every action.
@@ -32,7 +32,9 @@ class Networks(NamedTuple):
     obs_space: Space
     action_space: Discrete | Box
     policy: Network  # of an observation: the parameters of action_distributions.distribution
-    critics: Network  # of observation and action [..., D]: [K, ...]; discrete: of observation: [K, ..., A]
+    critics: (
+        Network  # of observation and action [..., D]: [K, ...], TQC [K, ..., M]; discrete: of observation: [K, ..., A]
+    )
     value: Network | None  # of an observation: [...], for agents with a state value
 
     @property
@@ -77,6 +79,7 @@ def make(
     log_std_min: float = -20.0,
     has_value: bool = False,
     has_critics: bool = True,
+    outputs: int | None = None,
     axis_name: str | None = None,
 ) -> Networks:
     """The networks of a user, and for those that are not given the ones that an agent's Config describes.
@@ -91,6 +94,7 @@ def make(
       log_std_min: the least log standard deviation of that policy.
       has_value: whether the agent has a state value.
       has_critics: whether it has critics of actions; without, those of the result have no parameters.
+      outputs: numbers that each critic has for an action of a Box, on an axis of their own; None for one, without.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -122,11 +126,12 @@ def make(
     if not has_critics:
         return Networks(obs_space, action_space, policy, _NO_CRITICS, None)
     count = config.num_critics
+    width = outputs if box else size
     if "critics" in given:
-        action, sizes = ((np.zeros(size, np.float32),), alone) if box else ((), vector)
+        action, sizes = (np.zeros(size, np.float32),) if box else (), alone if width is None else np.array([width])
         q = check(given["critics"], obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
     else:
-        q = critics.critics(obs_space=obs_space, count=count, size=None if box else size, **described)
+        q = critics.critics(obs_space=obs_space, count=count, size=width, **described)
     if "value" in given:
         value = check(given["value"], obs_space, "V", alone, field="value", privileged=True)
     elif has_value:
@@ -158,6 +163,7 @@ def q_values(
 ) -> tuple[Array, PyTree]:
     """Q [K, ...] of normalized actions [..., D], or of actions [...] of a discrete space, and the critics' statistics.
 
+    Critics with several outputs return [K, ..., outputs].
     `training` are `train` and `key` of `Network.apply`.
     """
     obs = normalize_obs(obs_stats, obs)

@@ -76,7 +76,7 @@ class PolicyNetwork(nn.Module):
 class Critics(nn.Module):
     """K estimates of the value of an action (or of an observation), each by a network of its own.
 
-    Returns [K, ...], or with `size` the values of all actions of a discrete space, [K, ..., size].
+    Returns [K, ...], or with `size` [K, ..., size]: the values of all actions of a discrete space, or quantiles.
     """
 
     make_encoder: MakeEncoder

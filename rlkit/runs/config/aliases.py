@@ -73,6 +73,7 @@ _WORDS = {
     "dueling": "dueling_dqn",
     "noisy": "noisy_net noisy_nets",
     "num_atoms": "n_atoms",
+    "drop_quantiles": "top_quantiles_to_drop_per_net",
     "num_quantiles": "n_quantiles",
     "num_critics": "n_critics num_qs",
     "policy_delay": "policy_freq policy_frequency",

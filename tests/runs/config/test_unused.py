@@ -26,7 +26,7 @@ TEMPERATURE = [*TARGETS, "target_entropy_total", "temperature_learning_rate"]
 
 
 def config_of(agent, **values):
-    env = "Pendulum-v1" if agent in ("sac", "td3", "ddpg", "td3_bc", "iql") else "CartPole-v1"
+    env = "Pendulum-v1" if agent in ("sac", "tqc", "td3", "ddpg", "td3_bc", "iql") else "CartPole-v1"
     return parse(BASE | {"agent": agent, "env": env} | values)
 
 
@@ -40,7 +40,7 @@ def config_of(agent, **values):
         ],
         *[
             (agent, {"replay": "uniform"}, ["beta", "beta_end", "schedule_steps"], {"replay": "prioritized"})
-            for agent in ("dqn", "c51", "qrdqn", "iqn", "r2d2", "sac", "td3", "ddpg", "td3_bc", "iql")
+            for agent in ("dqn", "c51", "qrdqn", "iqn", "r2d2", "sac", "tqc", "td3", "ddpg", "td3_bc", "iql")
         ],
         (
             "iqn",

@@ -1,4 +1,4 @@
-"""A small agent of SAC, a batch made by hand, and the three losses of the one on the other."""
+"""A small agent of SAC or TQC, a batch made by hand, and the three losses of the one on the other."""
 
 from functools import partial
 
@@ -27,13 +27,13 @@ def example(obs_space, action_space):
     return Transition(obs, zeros(action_space), zero, zero > 0, zero > 0, obs)
 
 
-def make(obs_space=OBS, action_space=BOX, hyper=None, **settings):
+def make(obs_space=OBS, action_space=BOX, hyper=None, module=sac, **settings):
     """-> agent, static, state. The weights are drawn, for those at the start make all policies and values alike."""
-    agent = sac.make(sac.Config(**(SMALL | settings)), obs_space, action_space)
+    agent = module.make(module.Config(**(SMALL | settings)), obs_space, action_space)
 
     @jax.jit
     def init(key):
-        state = agent.init(sac.Hyper(**(hyper or {})), key, example(obs_space, action_space), 4)
+        state = agent.init(module.Hyper(**(hyper or {})), key, example(obs_space, action_space), 4)
 
         def redraw(path, x):
             number = sum(map(ord, jax.tree_util.keystr(path)))
@@ -68,7 +68,7 @@ def hand_made(masked=False, box=True):
     )
 
 
-def losses(static, state, batch, key):
+def losses(static, state, batch, key, module=sac):
     """-> total, priority, metrics, jitted."""
-    total, (_, priority, metrics) = jax.jit(partial(sac.loss, static))(state.params, state, batch, key)
+    total, (_, priority, metrics) = jax.jit(partial(module.loss, static))(state.params, state, batch, key)
     return float(total), np.asarray(priority), metrics

@@ -49,21 +49,14 @@ def gradient_step_of_r2d2():
 
 def gradient_steps_with_noise():
     """Where a loss draws noise, the step is that on the mean of the devices' losses, each with noise of its own."""
-    loss = sac.loss
 
     def mean_loss(static, params, state, batch, keys):
         parts = jax.tree.map(lambda x: x.reshape(len(keys), -1, *x.shape[1:]), batch)
-        loss_of = jax.vmap(lambda batch, key: loss(static, params, state, batch, key))
+        loss_of = jax.vmap(lambda batch, key: sac.loss(static, params, state, batch, key))
         total, (_, priority, metrics) = loss_of(parts, keys)
         return total.mean(), (state.stats, priority.reshape(-1), jax.tree.map(jnp.mean, metrics))
 
-    def on_one(*arguments):
-        sac.loss = mean_loss
-        try:
-            return sac.gradient_step(*arguments)
-        finally:
-            sac.loss = loss
-
+    on_one = partial(sac.gradient_step, loss=mean_loss)
     hyper = sac.Hyper(max_grad_norm=0.1)
     compare_gradient_steps(sac, "Pendulum-v1", {"replay": "prioritized"}, hyper, (2,), on_one)
 

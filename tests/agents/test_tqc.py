@@ -1,0 +1,116 @@
+"""rlkit.agents.tqc: the truncated target and the loss against a slow loop, the quantiles it learns, and refusals."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sac_batches import BOX, OBS, SMALL, B, hand_made, losses, make
+
+from rlkit.agents import tqc
+from rlkit.agents.common import q_critics
+from rlkit.agents.common.off_policy import Schedules
+from rlkit.spaces import Box, Discrete
+from rlkit.types import ConfigError, Sample, Transition
+
+
+def test_the_greatest_quantiles_of_all_critics_together_are_dropped():
+    """Two critics with three quantiles each: with one dropped for each, all of the first critic's may be kept."""
+    quantiles = np.array([[[3.0, 1.0, 2.0], [9.0, 0.0, 5.0]], [[4.0, 8.0, 7.0], [1.0, 6.0, 2.0]]])  # [K, B, M]
+    kept = [[1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 2.0, 5.0]]
+    np.testing.assert_array_equal(tqc.truncate(jnp.float32(quantiles), 1), kept)
+    np.testing.assert_array_equal(tqc.truncate(jnp.float32(quantiles), 2), [row[:2] for row in kept])
+    np.testing.assert_array_equal(tqc.truncate(jnp.float32(quantiles), 0), [[1, 2, 3, 4, 7, 8], [0, 1, 2, 5, 6, 9]])
+
+
+def test_the_losses_against_a_slow_loop():
+    num_critics, num_quantiles, drop = 3, 4, 1
+    settings = {"num_critics": num_critics, "num_quantiles": num_quantiles, "drop_quantiles": drop}
+    _, static, state = make(hyper={"temperature": 0.3, "target_entropy": -1.5}, module=tqc, **settings)
+    batch, key, policy, critics = hand_made(), jax.random.key(4), static.networks.policy, static.networks.critics
+    keys = jax.random.split(key)
+
+    def sampled(obs, key):
+        loc, log_std = (np.asarray(x, float) for x in policy.apply(state.params["policy"], (), obs)[0])
+        noise = np.asarray(jax.random.normal(key, (B, 2)), float)
+        raw = loc + np.exp(log_std) * noise
+        log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
+        return np.tanh(raw).astype(np.float32), log_prob.sum(-1)
+
+    ahead, log_prob = sampled(batch.next_obs, keys[0])
+    following = np.asarray(critics.apply(state.target_params, (), batch.next_obs, ahead)[0], float)
+    unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], axis=-1)
+    quantiles = np.asarray(critics.apply(state.params["critics"], (), batch.obs, unit)[0], float)
+    assert quantiles.shape == following.shape == (num_critics, B, num_quantiles)
+    critic_loss, priority = 0.0, np.zeros(B)
+    for b in range(B):
+        pooled = sorted(following[k, b, m] for k, m in np.ndindex(num_critics, num_quantiles))
+        kept = pooled[: num_critics * num_quantiles - drop * num_critics]
+        ends = batch.discount[b] == 0
+        target = [batch.reward[b] + (0 if ends else batch.discount[b] * (z - 0.3 * log_prob[b])) for z in kept]
+        for k, m in np.ndindex(num_critics, num_quantiles):
+            for y in target:
+                error = y - quantiles[k, b, m]
+                huber = error**2 / 2 if abs(error) < 1 else abs(error) - 0.5
+                share = abs((m + 0.5) / num_quantiles - (error < 0)) / num_quantiles / len(target)
+                critic_loss += batch.weight[b] * share * huber / B
+        priority[b] = np.mean([abs(quantiles[k, b].mean() - np.mean(target)) for k in range(num_critics)])
+    now, log_prob = sampled(batch.obs, keys[1])
+    value = np.asarray(critics.apply(state.params["critics"], (), batch.obs, now)[0]).mean((0, 2))
+    policy_loss = np.mean(0.3 * log_prob - value)
+    temperature_loss = np.log(0.3) * (np.mean(-log_prob) + 3.0)
+
+    total, found_priority, metrics = losses(static, state, batch, key, tqc)
+    np.testing.assert_allclose(found_priority, priority, rtol=1e-4)
+    found = metrics["critic_loss"], metrics["policy_loss"], metrics["q"], total
+    expected = critic_loss, policy_loss, value.mean(), critic_loss + policy_loss + temperature_loss
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_the_critics_learn_the_quantiles_of_a_random_reward():
+    """Of a reward that is uniform over 0 to 3, in an episode of one step: an eighth, three eighths and so on."""
+    num_rewards = 64
+    settings = {"num_quantiles": 4, "hidden_sizes": (32,), "batch_size": num_rewards, "capacity": 256}
+    _, static, state = make(module=tqc, **settings)
+    obs, action = jnp.ones((num_rewards, 3)), jnp.ones((num_rewards, 2))
+    reward, true = jnp.linspace(0.0, 3.0, num_rewards), jnp.ones(num_rewards, bool)
+    sample = Sample(Transition(obs, action, reward, true, ~true, obs), (), jnp.ones(num_rewards), true)
+    schedules = Schedules(jnp.float32(0.003), jnp.array(True))
+
+    @jax.jit
+    def learned(state):
+        def step(state, key):
+            return tqc.gradient_step(static, state, sample, schedules, key)[0], None
+
+        state = jax.lax.scan(step, state, jax.random.split(jax.random.key(0), 2000))[0]
+        action_unit = q_critics.normalize_action(static.networks, action[:1])
+        return static.networks.critics.apply(state.params["critics"], (), obs[:1], action_unit)[0][:, 0]
+
+    found = learned(state.replace(replay=()))
+    np.testing.assert_allclose(found, np.tile([0.5, 1.2, 1.8, 2.5], (2, 1)), atol=0.25)
+    assert np.all(np.diff(found, axis=-1) > 0.3)
+
+
+@pytest.mark.parametrize(("space", "settings", "words"), [
+    (Discrete(2), {}, "agent='tqc' needs a Box action space of floats with finite bounds, .*; use .*sac"),
+    (Box(-np.inf, np.inf, (2,)), {}, "agent='tqc' needs a Box .* use ppo$"),
+    (BOX, {"num_quantiles": 2, "drop_quantiles": 2}, "drop_quantiles=2 must be less than num_quantiles=2, .* try 1$"),
+])  # fmt: skip
+def test_settings_that_do_not_fit(space, settings, words):
+    with pytest.raises(ConfigError, match=words):
+        tqc.make(tqc.Config(**(SMALL | settings)), OBS, space)
+
+
+def test_the_users_critics_give_quantiles():
+    def critics(num_quantiles):
+        def apply(params, obs, action):
+            features = jnp.concatenate([obs, action], axis=-1) @ params
+            return jnp.moveaxis(features.reshape(*obs.shape[:-1], 2, num_quantiles), -2, 0)
+
+        return (lambda key, obs, action: 0.1 * jax.random.normal(key, (5, 2 * num_quantiles))), apply
+
+    made = partial(tqc.make, tqc.Config(**SMALL, num_quantiles=7), OBS, BOX)
+    assert made({"critics": critics(7)}).static.networks.critics.init(jax.random.key(0), jnp.ones(3), jnp.ones(2))
+    with pytest.raises(ConfigError, match=r"critics must return Q of shapes \[2, 7\] for one .*, and .* \[2, 6\]"):
+        made({"critics": critics(6)})
