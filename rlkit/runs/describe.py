@@ -53,7 +53,8 @@ def _describe(program: Program) -> str:
         **_sizes(config, _episode_length(program), sequences=_learns_from_sequences(program)),
         "seeds": f"{run.num_seeds} from {run.seed}"
         + (", members of a population" if run.population else "")
-        + (f", on {program.num_devices} devices" if program.num_devices > 1 else ""),
+        + (f", on {program.num_devices} devices" if program.num_devices > program.num_shards else ""),
+        **_mesh(program),
         **({"evolution": f"every {line * schedule.evolve_lines:,} steps"} if run.population else {}),
         "metric line": f"every {line:,} steps",
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
@@ -68,6 +69,17 @@ def _describe(program: Program) -> str:
     text = "\n".join(f"{name:<15} {text}" for name, text in lines)
     layers = table(program.agent, agents.get(run.agent).Hyper(**config.hyper), observations, actions, run.num_envs)
     return f"{text}\n\n{layers}" if layers else text
+
+
+def _mesh(program: Program) -> dict[str, str]:
+    """The devices over which a single run is divided, and what each has; nothing for one device."""
+    run, agent, devices = program.config.run, program.config.agent, program.num_shards
+    if devices == 1:
+        return {}
+    text = f"data={devices}, on each device {run.num_envs // devices:,} of {run.num_envs:,} environments"
+    if isinstance(agent, OffPolicyConfig):
+        text += f" and {agent.capacity // devices:,} of {agent.capacity:,} steps of the replay buffer"
+    return {"mesh": text}
 
 
 def _sizes(config: RunConfig, episode_length: int | None, *, sequences: bool) -> dict[str, str]:

@@ -18,6 +18,7 @@ from rlkit.runs.config.schedule import require_evolution
 from rlkit.runs.hints import on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import NO_EVAL_ENV, best_evaluation, dataset_streams, stored_config
+from rlkit.runs.programs import shards
 from rlkit.runs.programs.make import make_program, require_memory
 from rlkit.runs.progress import make_display
 from rlkit.runs.reports.report import report
@@ -145,7 +146,7 @@ def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool)
                 files.replace(path / run_directory.CONFIG, config.resolved().encode())
                 with Session(program, path, on_chunk, show, {"config": config.resolved()}) as session:
                     return session.start(learned)  # it was stopped before its first step
-            state, step, extra = checkpoints.restore(program.template)
+            state, step, extra = shards.restore(checkpoints, program)
             length, seconds = extra.get("metrics_length"), extra.get("seconds")
             if not isinstance(length, int) or not isinstance(seconds, int | float) or not 0 <= length < 2**62:
                 raise ConfigError(

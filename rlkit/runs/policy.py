@@ -1,6 +1,7 @@
 """Trained policies and states from run directories."""
 
 import base64
+import dataclasses
 import html
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +22,7 @@ from rlkit.runs.config.own_code import OwnCode, names_of_objects
 from rlkit.runs.config.own_code import given as own_code_given
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.population.record import best_member
+from rlkit.runs.programs import shards
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
 from rlkit.spaces import Dict, Space, Tuple
@@ -228,9 +230,11 @@ def load_state(
     if best:
         step = best_step(extra, run, keep_best=config.run.keep_best)
     changes.find(extra, config, run)
+    if config.run.num_seeds == 1:  # on one device, over however many the run is divided
+        config = dataclasses.replace(config, run=config.run.model_copy(update={"devices": 1}))
     program = make_program(config, dataset_streams(extra))
     try:
-        state, step, _ = checkpoints.restore(program.template, step)
+        state, step, _ = shards.restore(checkpoints, program, step)
     except BaseException:
         program.close()
         raise

@@ -20,6 +20,7 @@ from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.metrics import Line, MetricLines, additional, summarize
 from rlkit.runs.pictures import curves, lineage
 from rlkit.runs.population.evolution import Evolution
+from rlkit.runs.programs import shards
 from rlkit.runs.programs.finite import largest_reward, remedy
 from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
@@ -328,6 +329,7 @@ class Session:
             "metrics_length": metrics_length,
             "seconds": seconds,
             "streams": self.program.num_streams,
+            shards.KEY: self.program.num_shards,
             "best": self.best,
             "due": self.due,
         }

@@ -18,7 +18,7 @@ from functools import partial
 
 import jax
 from flax import struct
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rlkit import _mesh
@@ -31,7 +31,7 @@ BY_DEVICE = 1  # leaves [...] on one device, and together [D, ...]
 REPLICATED = 2
 
 
-def data_parallel(run: Training, mesh: Mesh, axis_name: str, *, check_vma: bool = True) -> Training:
+def data_parallel(run: Training, mesh: Mesh | AbstractMesh, axis_name: str, *, check_vma: bool = True) -> Training:
     """Return the two functions of a training run on the devices of one axis of a mesh together.
 
     Both are pure functions of whole arrays, to be jitted; `step` may donate its state.
@@ -116,7 +116,13 @@ def data_parallel_add(
     return add_all
 
 
-def _check_axis(mesh: Mesh, axis_name: str) -> None:
+def shardings(state: TrainState, mesh: Mesh, axis_name: str) -> TrainState:
+    """Return the sharding of each leaf of a state, or of its shapes, as `data_parallel` returns it."""
+    by_place = {place: NamedSharding(mesh, spec) for place, spec in enumerate(_specs(axis_name))}
+    return jax.tree.map(lambda place: by_place[place], _division(state))
+
+
+def _check_axis(mesh: Mesh | AbstractMesh, axis_name: str) -> None:
     """Raise ConfigError where a mesh has no such axis."""
     if axis_name not in mesh.axis_names:
         raise ConfigError(f"axis_name={axis_name!r} must be an axis of the mesh, one of {', '.join(mesh.axis_names)}")

@@ -1,7 +1,7 @@
 """Independent runs spread over devices: seeds, trials of a sweep, members of a population.
 
-A mesh has one axis, `run`, along which stacked runs are divided. Nothing is exchanged between them, so that each device
-works at its own pace, and every run has the numbers that it has on one device.
+Their mesh has one axis, `run`, along which stacked runs are divided. Nothing is exchanged between them, so that each
+device works at its own pace, and every run has the numbers that it has on one device.
 """
 
 import math
@@ -16,12 +16,13 @@ from jax.sharding import PartitionSpec as P
 from rlkit.types import PyTree
 
 RUN = "run"  # name of the axis
+DATA = "data"  # name of the axis over which `data_parallel` divides one run
 
 
-def make(devices: Sequence[Any] | None = None) -> Mesh:
-    """Return a mesh with the axis `run` over devices; None for all of this process."""
+def make(devices: Sequence[Any] | None = None, axis_name: str = RUN) -> Mesh:
+    """Return a mesh with one axis, by default `run`, over devices; None for all of this process."""
     devices = jax.local_devices() if devices is None else devices
-    return jax.make_mesh((len(devices),), (RUN,), axis_types=(AxisType.Auto,), devices=devices)
+    return jax.make_mesh((len(devices),), (axis_name,), axis_types=(AxisType.Auto,), devices=devices)
 
 
 def num_devices(num_runs: int, available: int) -> int:

@@ -42,8 +42,9 @@ def test_runs_are_spread_over_as_few_devices_as_needed(num_runs, available, expe
 
 
 def test_one_run_or_one_device_needs_no_mesh():
-    assert devices.mesh_of_runs("auto", 1) is None
-    assert devices.mesh_of_runs(1, 10) is None
+    assert devices.mesh_of_runs("auto", 1) is devices.mesh_of_data("auto", 1) is None
+    assert devices.mesh_of_runs(1, 10) is devices.mesh_of_data(1, 1) is None
+    assert devices.mesh_of_data("all", 10) is None  # of which each has one
 
 
 def test_functions_over_a_mesh_of_one_device():
@@ -101,5 +102,5 @@ def test_devices_that_cannot_be_had_are_one_line(capsys):
         assert fails(capsys, "check", "ppo/cartpole", "--devices", value).endswith(
             "must be auto, all, or a number of devices from 1 to 65536; the default is 'auto'\n"
         )
-    message = fails(capsys, "check", "ppo/cartpole", "--devices", "2")
-    assert "devices=2 needs several runs to spread; give num_seeds as well, or leave it out" in message
+    message = fails(capsys, "check", "ppo/cartpole", "--devices", "9999")
+    assert "devices=9999 must be at most" in message

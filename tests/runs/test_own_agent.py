@@ -15,9 +15,10 @@ from pydantic import Field
 from tiny_runs import SMALL, digest
 
 import rlkit
-from rlkit import cli
+from rlkit import cli, envs
 from rlkit.agents import base, ppo
 from rlkit.runs import loop, sweep
+from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.parse import parse
 from rlkit.runs.sweeps.config import load_sweep
 from rlkit.types import Agent, ConfigError, Scalar
@@ -178,3 +179,10 @@ def test_no_file_makes_a_command_import_code(tmp_path, monkeypatch, capsys):
     assert load_sweep("sweep.yaml", {"agent": "evil:make"}).dimensions.keys() == {"scale"}
     assert cli.main(["resume", "run", "--help", "--agent", "evil:make"]) == 0
     assert "--decay" in capsys.readouterr().out
+
+
+def test_an_agent_without_an_axis_is_not_divided_over_devices():
+    env, params = envs.make("CartPole-v1")
+    spaces = env.observation_space(params), env.action_space(params)
+    with pytest.raises(ConfigError, match="its function make has no argument axis_name; leave devices out"):
+        make_agent(parse(RUN | {"agent": THIS}), *spaces, "data")

@@ -76,13 +76,23 @@ def build(values: ArrayLike, statistics: Sequence[str] = STATISTICS, fanout: int
     values = _sanitize(values)
     if values.ndim != 1:
         raise ValueError(f"values has shape {values.shape}, expected [capacity]; use jax.vmap for several trees")
-    fanout = as_int("fanout", fanout, 2)
+    return from_leaves(values, statistics, fanout)
+
+
+def from_leaves(leaves: Array, statistics: Sequence[str] = STATISTICS, fanout: int = layout.FANOUT) -> SegmentTree:
+    """Return the tree of leaves [capacity] float32 of other trees, negated where `maximum` leaves them out.
+
+    Args:
+      leaves: [capacity] float32, as `SegmentTree.leaves` holds them, without those from its capacity on.
+      statistics, fanout: as in `init`.
+    """
+    fanout, capacity = as_int("fanout", fanout, 2), leaves.size
     names = _ordered(statistics)
-    levels = layout.levels(values.size, fanout, len(names))
-    leaves = jnp.pad(values, (0, levels.leaves - values.size))
+    levels = layout.levels(capacity, fanout, len(names))
+    leaves = jnp.pad(leaves, (0, levels.leaves - capacity))
     below = jnp.stack([layout.from_leaves(name, leaves) for name in names])
     above, roots = layout.fold_up(below, levels.sizes, fanout, names)
-    return SegmentTree(leaves, layout.in_arrays(above, levels), roots, values.size, fanout, names)
+    return SegmentTree(leaves, layout.in_arrays(above, levels), roots, capacity, fanout, names)
 
 
 def write(tree: SegmentTree, index: ArrayLike, value: ArrayLike, *, in_maximum: bool = True) -> SegmentTree:

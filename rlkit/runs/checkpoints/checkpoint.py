@@ -16,7 +16,7 @@ C++ store in which no test can fail one operation at a time.
 
 import itertools
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,12 @@ class Reader:
         return {}
 
     def restore(
-        self, template: PyTree, step: int | None = None, *, fields: Collection[str] | None = None
+        self,
+        template: PyTree,
+        step: int | None = None,
+        *,
+        fields: Collection[str] | None = None,
+        template_of: Callable[[dict[str, Any]], PyTree] | None = None,
     ) -> tuple[PyTree, int, dict[str, Any]]:
         """Read the newest whole checkpoint, or that of `step`.
 
@@ -147,6 +152,7 @@ class Reader:
           step: int, or None for the newest.
           fields: paths of parts of the state, such as agent/params. `template` is then a dict of a part by its path,
             and only these are returned. None for the whole state.
+          template_of: returns the template of a checkpoint with such `extra`, in place of `template`.
 
         Returns:
           state, step, extra.
@@ -166,7 +172,8 @@ class Reader:
         for candidate in [step] if step is not None else available[::-1]:
             try:
                 stored = self._open(candidate)
-                return _load(stored, template, fields), candidate, _checked_tree(stored)["extra"]
+                extra = _checked_tree(stored)["extra"]
+                return _load(stored, template_of(extra) if template_of else template, fields), candidate, extra
             except Damaged as problem:
                 problems.append(str(problem))
             if step is None:

@@ -12,8 +12,13 @@ from rlkit.spaces import Space
 from rlkit.types import Agent, ConfigError
 
 
-def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agent:
+def make_agent(config: RunConfig, obs_space: Space, action_space: Space, axis_name: str | None = None) -> Agent:
     """Return the agent of a config, with the networks that its function of the user's makes, if it names one.
+
+    Args:
+      config: of the run.
+      obs_space, action_space: those of its environment.
+      axis_name: of the mesh axis over which the run is divided; None for one device.
 
     Raises:
       ConfigError: no such function, or it fails; the agent does not fit the spaces or networks; a range has no effect.
@@ -23,6 +28,7 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agen
             raise ConfigError(f"population_ranges.{key}={show_value(value)} has no effect, as {reason}; leave it out")
     module, name = agents.get(config.run.agent), config.run.network
     make = module.make if config.run.agent in agents.names() else partial(_make_own, config.run.agent, module)
+    make = make if axis_name is None else partial(make, axis_name=axis_name)
     if name is None:
         return make(config.agent, obs_space, action_space)
     try:
@@ -44,11 +50,15 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space) -> Agen
     return make(config.agent, obs_space, action_space, networks)
 
 
-def _make_own(name: str, module: Any, *arguments: Any) -> Agent:
+def _make_own(name: str, module: Any, *arguments: Any, **axis: str) -> Agent:
     """An agent of the user's own, whose `init` is checked where it is traced, as runs change the Hyper in its state."""
     if len(arguments) > 3 and "networks" not in inspect.signature(module.make).parameters:
         raise ConfigError(f"agent={name!r} takes no network, as its function make has no argument networks; add it")
-    agent = module.make(*arguments)
+    if axis and "axis_name" not in inspect.signature(module.make).parameters:
+        raise ConfigError(
+            f"agent={name!r} is one of one device, as its function make has no argument axis_name; leave devices out"
+        )
+    agent = module.make(*arguments, **axis)
     if not isinstance(agent, Agent):
         raise ConfigError(f"agent={name!r}: make must return an rlkit.types.Agent, and it returned {agent!r:.60}")
 

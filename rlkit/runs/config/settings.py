@@ -99,7 +99,8 @@ class Settings(BaseModel):
     )
     devices: Annotated[str | int, BeforeValidator(_check_devices)] = Field(
         default="auto",
-        description="devices that seeds in JAX are spread over, on a CPU its cores: auto, all or their number",
+        description="devices that seeds in JAX are spread over, or one run's environments, minibatches and replay "
+        "buffer; on a CPU its cores: auto (one device for one seed), all or their number",
     )
     log_every: _Steps | None = Field(
         default=None, description="steps between metric lines; null for a hundredth of the run"

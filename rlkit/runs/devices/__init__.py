@@ -1,4 +1,4 @@
-"""The devices of a run: which of them its seeds are spread over, and CPU cores as devices."""
+"""The devices of a run: those over which its seeds, or its environments, are divided; and CPU cores as devices."""
 
 import os
 from pathlib import Path
@@ -56,22 +56,41 @@ def mesh_of_runs(setting: str | int, num_runs: int) -> jax.sharding.Mesh | None:
       num_runs: seeds, trials or members.
 
     Raises:
-      ConfigError: there are fewer devices than the setting demands, or only one run for several.
+      ConfigError: there are fewer devices than the setting demands.
     """
-    if num_runs == 1 and isinstance(setting, int) and setting > 1:
-        raise ConfigError(f"devices={setting} needs several runs to spread; give num_seeds as well, or leave it out")
     if num_runs == 1 or setting == 1:
         return None
-    available = jax.local_devices()
-    if isinstance(setting, int):
-        if setting > len(available):
-            remedy = "call rlkit.use_cpu_cores() before anything else of JAX, or " if _is_cpu(available) else ""
-            raise ConfigError(
-                f"devices={setting} must be at most {len(available)}, as JAX has started with them; {remedy}lower it"
-            )
-        available = available[:setting]
+    available = _available(setting)
     number = mesh.num_devices(num_runs, len(available))
     return mesh.make(available[:number]) if number > 1 else None
+
+
+def mesh_of_data(setting: str | int, num_runs: int) -> jax.sharding.Mesh | None:
+    """Return the mesh over which the environments of a single run are divided; None for one device.
+
+    Args:
+      setting, num_runs: as for `mesh_of_runs`. With "auto" a single run has one device.
+
+    Raises:
+      ConfigError: there are fewer devices than the setting demands.
+    """
+    if num_runs > 1 or setting in ("auto", 1):
+        return None
+    available = _available(setting)
+    return mesh.make(available, mesh.DATA) if len(available) > 1 else None
+
+
+def _available(setting: str | int) -> list[Any]:
+    """The devices of this process, or the first of them where the setting is their number."""
+    available = jax.local_devices()
+    if not isinstance(setting, int):
+        return available
+    if setting > len(available):
+        remedy = "call rlkit.use_cpu_cores() before anything else of JAX, or " if _is_cpu(available) else ""
+        raise ConfigError(
+            f"devices={setting} must be at most {len(available)}, as JAX has started with them; {remedy}lower it"
+        )
+    return available[:setting]
 
 
 def note(setting: str | int, num_runs: int) -> str | None:

@@ -96,7 +96,7 @@ class HostProgram:
       HostError: the environment fails when it is made.
     """
 
-    num_devices = 1
+    num_devices = num_shards = 1
     most_updates: int | None = None
     num_streams: int | None = None
 

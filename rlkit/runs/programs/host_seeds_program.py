@@ -31,7 +31,7 @@ class HostSeedsProgram:
     """
 
     batched = True
-    num_devices = 1
+    num_devices = num_shards = 1
     num_streams: int | None = None
     most_updates: int | None = None
 

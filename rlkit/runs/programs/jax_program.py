@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractMesh, Mesh
 
 from rlkit import hosts, training
 from rlkit.hosts.devices import acting, prepare
@@ -23,8 +24,9 @@ from rlkit.runs.programs.offline import Stored
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import Runs, of_config
 from rlkit.training import mesh
+from rlkit.training.data_parallel import shardings
 from rlkit.training.train import step_keys
-from rlkit.types import Agent, Array, Env, PyTree
+from rlkit.types import Agent, Array, ConfigError, Env, PyTree
 
 METRICS_BYTES = 2**26  # of a chunk's metrics at most, unless a single update has more
 _CHUNK_AXES: Any = Chunk(state=0, count=0, finite=0, metrics=1)  # type: ignore[arg-type]  # of runs, or of devices
@@ -77,7 +79,7 @@ class JaxProgram:
     """A `Program` for an environment in JAX, or for a dataset and any environment, which then only evaluates policies.
 
     Several runs are one program, by `vmap`, spread over devices. Where the devices do not divide the runs, the states
-    on them hold copies of the last run as well.
+    on them hold copies of the last run as well. A single run may be divided over devices, by `training.data_parallel`.
 
     Args:
       config: a validated config.
@@ -86,7 +88,7 @@ class JaxProgram:
 
     Raises:
       ConfigError: the environment cannot be made, or it or the dataset does not fit the agent or the batch; or there
-        are too few devices.
+        are too few devices, or the run cannot be divided over them.
       HostError: an environment outside of JAX fails when it is made.
     """
 
@@ -99,7 +101,14 @@ class JaxProgram:
         if not in_jax:
             prepare()
         self.mesh = devices.mesh_of_runs(run.devices, run.num_seeds)
-        self.num_devices = 1 if self.mesh is None else self.mesh.size
+        self.data_mesh = devices.mesh_of_data(run.devices, run.num_seeds)
+        self.num_shards = 1 if self.data_mesh is None else self.data_mesh.size
+        self.num_devices = self.num_shards if self.mesh is None else self.mesh.size
+        if self.data_mesh is not None and run.dataset is not None:
+            raise ConfigError(
+                f"devices={run.devices} must be 1 or auto with a dataset and one seed: a dataset is learned from on "
+                "one device; leave devices out, or give num_seeds"
+            )
         self.environments: Any = JaxEnvironments(config) if in_jax else HostEnvironments(config, acting()[0], self)
         self.env: Env | HostEnv = self.environments.env
         self.params = self.environments.params
@@ -108,12 +117,10 @@ class JaxProgram:
         self.config = config
         try:
             spaces = self.env.observation_space(self.params), self.env.action_space(self.params)
-            self.agent: Agent = make_agent(config, *spaces)
+            self.agent: Agent = make_agent(config, *spaces)  # of one device: it acts, and its policy is evaluated
             if run.dataset is None:
                 self.stored = None
-                self.training = training.make(
-                    self.agent, self.environments.env, self.params, num_envs=run.num_envs, num_steps=run.num_steps
-                )
+                self.training = self._training(self.data_mesh)
             else:
                 self.stored = Stored(config, self.agent, self.env, self.params, num_streams)
                 self.training = self.stored.training
@@ -126,6 +133,20 @@ class JaxProgram:
         # False: a run that diverges goes on, as in a sweep, and harms no other; of a population it is replaced.
         self.stop_if_not_finite = run.population is None
         self.note = devices.note(run.devices, run.num_seeds)
+
+    def _training(self, data_mesh: Mesh | AbstractMesh | None) -> training.Training:
+        """A run's training in its environment, divided over the devices of a mesh, or on one device."""
+        run, agent = self.config.run, self.agent
+        sizes = {"num_envs": run.num_envs, "num_steps": run.num_steps}
+        if data_mesh is not None:
+            spaces = self.env.observation_space(self.params), self.env.action_space(self.params)
+            agent = make_agent(self.config, *spaces, mesh.DATA)
+            agent.check(run.num_envs, run.num_steps, data_mesh.size)
+        on_one = training.make(agent, self.environments.env, self.params, **sizes)
+        if data_mesh is None:
+            return on_one
+        # Loops in environments of others, which start from constants, would not pass the check of what varies.
+        return training.data_parallel(on_one, data_mesh, mesh.DATA, check_vma=False)
 
     @property
     def seeds(self) -> np.ndarray:
@@ -165,10 +186,21 @@ class JaxProgram:
     def _device_template(self) -> PyTree:
         """Shapes, dtypes and devices of the state."""
         state = jax.eval_shape(self._init, self._device_runs)
-        if self.mesh is None:
+        if self.data_mesh is not None:
+            places = shardings(state, self.data_mesh, mesh.DATA)
+        elif self.mesh is not None:
+            place = mesh.sharding(self.mesh)
+            places = jax.tree.map(lambda _: place, state)
+        else:
             return state
-        place = mesh.sharding(self.mesh)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state)
+        return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state, places)
+
+    def template_of(self, num_shards: int) -> PyTree:
+        """Shapes and dtypes of the state of this single run, divided over another number of devices."""
+        data_mesh = AbstractMesh((num_shards,), (mesh.DATA,)) if num_shards > 1 else None
+        init, run = self._training(data_mesh).init, self._device_runs
+        shapes = jax.eval_shape(lambda hyper: init(hyper, jax.random.key(0)), run.hyper)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)
 
     def export(self, state: PyTree) -> PyTree:
         """Return the state of the program's own runs, without copies that fill up devices; then in the host's memory.
@@ -188,6 +220,8 @@ class JaxProgram:
 
     def _place(self, state: PyTree) -> PyTree:
         """The state on the devices, where it is not there yet."""
+        if self.data_mesh is not None:
+            return jax.device_put(state, self._shardings)
         if self.mesh is None:
             return state
         total, place = mesh.padded(len(self.seeds), self.mesh), mesh.sharding(self.mesh)
@@ -200,12 +234,18 @@ class JaxProgram:
     def num_bytes(self) -> int:
         """Bytes of the state, of what a chunk changes in it again, of each seed's rollout, and of a chunk's metrics."""
         changed, _ = _part(self._device_template, self._constant)
+        held = tree_num_bytes if self.data_mesh is None else self._num_bytes_on_all
         return (
-            tree_num_bytes(self._device_template)
-            + tree_num_bytes(changed)
+            held(self._device_template)
+            + held(changed)
             + self.config.run.num_seeds * self._rollout_num_bytes()
             + self.most_updates * self._metrics_num_bytes
         )
+
+    def _num_bytes_on_all(self, state: PyTree) -> int:
+        """Bytes of a divided state on all devices together, with the copies of what is the same on each."""
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.sharding.shard_shape(x.shape), x.dtype), state)
+        return self.num_shards * tree_num_bytes(shapes)
 
     @cached_property
     def _metrics_num_bytes(self) -> int:
@@ -226,8 +266,14 @@ class JaxProgram:
         return self.config.steps_per_update * (2 * obs + 32)
 
     def start(self) -> PyTree:
-        state = jax.jit(self._init)(self._device_runs)  # called once in a run, so nothing is cached
+        # Called once in a run, so nothing is cached.
+        state = jax.jit(self._init, out_shardings=self._shardings)(self._device_runs)
         return state if self.stored is None else self.stored.fill(state, batched=self.batched)
+
+    @cached_property
+    def _shardings(self) -> PyTree:
+        """The sharding of each leaf of a divided state; None for the compiler's choice."""
+        return None if self.data_mesh is None else jax.tree.map(lambda x: x.sharding, self._device_template)
 
     def compile(self) -> None:
         _ = self._compiled_advance
@@ -275,8 +321,9 @@ class JaxProgram:
         if self.mesh is not None:
             function = partial(_loop_on_device, function)
             function = mesh.spread(function, self.mesh, in_axes=(0, 0, None), out_axes=_CHUNK_AXES)
-        count = jax.ShapeDtypeStruct((), jnp.int32)
-        return jax.jit(function).lower(*_part(self._device_template, self._constant), count).compile()
+        count, parts = jax.ShapeDtypeStruct((), jnp.int32), _part(self._device_template, self._constant)
+        places: Any = Chunk(state=self._shardings, count=None, finite=None, metrics=None)  # type: ignore[arg-type]
+        return jax.jit(function, out_shardings=places).lower(*parts, count).compile()
 
     def compile_evaluation(self) -> None:
         if not isinstance(self.env, HostEnv):  # for those, acting is compiled in the first evaluation
@@ -289,6 +336,8 @@ class JaxProgram:
         """
         state = self._place(state)
         if not isinstance(self.env, HostEnv):
+            if self.data_mesh is not None:
+                state = jax.device_put(self._eval_functions[0](state), self.data_mesh.devices[0])
             return self.export(jax.device_get(self._compiled_evaluate(state, self._device_runs.seeds)))
         actor_of, policy = self._eval_functions
         actor = self.export(jax.device_get(actor_of(state)))
@@ -313,6 +362,12 @@ class JaxProgram:
 
     @cached_property
     def _compiled_evaluate(self) -> Callable[[PyTree, np.ndarray], training.Evaluation]:
+        """Evaluation of a state and of the seeds; of a divided run, of its actor, on the first device."""
+        if self.data_mesh is not None:
+            actor = jax.eval_shape(self._eval_functions[0], self._device_template)
+            function = partial(self.environments.evaluate, self.agent)
+            return jax.jit(function).lower(actor, self._device_runs.seeds).compile()
+
         def one(state: PyTree, seed: Array) -> training.Evaluation:
             return self.environments.evaluate(self.agent, self.agent.actor(state.agent), seed)
 

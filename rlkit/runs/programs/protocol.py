@@ -38,6 +38,7 @@ class Program(Protocol):
     config: RunConfig  # of the run, as the program applies it
     agent: Agent
     params: Any  # of the environment
+    num_shards: int  # devices over which a single run is divided, and with it its replay buffer; 1 for one device
     batched: bool  # True where states have a leading axis of seeds
     num_streams: int | None  # N of the dataset that the run learns from; None where it steps environments
     note: str | None  # a line to be shown when the run starts

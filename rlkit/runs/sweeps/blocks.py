@@ -98,6 +98,7 @@ def block_config(run: Run, size: int, num_updates: int | None = None) -> RunConf
     line = config.updates_per_line * steps
     update = {
         "num_seeds": size,
+        "devices": settings.devices if size > 1 else 1,  # a single trial is not divided
         "seed": run.seed,
         "total_steps": (num_updates or config.num_updates) * steps,
         "log_every": line,

@@ -1,0 +1,49 @@
+"""A single run divided over devices: the library's numbers, checkpoints of any number of devices, and refusals."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import TINY, fails
+
+PROGRAM = Path(__file__).parents[1] / "support" / "divided_runs.py"
+
+
+def process(*words, **variables):
+    """A Python process of its own on simulated devices."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"} | variables,
+        capture_output=True,
+        text=True,
+        timeout=290,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["refusals", pytest.param("ppo", marks=pytest.mark.thorough), pytest.param("dqn", marks=pytest.mark.thorough)],
+)
+def test_a_run_over_devices(case):
+    assert "agrees" in process(PROGRAM, case)
+
+
+@pytest.mark.thorough
+def test_the_commands_divide_a_run_and_read_it_on_one_device(tmp_path):
+    run, two = tmp_path / "run", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    checked = process("-m", "rlkit", "check", "dqn/cartpole", "--num_envs", 8, "--devices", "all", **two)
+    assert "mesh:           data=2, on each device 4 of 8 environments and" in checked
+    process("-m", "rlkit", "train", "ppo/cartpole", *TINY, "--devices", 2, "--out", run, **two)
+    one = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    assert "step 64: greedy return" in process("-m", "rlkit", "eval", run, **one)
+    assert "step 96" in process("-m", "rlkit", "resume", run, "--devices", 1, "--total_steps", 96, **one)
+
+
+def test_environments_outside_of_jax_have_one_device(capsys):
+    message = fails(capsys, "check", "ppo/cartpole", "--env", "gymnasium:CartPole-v1", "--devices", "2")
+    assert "devices=2 must be 1 or auto with env='gymnasium:CartPole-v1', which is outside of JAX" in message
