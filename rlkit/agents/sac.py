@@ -12,11 +12,16 @@ actions; in a box it is a number for each dimension, of actions in [-1, 1]; `tar
 Departures from the papers: in discrete spaces a target of 0.7 of the greatest entropy, where Christodoulou has 0.98; a
 loss of the temperature in log α; n-step targets, prioritized replay by the critics' mean |TD error| and state-dependent
 exploration (Raffin et al. 2021), each by a field. Time limits are bootstrapped from the true final observation.
+
+Randomized ensembled double Q-learning, REDQ (Chen et al. 2021), is SAC with many critics and many gradient steps. Its
+targets take the least of a random subset of the target critics, drawn anew at each gradient step, and its policy
+maximizes the mean of all critics: `num_critics: 10`, `target_subset: 2`, `actor_q: mean`, `replay_ratio: 20`. Here the
+policy is updated at each of the 20 steps, and in the paper at one of them.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +32,7 @@ from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import LearningRate, StartOnly, Unused
 from rlkit.agents.common import action_distributions, batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import GaussianPolicyConfig, QCriticConfig
+from rlkit.agents.common.config import Count, GaussianPolicyConfig, QCriticConfig
 from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnRate, value_or
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
@@ -36,12 +41,18 @@ from rlkit.agents.common.q_critics import Static, Variables
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import Categorical, TanhNormal
 from rlkit.spaces import Box, Discrete, Space
-from rlkit.types import Agent, Array, Key, PyTree, Sample, Scalar, Transition
+from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Sample, Scalar, Transition
 
 
 class Config(GaussianPolicyConfig, QCriticConfig):
     gsde_log_std: ClassVar[float] = -3.0
 
+    target_subset: Count | None = Field(
+        default=None, description="critics of a target, a random draw of each gradient step; null: all of num_critics"
+    )
+    actor_q: Literal["min", "mean"] = Field(
+        default="min", description="of the critics' values of an action, which the policy maximizes"
+    )
     learn_temperature: bool = Field(default=True, description="towards the target entropy; false keeps the start value")
 
 
@@ -92,9 +103,11 @@ class PolicyEstimate(NamedTuple):
     stats: PyTree  # of the policy
 
 
-def least(q: Array) -> Array:
-    """The least [...] of the critics' values [K, ...]."""
-    return q.min(0)
+def some_critics(config: Config, outputs: Array, key: Key) -> Array:
+    """The outputs [K, ...] of all critics, or those of a random `target_subset` of them."""
+    if config.target_subset is None:
+        return outputs
+    return outputs[jax.random.choice(key, outputs.shape[0], (config.target_subset,), replace=False)]
 
 
 def estimate(
@@ -105,7 +118,7 @@ def estimate(
     obs: PyTree,
     key: Key,
     *,
-    combine: Callable[[Array], Array] = least,
+    combine: Callable[[Array], Array],
     train: bool = False,
     noise: Key | None = None,
 ) -> PolicyEstimate:
@@ -125,12 +138,24 @@ def estimate(
 
 
 def next_estimate(
-    static: Static, state: State, batch: Batch, key: Key, *, combine: Callable[[Array], Array] = least
+    static: Static, state: State, batch: Batch, key: Key, *, combine: Callable[[Array], Array]
 ) -> tuple[Array, Array]:
-    """The value at the next observations under the target critics, see `estimate`, and α times the entropy [B]."""
+    """The value at the next observations and α times the entropy [B].
+
+    `combine` makes the value of the outputs of the target critics, or of a subset of them; see `estimate`.
+    """
+    subset_key = jax.random.fold_in(key, 1)
     policy = state.params["policy"], state.stats["policy"]
     critics = state.target_params, state.target_stats
-    after = estimate(static, policy, critics, state.normalizer.obs, batch.next_obs, key, combine=combine)
+    after = estimate(
+        static,
+        policy,
+        critics,
+        state.normalizer.obs,
+        batch.next_obs,
+        key,
+        combine=lambda outputs: combine(some_critics(static.config, outputs, subset_key)),
+    )
     return after.value, jnp.exp(state.params["log_temperature"]) * after.entropy
 
 
@@ -147,7 +172,7 @@ def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
 
 def critic_loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
     """The loss [] of the critics; their statistics, and the priorities [B]."""
-    value, bonus = next_estimate(static, state, batch, key)
+    value, bonus = next_estimate(static, state, batch, key, combine=lambda q: q.min(0))
     target = jax.lax.stop_gradient(batches.bootstrapped(batch, value + bonus))
     q, stats = data_values(static, params, state, batch, key)
     td_error = q - target[None]
@@ -170,13 +195,27 @@ def policy_loss(
     batch: Batch,
     key: Key,
     *,
-    combine: Callable[[Array], Array] = least,
+    values: Callable[[Array], Array] = lambda q: q,
 ) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
-    """The sum [] of the losses of the policy and of log_temperature; the policy's statistics, and metrics."""
+    """The sum [] of the losses of the policy and of log_temperature; the policy's statistics, and metrics.
+
+    `values` makes Q [K, ...] of the outputs of the critics [K, ...].
+    """
     stop, noise = jax.lax.stop_gradient, jax.random.fold_in(key, 0)
     policy, critics = (params["policy"], state.stats["policy"]), (state.params["critics"], state.stats["critics"])
     obs_stats, temperature = state.normalizer.obs, stop(jnp.exp(params["log_temperature"]))
-    now = estimate(static, policy, critics, obs_stats, batch.obs, key, combine=combine, train=True, noise=noise)
+    reduce = {"min": jnp.min, "mean": jnp.mean}[static.config.actor_q]
+    now = estimate(
+        static,
+        policy,
+        critics,
+        obs_stats,
+        batch.obs,
+        key,
+        combine=lambda outputs: reduce(values(outputs), axis=0),
+        train=True,
+        noise=noise,
+    )
     loss = -jnp.mean(now.value + temperature * now.entropy)
     excess = stop(jnp.mean(now.entropy - target_entropy(static, state.hyper, batch.obs)))
     temperature_loss = params["log_temperature"] * excess if static.config.learn_temperature else jnp.zeros(())
@@ -325,6 +364,11 @@ def make_agent(
 
     The other arguments and the errors are those of `make`, and the action space is one that the agent can act in.
     """
+    if (config.target_subset or 1) > config.num_critics:
+        raise ConfigError(
+            f"target_subset={config.target_subset} must be at most num_critics={config.num_critics}, of which it is "
+            f"drawn; try {config.num_critics}, or null"
+        )
     if config.gsde:
         validation.check_box("gsde", action_space, bounded=True)
         validation.check_gsde(config)

@@ -19,7 +19,7 @@ means of their quantiles, and the target's mean is that of the kept ones. The ot
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,9 @@ from rlkit.types import Agent, Array, ConfigError, Key, PyTree
 
 class Config(sac.Config):
     num_critics: NumCritics = Field(default=2, description="each with num_quantiles of its own")
+    actor_q: Literal["min", "mean"] = Field(
+        default="mean", description="of the critics' means of an action, which the policy maximizes"
+    )
     num_quantiles: Width = Field(default=25, description="of the distribution of returns, of each critic")
     drop_quantiles: int = Field(
         default=2, ge=0, lt=2**20, description="for each critic, the greatest ones of all target critics together"
@@ -54,9 +57,9 @@ def truncate(quantiles: Array, drop: int) -> Array:
     return -jax.lax.top_k(-pooled, count * (num_quantiles - drop))[0]
 
 
-def mean_return(quantiles: Array) -> Array:
-    """The mean [...] of the quantiles [K, ..., M] of all critics."""
-    return quantiles.mean((0, -1))
+def mean_returns(quantiles: Array) -> Array:
+    """The means [K, ...] of the quantiles [K, ..., M] of each critic."""
+    return quantiles.mean(-1)
 
 
 def critic_loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
@@ -74,7 +77,7 @@ def critic_loss(static: Static, params: PyTree, state: State, batch: Batch, key:
     return jnp.mean(batch.weight * of_critics.sum(0)), (stats, priority)
 
 
-loss = partial(sac.loss, critic_loss=critic_loss, policy_loss=partial(sac.policy_loss, combine=mean_return))
+loss = partial(sac.loss, critic_loss=critic_loss, policy_loss=partial(sac.policy_loss, values=mean_returns))
 gradient_step = partial(sac.gradient_step, loss=loss)
 update = partial(off_policy.update, gradient_step)
 supports = q_critics.is_bounded_box

@@ -179,6 +179,7 @@ def test_the_best_policy_is_found(module, env_name, best, settings):
         (Box(np.array([0.0, 2.0]), np.array([1.0, 1.0])), {}, "must have low <= high in each dimension; swap"),
         (MultiDiscrete((2, 2)), {}, "agent='sac' .* use ppo"),
         (Discrete(2), {"gsde": True}, "gsde=True needs a Box action space with finite bounds"),
+        (BOX, {"target_subset": 3}, "target_subset=3 must be at most num_critics=2"),
         (BOX, {"gsde": True, "hidden_sizes": ()}, "gsde=True needs a hidden layer"),
     ],
 )

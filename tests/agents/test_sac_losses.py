@@ -1,6 +1,7 @@
 """rlkit.agents.sac: its three losses by hand in boxes and discrete spaces, and their gradients; those of tqc too."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sac_batches import BOX, MASKED, OBS, B, hand_made, losses, make
@@ -9,8 +10,9 @@ from rlkit.agents import sac, tqc
 from rlkit.spaces import Discrete
 
 
-def test_the_losses_of_a_box_by_hand():
-    _, static, state = make(hyper={"temperature": 0.3, "target_entropy": -1.5})
+@pytest.mark.parametrize(("settings", "best"), [({}, np.min), ({"num_critics": 3, "actor_q": "mean"}, np.mean)])
+def test_the_losses_of_a_box_by_hand(settings, best):
+    _, static, state = make(hyper={"temperature": 0.3, "target_entropy": -1.5}, **settings)
     batch, key, policy, critics = hand_made(), jax.random.key(4), static.networks.policy, static.networks.critics
     keys = jax.random.split(key)
     rate = jax.jit(critics.apply)
@@ -29,7 +31,7 @@ def test_the_losses_of_a_box_by_hand():
     error = np.asarray(rate(state.params["critics"], (), batch.obs, unit)[0]) - target
     critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
     now, log_prob = sampled(batch.obs, keys[1])
-    policy_loss = np.mean(0.3 * log_prob - np.asarray(rate(state.params["critics"], (), batch.obs, now)[0]).min(0))
+    policy_loss = np.mean(0.3 * log_prob - best(rate(state.params["critics"], (), batch.obs, now)[0], axis=0))
     temperature_loss = np.log(0.3) * (np.mean(-log_prob) + 3.0)
 
     total, priority, metrics = losses(static, state, batch, key)
@@ -37,6 +39,23 @@ def test_the_losses_of_a_box_by_hand():
     found = metrics["critic_loss"], metrics["policy_loss"], total
     expected = critic_loss, policy_loss, critic_loss + policy_loss + temperature_loss
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_a_target_takes_the_least_of_a_random_subset():
+    """Of three constant target critics, -1, 0 and 5: the least of two is -1 in two draws of three, and else 0."""
+    _, static, state = make(num_critics=3, target_subset=2, hyper={"temperature": 1e-6})
+    constants = static.networks.critics._replace(
+        apply=lambda params, stats, obs, action, **_: (jnp.broadcast_to(params[:, None], (3, B)), stats)
+    )
+    static = static._replace(networks=static.networks._replace(critics=constants))
+    batch, critics = hand_made(), jnp.zeros(3)
+    state = state.replace(params=state.params | {"critics": critics}, target_params=jnp.float32([-1, 0, 5]))
+    draw = jax.jit(jax.vmap(lambda key: sac.critic_loss(static, critics, state, batch, key)[1][1]))
+    priority = draw(jax.random.split(jax.random.key(0), 600))
+    least = [np.abs(batch.reward + batch.discount * value) for value in (-1.0, 0.0)]
+    share = [np.isclose(priority, x, rtol=1e-3).all(-1).mean() for x in least]
+    np.testing.assert_allclose(share, [2 / 3, 1 / 3], atol=0.06)
+    assert sum(share) == 1.0
 
 
 @pytest.mark.parametrize("masked", [False, True])
