@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_runs import digest
@@ -68,6 +69,22 @@ def updates_of_the_library(case):
     for name, x in metrics.items():
         np.testing.assert_allclose(chunk.metrics[name][0], x, rtol=1e-4, atol=1e-5, err_msg=name)
     assert [x.data.shape[0] for x in chunk.state.envs.obs.addressable_shards] == [2, 2]
+
+
+def stops_where_it_is_not_finite(case):
+    """A run that is not finite ends in the first update on all devices, and the environment is named among all."""
+    program = make_program(config(case, log_every=64))
+    start = program.start()
+
+    def poison(x):  # environment 3, on the second device
+        return x.at[3].set(jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    broken = start.replace(envs=start.envs.replace(env_state=jax.tree.map(poison, start.envs.env_state)))
+    chunk = program.advance(broken, np.int32(2))
+    assert (int(chunk.count), bool(chunk.finite)) == (1, False)
+    before = program.state_before_last(broken, chunk)
+    assert digest(before) == digest(broken)
+    assert program.name_non_finite(before, chunk) == "obs of environment 3"
 
 
 def resumed(case, folder):
@@ -140,6 +157,8 @@ if __name__ == "__main__":
         refusals()
     else:
         updates_of_the_library(case)
+        if case == "ppo":
+            stops_where_it_is_not_finite(case)
         with tempfile.TemporaryDirectory() as folder:
             resumed(case, Path(folder))
     print("agrees:", case)
