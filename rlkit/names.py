@@ -114,7 +114,7 @@ def wrapper_arguments(spec: str, types: tuple[type, ...], example: str) -> list[
 
 
 OWN_CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
-OWN_PARTS = ("network", "optimizer", "learning_rate_schedule", "replay")  # keys of functions that an agent is made of
+OWN_PARTS = ("network", "optimizer", "learning_rate_schedule", "replay", "goal_reward")  # functions of an agent
 OWN_CODE_KEYS = ("agent", "env", "eval_env", "wrappers", "eval_wrappers", *OWN_PARTS)  # keys of a run that may name it
 
 

@@ -178,16 +178,17 @@ class MultiDiscreteAction(Probe):
 class BitFlip(Probe):
     """Flips one of `length` bits a step until they equal a goal; both are drawn anew (Andrychowicz et al. 2017, 3.1).
 
-    The observation is {"bits", "goal"}, [length] float32 each, -1 or 1; the action is Discrete(length). The reward is 0
-    where the goal is reached, which is terminal, and -1 elsewhere; after `length` steps the episode is truncated. From
-    bits of which d > 0 differ from the goal, the best V = -(1 - γ^(d - 1)) / (1 - γ); with d = 0, of d = 2. Chance
-    reaches few goals, so that an agent learns this with 10 bits or more only from goals relabelled in hindsight.
+    The observation is {"achieved_goal", "desired_goal"}, [length] float32 each, -1 or 1: the bits and the goal. The
+    action is Discrete(length). The reward is 0 where the goal is reached, which is terminal, and -1 elsewhere; after
+    `length` steps the episode is truncated. From bits of which d > 0 differ from the goal, the best V is
+    -(1 - γ^(d - 1)) / (1 - γ); with d = 0, that of d = 2. Chance reaches few goals, so that an agent learns this with
+    10 bits or more only from goals relabelled in hindsight.
     """
 
     length: int = 8
 
     def observation_space(self, params: Any = ()) -> Space:
-        return Dict({name: Box(-1, 1, (self.length,)) for name in ("bits", "goal")})
+        return Dict({name: Box(-1, 1, (self.length,)) for name in ("achieved_goal", "desired_goal")})
 
     def action_space(self, params: Any = ()) -> Space:
         return Discrete(self.length)
@@ -200,16 +201,61 @@ class BitFlip(Probe):
         return state.cue * jnp.stack([flip, jnp.ones(self.length)])
 
     def _observe(self, state: ProbeState) -> PyTree:
-        return {"bits": state.cue[0], "goal": state.cue[1]}
+        return {"achieved_goal": state.cue[0], "desired_goal": state.cue[1]}
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
-        return jnp.where(self._terminal(state.replace(cue=self._next_cue(state, action))), 0.0, -1.0)
+        return self.compute_reward(*self._next_cue(state, action))[0]
+
+    def compute_reward(self, achieved_goal: Array, desired_goal: Array, params: Any = ()) -> tuple[Array, Array]:
+        """Reward [] and terminated [] of a step that reaches one goal [length] and wants the other."""
+        reached = (achieved_goal == desired_goal).all()
+        return jnp.where(reached, 0.0, -1.0), reached
 
     def _terminal(self, state: ProbeState) -> Array:
-        return (state.cue[0] == state.cue[1]).all()
+        return self.compute_reward(*state.cue)[1]
 
     def _done(self, state: ProbeState) -> Array:
         return super()._done(state) | self._terminal(state)
+
+
+@dataclass(frozen=True)
+class PointGoal(Probe):
+    """A point moves to a goal; both are drawn uniformly from the square [-1, 1]^2.
+
+    The observation is {"achieved_goal", "desired_goal"}, [2] float32 each: the point and the goal. An action in
+    [-1, 1]^2 moves the point by a fifth of it, within the square. The reward is 0 where the point is then within 0.02
+    of the goal and -1 elsewhere; the episode goes on there, and is truncated after `length` steps. A policy that moves
+    straight to the goal has a mean return of about -4. Agents learn it only from goals relabelled in hindsight.
+    """
+
+    length: int = 20
+
+    def observation_space(self, params: Any = ()) -> Space:
+        return Dict({name: Box(-1, 1, (2,)) for name in ("achieved_goal", "desired_goal")})
+
+    def action_space(self, params: Any = ()) -> Space:
+        return Box(-1, 1, (2,))
+
+    def _cue(self, key: Key) -> Array:
+        return jax.random.uniform(key, (2, 2), jnp.float32, -1, 1)
+
+    def _next_cue(self, state: ProbeState, action: PyTree) -> Array:
+        point = jnp.clip(state.cue[0] + jnp.clip(action, -1.0, 1.0) / 5, -1.0, 1.0)
+        return jnp.stack([point, state.cue[1]])
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        return {"achieved_goal": state.cue[0], "desired_goal": state.cue[1]}
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        return self.compute_reward(*self._next_cue(state, action))
+
+    def compute_reward(self, achieved_goal: Array, desired_goal: Array, params: Any = ()) -> Array:
+        """Reward [] of a step that reaches one goal [2] and wants the other."""
+        distance = jnp.sqrt(jnp.sum(jnp.square(achieved_goal - desired_goal)))
+        return jnp.where(distance <= 0.02, 0.0, -1.0)
+
+    def _terminal(self, state: ProbeState) -> Array:
+        return jnp.array(False)
 
 
 PROBES: dict[str, type[Probe]] = {
@@ -226,6 +272,7 @@ PROBES: dict[str, type[Probe]] = {
         MaskedAction,
         MultiDiscreteAction,
         BitFlip,
+        PointGoal,
     )
 }
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from rlkit._mesh import vary_like
 from rlkit.replay import priorities, slice_index
+from rlkit.replay.hindsight import HindsightState
 
 
 def clear(state: Any) -> Any:
@@ -13,11 +14,13 @@ def clear(state: Any) -> Any:
     items have the start priority again; the exponent of the importance weights stays as it is.
 
     Args:
-      state: of `uniform`, `prioritized` or `slices`, without batch axes (use jax.vmap for several).
+      state: of `uniform`, `prioritized`, `slices` or `hindsight.buffer`, without batch axes (use jax.vmap for several).
     """
     cleared = state.replace(ring=state.ring.replace(cursor=state.ring.cursor.with_counts(slot=0, rows=0)))
     if hasattr(state, "index"):
         cleared = cleared.replace(index=slice_index.clear(state.index))
     if hasattr(state, "priorities"):
         cleared = cleared.replace(priorities=priorities.clear(state.priorities))
+    if isinstance(state, HindsightState):
+        cleared = cleared.replace(running=0 * state.running)
     return vary_like(cleared)

@@ -24,8 +24,8 @@ def divide(parts: Sequence[PyTree], like: PyTree, num_parts: int) -> list[PyTree
     """Divide a buffer anew, with all its items and their priorities.
 
     Args:
-      parts: its parts, states of `uniform`, `prioritized` or `slices` with cross_episodes, in the order of devices; one
-        for an undivided buffer.
+      parts: its parts, states of `uniform`, `prioritized`, `hindsight.buffer` or `slices` with cross_episodes, in the
+        order of devices; one for an undivided buffer.
       like: a new part, or its shapes.
       num_parts: M, of which the number of environments is a multiple.
 
@@ -48,6 +48,12 @@ def divide(parts: Sequence[PyTree], like: PyTree, num_parts: int) -> list[PyTree
         if any(x is not None for x in (index.age, index.starts, index.episodes, index.ended)):
             raise ConfigError("a buffer of slices of one episode cannot be divided anew; use as many devices as before")
         new = [part.replace(index=index.replace(ring=parts[0].index.ring)) for part in new]
+    if hasattr(like, "running"):  # of hindsight.buffer
+        ages, lengths = (_regrouped([getattr(part, x) for part in parts], num_parts) for x in ("age", "length"))
+        running = _regrouped([part.running for part in parts], num_parts, axis=0)
+        new = [
+            part.replace(age=x, length=y, running=z) for part, x, y, z in zip(new, ages, lengths, running, strict=True)
+        ]
     if hasattr(like, "priorities"):
         masses = _masses([part.priorities.mass for part in parts], like.priorities.mass, rings[0], num_parts)
         start = parts[0].priorities.start

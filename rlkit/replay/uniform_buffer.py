@@ -100,14 +100,15 @@ def sample(state: UniformState, key: Key, *, batch_size: int, length: int, axis_
     check_key(key)
     validation.check_not_empty(size(state, length=length))
     batch_size = _mesh.share("batch_size", batch_size, _mesh.size(axis_name))
-    place, valid = _draw_places(state.ring, key, batch_size, length)
+    place, valid = draw_places(state.ring, key, batch_size, length)
     valid &= windows.num_windows(state.ring, length) > 0
     return windows.take(state.ring, place, jnp.ones((batch_size,), jnp.float32), valid, length if length > 1 else None)
 
 
 # Jitted, because JAX compiles a loop anew whenever it is called outside of jit. Inlined, it changes no jitted program.
 @partial(jax.jit, static_argnames=("batch_size", "length"), inline=True)
-def _draw_places(ring: Ring, key: Key, batch_size: int, length: int) -> tuple[Place, Array]:
+def draw_places(ring: Ring, key: Key, batch_size: int, length: int) -> tuple[Place, Array]:
+    """The starts of B windows of L rows, each equally likely, and [B] bool, False where none was found."""
     return windows.draw_with_next_obs(ring, lambda key: windows.draw_uniformly(ring, key, batch_size, length), key, 1)
 
 

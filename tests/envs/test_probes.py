@@ -14,7 +14,7 @@ GAMMA, EPISODES = 0.9, 64
 def returns(name, act, **kwargs):
     """Play whole episodes by `act(obs) -> action`: -> first obs, discounted returns, and how they ended."""
     env, params = envs.make(name, **kwargs)
-    steps = 6  # more than any episode here
+    steps = max(6, kwargs.get("length", 0))  # at least a whole episode
 
     @jax.jit
     @jax.vmap
@@ -119,28 +119,42 @@ def test_every_action_is_masked_in_some_episode_and_never_two():
 
 def test_bit_flip_ends_at_its_goal():
     """The best policy flips a wrong bit at a time; another one flips the first bit all the time."""
-    best = lambda obs: jnp.argmax(obs["bits"] != obs["goal"])  # noqa: E731
+    best = lambda obs: jnp.argmax(obs["achieved_goal"] != obs["desired_goal"])  # noqa: E731
     first, got, terminated, truncated, _ = returns("Probe-BitFlip", best, length=5)
-    distance = (first["bits"] != first["goal"]).sum(1)
+    distance = (first["achieved_goal"] != first["desired_goal"]).sum(1)
     distance = np.where(distance == 0, 2, distance)  # there and back
     np.testing.assert_allclose(got, -(1 - GAMMA ** (distance - 1)) / (1 - GAMMA), rtol=1e-5, atol=1e-7)
     assert set(distance) == {1, 2, 3, 4, 5}
     assert (terminated == 1).all()
     assert (truncated == 0).all()
     first, got, terminated, truncated, final = returns("Probe-BitFlip", lambda obs: jnp.int32(0), length=5)
-    lost = (first["bits"] != first["goal"])[:, 1:].any(1)
+    lost = (first["achieved_goal"] != first["desired_goal"])[:, 1:].any(1)
     np.testing.assert_array_equal(truncated, lost)
     np.testing.assert_array_equal(terminated, ~lost)
     np.testing.assert_allclose(got[lost], -(1 - GAMMA**5) / (1 - GAMMA), rtol=1e-5)
-    np.testing.assert_array_equal(final["bits"][lost, 4], first["bits"][lost] * np.array([-1, 1, 1, 1, 1]))
-    np.testing.assert_array_equal(final["goal"][lost, 4], first["goal"][lost])
+    np.testing.assert_array_equal(
+        final["achieved_goal"][lost, 4], first["achieved_goal"][lost] * np.array([-1, 1, 1, 1, 1])
+    )
+    np.testing.assert_array_equal(final["desired_goal"][lost, 4], first["desired_goal"][lost])
 
 
-@pytest.mark.parametrize("name", ["Probe-DelayedReward", "Probe-Truncation", "Probe-MaskedAction", "Probe-BitFlip"])
+def test_a_point_that_moves_straight_reaches_its_goal_and_stays():
+    def straight(obs):
+        return jnp.clip(5 * (obs["desired_goal"] - obs["achieved_goal"]), -1, 1)
+
+    first, _, terminated, truncated, final = returns("Probe-PointGoal", straight, length=12)
+    np.testing.assert_allclose(final["achieved_goal"][:, -1], first["desired_goal"], atol=1e-6)
+    assert (truncated == 1).all()
+    assert (terminated == 0).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["Probe-DelayedReward", "Probe-Truncation", "Probe-MaskedAction", "Probe-BitFlip", "Probe-PointGoal"]
+)
 def test_probes_keep_the_contract(name):
     envs.check(*envs.make(name), jax.random.key(0))
 
 
 def test_every_probe_is_listed():
     assert set(PROBES) <= set(envs.names())
-    assert set(PROBES) == set(CASES) | {"Probe-Truncation", "Probe-Memory", "Probe-BitFlip"}
+    assert set(PROBES) == set(CASES) | {"Probe-Truncation", "Probe-Memory", "Probe-BitFlip", "Probe-PointGoal"}

@@ -24,8 +24,8 @@ def outcome(reached, goal):
 
 relabel = partial(
     hindsight.relabel,
-    goal_of=lambda obs: obs["bits"],
-    with_goal=lambda obs, goal: obs | {"goal": goal},
+    goal_of=lambda obs: obs["achieved_goal"],
+    with_goal=lambda obs, goal: obs | {"desired_goal": goal},
     reward_fn=outcome,
 )
 
@@ -35,7 +35,7 @@ def walk(length=5):
     at = jnp.arange(length + 1.0)[:, None]
     goal = jnp.full((length, 1), 99.0)
     flag = jnp.zeros(length, bool)
-    obs, next_obs = {"bits": at[:-1], "goal": goal}, {"bits": at[1:], "goal": goal}
+    obs, next_obs = {"achieved_goal": at[:-1], "desired_goal": goal}, {"achieved_goal": at[1:], "desired_goal": goal}
     return Transition(obs, flag.astype(jnp.int32), -jnp.ones(length), flag, flag.at[-1].set(True), next_obs)
 
 
@@ -43,8 +43,8 @@ def test_goals_are_reached_later_in_the_real_steps():
     mask = jnp.arange(5) < 4
     keys = jax.random.split(jax.random.key(0), 400)
     new = jax.vmap(lambda key: relabel(walk(), mask, key, ratio=1.0))(keys)
-    goals = np.asarray(new.obs["goal"][..., 0])
-    np.testing.assert_array_equal(goals, new.next_obs["goal"][..., 0])
+    goals = np.asarray(new.obs["desired_goal"][..., 0])
+    np.testing.assert_array_equal(goals, new.next_obs["desired_goal"][..., 0])
     for t in range(4):  # step t reaches t + 1, and the last real one reaches 4
         values, counts = np.unique(goals[:, t], return_counts=True)
         np.testing.assert_array_equal(values, np.arange(t + 1.0, 5))
@@ -53,7 +53,7 @@ def test_goals_are_reached_later_in_the_real_steps():
         np.testing.assert_array_equal(new.reward[:, t], np.where(goals[:, t] == t + 1, 0.0, -1.0))
     assert (goals[:, 4] == 99).all()
     assert new.truncated[:, 4].all()
-    np.testing.assert_array_equal(new.obs["bits"], np.broadcast_to(walk().obs["bits"], (400, 5, 1)))
+    np.testing.assert_array_equal(new.obs["achieved_goal"], np.broadcast_to(walk().obs["achieved_goal"], (400, 5, 1)))
 
 
 def test_an_end_that_is_no_longer_terminal_is_truncated():
@@ -70,7 +70,7 @@ def test_a_reward_is_of_the_reached_and_the_wanted_goal():
         return (goal - reached).sum(), jnp.zeros((), bool)
 
     new = relabel(walk(), jnp.ones(5, bool), jax.random.key(0), ratio=1.0, reward_fn=distance)
-    np.testing.assert_array_equal(new.reward, (new.obs["goal"] - walk().next_obs["bits"])[:, 0])
+    np.testing.assert_array_equal(new.reward, (new.obs["desired_goal"] - walk().next_obs["achieved_goal"])[:, 0])
     assert (new.reward > 0).any()
 
 
@@ -79,8 +79,10 @@ def test_ratio():
     keys = jax.random.split(jax.random.key(0), 400)
     for ratio in (0.0, 0.8):
         new = jax.vmap(lambda item, key, ratio=ratio: relabel(item, jnp.ones(5, bool), key, ratio=ratio))(slices, keys)
-        assert abs(float((new.obs["goal"] != 99).mean()) - ratio) < 0.04
-        furthest = float((new.obs["goal"][:, 0] == 5).mean())  # one of five goals, whether or not a step is relabelled
+        assert abs(float((new.obs["desired_goal"] != 99).mean()) - ratio) < 0.04
+        furthest = float(
+            (new.obs["desired_goal"][:, 0] == 5).mean()
+        )  # one of five goals, whether or not a step is relabelled
         assert abs(furthest - ratio / 5) < 0.06
     with pytest.raises(ConfigError, match=r"ratio=1.5 must lie in \[0, 1\]"):
         relabel(walk(), jnp.ones(5, bool), jax.random.key(0), ratio=1.5)

@@ -36,6 +36,11 @@ def not_prioritized(replay: Any) -> bool:
     return replay != "prioritized"
 
 
+def not_hindsight(replay: Any) -> bool:
+    """Return true for a value of `replay` without goals of rlkit's own."""
+    return replay != "hindsight"
+
+
 class AgentConfig(base.Config):
     """Static: the optimizer and its schedule, of every agent of this package."""
 
@@ -194,8 +199,18 @@ class OffPolicyConfig(AgentConfig):
         description="environment steps between updates of the target network, which copy it (tau: 1) unless tau is "
         "given; null for every gradient step",
     )
-    replay: Annotated[Literal["uniform", "prioritized"], OrOwn] = Field(
-        default="uniform", description="or module:function of this Config that makes a buffer of yours"
+    replay: Annotated[Literal["uniform", "prioritized", "hindsight"], OrOwn] = Field(
+        default="uniform",
+        description="hindsight: goals that an episode reached later take the place of its own; or module:function of "
+        "this Config that makes a buffer of yours",
+    )
+    relabel_ratio: Annotated[float, Interval(ge=0.0, le=1.0), Unused(replay=not_hindsight)] = Field(
+        default=0.8, description="share of a sample with other goals, of replay: hindsight"
+    )
+    goal_reward: Annotated[Literal["environment"], OrOwn, Unused(replay=not_hindsight)] = Field(
+        default="environment",
+        description="its compute_reward; or module:function of the goals achieved and desired: a reward, or (reward, "
+        "terminated)",
     )
     alpha: Annotated[float, Interval(ge=0.0, le=10.0), Unused(replay=not_prioritized)] = Field(
         default=0.6, description="exponent of the priorities"

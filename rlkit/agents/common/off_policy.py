@@ -22,6 +22,7 @@ from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.replay.validation import check_capacity
+from rlkit.spaces import Dict, Space, shape_of
 from rlkit.types import Agent, Array, Buffer, ConfigError, Key, PyTree, Sample, StateNode, Transition
 
 
@@ -72,10 +73,58 @@ def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
     """
     if own_parts.is_own(config.replay):
         return own_buffer(config, axis_name)
+    if config.replay == "hindsight":
+        return hindsight_buffer(config, axis_name)
     settings: Any = {"length": config.n_step, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     if config.replay == "prioritized":
         return replay.prioritized(config.capacity, config.batch_size, alpha=config.alpha, **settings)
     return replay.uniform(config.capacity, config.batch_size, **settings)
+
+
+def hindsight_buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:
+    """The buffer of goals in hindsight that a config describes.
+
+    Raises:
+      ConfigError: there is no function of rewards, or another setting does not go with such a buffer.
+    """
+    for name, value, only in (("n_step", config.n_step, 1), ("store_obs_once", config.store_obs_once, False)):
+        if value != only:
+            raise ConfigError(f"{name}={value} must be {only} with replay='hindsight'; leave it out")
+    if config.goal_reward == "environment":  # programs put its function here, if it has one
+        raise ConfigError(
+            "replay='hindsight' needs the rewards of other goals: the environment has no method compute_reward; set "
+            "goal_reward to a function (achieved, desired) -> reward, or (reward, terminated)"
+        )
+    function = own_parts.find("goal_reward", config.goal_reward)
+
+    def reward_and_end(achieved: PyTree, desired: PyTree) -> tuple[Array, Array]:
+        result = function(achieved, desired)
+        reward, terminated = result if isinstance(result, tuple) else (result, False)
+        for name, value in (("reward", reward), ("terminated", terminated)):
+            if (shape := jnp.shape(value)) != ():
+                raise ConfigError(
+                    f"goal_reward must return a {name} [] for one pair of goals, and it returned {list(shape)}"
+                )
+        return jnp.asarray(reward, jnp.float32), jnp.asarray(terminated, bool)
+
+    return replay.hindsight.buffer(
+        config.capacity, config.batch_size, reward_fn=reward_and_end, ratio=config.relabel_ratio, axis_name=axis_name
+    )
+
+
+def check_goals(obs_space: Space) -> None:
+    """Raise a ConfigError unless observations have both goals, of one shape."""
+    spaces = obs_space.spaces if isinstance(obs_space, Dict) else {}
+    goals = [replay.hindsight.ACHIEVED, replay.hindsight.DESIRED]
+    missing = [name for name in goals if name not in spaces]
+    if missing:
+        raise ConfigError(
+            f"replay='hindsight' needs observations with the leaves {' and '.join(goals)}, and they have no "
+            f"{missing[0]}; use replay='uniform', or an environment with goals"
+        )
+    achieved, desired = (jax.tree.map(lambda x: x.shape, shape_of(spaces[name])) for name in goals)
+    if achieved != desired:
+        raise ConfigError(f"{goals[0]} of shape {achieved} must have the shape of {goals[1]}, {desired}; change one")
 
 
 def init(
@@ -97,6 +146,8 @@ def init(
       target: those of which there is a target network; None for all.
       learning_rate: one for each entry of the parameters, as `Optimizer` has them; None for `hyper.learning_rate`.
     """
+    if static.config.replay == "hindsight":
+        check_goals(static.obs_space)
     params, stats = variables
     target_params, target_stats = jax.tree.map(jnp.array, variables if target is None else target)
     start = jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.int32)

@@ -24,6 +24,7 @@ class OwnCode(TypedDict, total=False):
     optimizer: Any
     learning_rate_schedule: Any
     replay: Any
+    goal_reward: Any
 
 
 def given(own_code: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from rlkit.hosts.spaces import starts
 from rlkit.runs.config.errors import plain_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.settings import Settings, Task
+from rlkit.runs.programs import goals
 from rlkit.runs.programs.protocol import Program, Rollouts
 from rlkit.training import Evaluation
 from rlkit.types import Agent, Array, ConfigError, Env, PyTree, Transition
@@ -61,6 +62,10 @@ class JaxEnvironments:
     def check(self) -> None:
         """Raise ConfigError where the environment breaks its contract."""
         envs.check(self.env, self.params, jax.random.key(self.run.seed), name=self.run.env)
+
+    def goal_reward(self) -> Callable[..., Any] | None:
+        """The environment's rewards of goals, see `goals`; None where it has none."""
+        return goals.in_jax(self.env, self.params)
 
     def close(self) -> None:
         """Do nothing: there are no workers."""
@@ -141,6 +146,10 @@ class HostEnvironments:
         """The pool of evaluations."""
         run = self.config.run
         return self._new_pool(min(run.num_envs, run.eval_episodes), self.config.eval_task)
+
+    def goal_reward(self) -> Callable[..., Any] | None:
+        """The environment's rewards of goals, see `goals`; None where it has none."""
+        return goals.of_host(self.config)
 
     def close(self) -> None:
         """End the workers."""

@@ -30,6 +30,7 @@ from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.programs.environments import HostEnvironments
 from rlkit.runs.programs.finite import name_non_finite
+from rlkit.runs.programs.goals import with_goal_reward
 from rlkit.runs.programs.host_update import HeldSteps, HostUpdates, Updated, first_state
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import join, split
@@ -132,7 +133,9 @@ class HostProgram:
         try:
             spaces = self.env.obs, self.env.action
             self.like = like
-            self.agent: Agent = make_agent(config, *spaces) if like is None else like.agent
+            self.agent: Agent = (
+                make_agent(with_goal_reward(config, self.environments), *spaces) if like is None else like.agent
+            )
             self.agent.check(run.num_envs, run.num_steps)
             self.wait_count = updates_before_learning(config, self.agent, spaces[0])
         except BaseException:

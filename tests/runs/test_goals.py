@@ -1,0 +1,149 @@
+"""Runs that replay with goals in hindsight: in JAX and outside, with the environment's rewards or a function's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_runs import digest
+
+import rlkit
+from rlkit.agents.common.off_policy import check_goals
+from rlkit.runs import loop
+from rlkit.runs.config.parse import parse
+from rlkit.runs.programs.make import make_program
+from rlkit.spaces import Box, Dict
+from rlkit.types import ConfigError
+
+RUN = {"agent": "dqn", "env": "Probe-BitFlip", "replay": "hindsight", "num_envs": 4, "num_steps": 4, "capacity": 512}
+RUN |= {"hidden_sizes": [16], "batch_size": 16, "learning_starts": 32, "replay_ratio": 0.25, "eval_episodes": 8}
+RUN |= {"total_steps": 320, "log_every": 64}
+
+
+class Line:
+    """A point on a line, which an action moves; Gymnasium-Robotics' interface, and an end at the goal."""
+
+    def __init__(self, batched=True):
+        import gymnasium
+
+        goal = gymnasium.spaces.Box(-4, 4, (1,), np.float32)
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = gymnasium.spaces.Dict(dict.fromkeys(names, goal))
+        self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+        self.batched, self.called = batched, []
+
+    def _obs(self):
+        return {"observation": self.at, "achieved_goal": self.at, "desired_goal": self.goal}
+
+    def reset(self, *, seed=None, options=None):
+        self.rng = np.random.default_rng(seed) if seed is not None or not hasattr(self, "rng") else self.rng
+        self.at, self.goal, self.time = *self.rng.uniform(-4, 4, (2, 1)).astype(np.float32), 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.at, self.time = np.clip(self.at + action, -4, 4).astype(np.float32), self.time + 1
+        reward = float(self.compute_reward(self.at, self.goal, {}))
+        return self._obs(), reward, bool(self.compute_terminated(self.at, self.goal, {})), self.time == 8, {}
+
+    def compute_reward(self, achieved, desired, info):
+        assert self.batched or np.ndim(achieved) == 1
+        return (np.abs(achieved - desired).max(-1) < 0.5) - 1.0
+
+    def compute_terminated(self, achieved, desired, info):
+        assert np.ndim(achieved) == 1
+        return bool(np.abs(achieved - desired).max() < 0.5)
+
+    def close(self): ...
+
+
+LINE = RUN | {"agent": "sac", "env": f"{__name__}:Line", "backend": "serial", "num_envs": 2, "num_steps": 1}
+LINE |= {"replay_ratio": 0.5, "total_steps": 96, "eval_episodes": 2}
+
+
+def drawn(program, state, batch=64):
+    """Items of a program's buffer: (achieved, desired, reward, terminated)."""
+    agent, items = program.agent, []
+    for seed in range(batch // 16):
+        item = agent.static.buffer.sample(state.agent.replay.buffer, jax.random.key(seed)).item
+        items.append((item.next_obs["achieved_goal"], item.next_obs["desired_goal"], item.reward, item.terminated))
+    return [np.concatenate(x) for x in zip(*items, strict=True)]
+
+
+@pytest.mark.parametrize("agent", ["dqn", "c51"])
+def test_a_run_in_jax_learns_from_the_rewards_of_its_environment(tmp_path, agent):
+    run = loop.train(RUN | {"agent": agent}, out=tmp_path / "run", show=False)
+    program = make_program(parse(RUN | {"agent": agent}))
+    achieved, desired, reward, terminated = drawn(program, run.state)
+    reached = (achieved == desired).all(-1)
+    np.testing.assert_array_equal(reward, np.where(reached, 0.0, -1.0))
+    np.testing.assert_array_equal(terminated, reached)
+    assert reached.mean() > 0.2
+    assert "goal_reward: environment" in (run.run / "config.yaml").read_text()
+
+
+def test_a_run_goes_on_to_the_bit(tmp_path):
+    whole = loop.train(RUN, out=tmp_path / "whole", show=False)
+    half = loop.train(RUN, lambda line, state: line["step"] >= 128, out=tmp_path / "half", show=False)
+    assert digest(loop.resume(half.run, show=False).state) == digest(whole.state)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_outside_of_jax_the_rewards_are_those_of_compute_reward(tmp_path, batched):
+    config = LINE | {"env_kwargs": {"batched": batched}}
+    run = loop.train(config, out=tmp_path / "run", show=False)
+    program = make_program(parse(config))
+    achieved, desired, reward, terminated = drawn(program, run.state)
+    program.close()
+    near = np.abs(achieved - desired).max(-1) < 0.5
+    np.testing.assert_array_equal(reward, near - 1.0)
+    np.testing.assert_array_equal(terminated, near)
+    assert near.mean() > 0.2
+    rlkit.load(run.run, env=config["env"]).act(program.env.obs.sample(jax.random.key(0)), jax.random.key(0))
+
+
+def far(achieved, desired):
+    return jnp.abs(achieved - desired).sum()
+
+
+def test_a_function_of_the_users_gives_the_rewards(tmp_path):
+    config = RUN | {"goal_reward": far}
+    run = loop.train(config, out=tmp_path / "run", show=False)
+    achieved, desired, reward, terminated = drawn(make_program(parse(config)), run.state)
+    other = reward >= 0  # the environment's own are -1, or 0 at its goal
+    np.testing.assert_allclose(reward[other], np.abs(achieved - desired).sum(-1)[other])
+    assert other.mean() > 0.5
+    assert not terminated[other & (reward > 0)].any()
+    assert f"goal_reward: {__name__}:far" in (run.run / "config.yaml").read_text()
+    assert loop.resume(run.run, overrides={"total_steps": 384}, goal_reward=far, show=False).state is not None
+    with pytest.raises(ConfigError, match="goal_reward"):
+        loop.resume(run.run, overrides={"total_steps": 448}, show=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env": "CartPole-v1"}, "has no method compute_reward; set goal_reward"),
+        (
+            {"env": "CartPole-v1", "goal_reward": far},
+            "leaves achieved_goal and desired_goal, and they have no achieved",
+        ),
+        ({"n_step": 3}, "n_step=3 must be 1 with replay='hindsight'"),
+        ({"store_obs_once": True}, "store_obs_once=True must be False with replay='hindsight'"),
+        ({"wrappers": ["scale_reward:2"]}, "wrapper 'scale_reward:2' may change observations or rewards"),
+        ({"goal_reward": lambda achieved, desired: achieved}, r"must return a reward \[\] for one pair of goals"),
+        ({"relabel_ratio": 1.5}, "relabel_ratio=1.5"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes, message):
+    def traced():
+        program = make_program(parse(RUN | changes))
+        jax.eval_shape(program.agent.static.buffer.sample, program.template.agent.replay.buffer, jax.random.key(0))
+
+    with pytest.raises(ConfigError, match=message):
+        traced()
+
+
+def test_goals_are_of_one_shape():
+    box = Box(-1, 1, (2,))
+    check_goals(Dict({"achieved_goal": box, "desired_goal": box}))
+    with pytest.raises(ConfigError, match=r"achieved_goal of shape \(2,\) must have the shape of desired_goal, \(3,\)"):
+        check_goals(Dict({"achieved_goal": box, "desired_goal": Box(-1, 1, (3,))}))
