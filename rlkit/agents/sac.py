@@ -15,8 +15,8 @@ exploration (Raffin et al. 2021), each by a field. Time limits are bootstrapped 
 
 Randomized ensembled double Q-learning, REDQ (Chen et al. 2021), is SAC with many critics and many gradient steps. Its
 targets take the least of a random subset of the target critics, drawn anew at each gradient step, and its policy
-maximizes the mean of all critics: `num_critics: 10`, `target_subset: 2`, `actor_q: mean`, `replay_ratio: 20`. Here the
-policy is updated at each of the 20 steps, and in the paper at one of them.
+maximizes the mean of all critics: `num_critics: 10`, `target_subset: 2`, `actor_q: mean`, `replay_ratio: 20` and
+`policy_every: 20`, which updates the policy and the temperature once for 20 steps of the critics.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,15 +28,16 @@ import jax.numpy as jnp
 from annotated_types import Interval
 from pydantic import Field
 
+from rlkit import _mesh
 from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import LearningRate, StartOnly, Unused
 from rlkit.agents.common import action_distributions, batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import Count, GaussianPolicyConfig, QCriticConfig
-from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnRate, value_or
+from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnRate, Positive, value_or
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
-from rlkit.agents.common.optimizer import Optimizer, clip_norm, mean_gradient
+from rlkit.agents.common.optimizer import Optimizer, mean_gradient
 from rlkit.agents.common.q_critics import Static, Variables
 from rlkit.networks.features import action_mask
 from rlkit.ops.distributions import Categorical, TanhNormal
@@ -53,12 +54,18 @@ class Config(GaussianPolicyConfig, QCriticConfig):
     actor_q: Literal["min", "mean"] = Field(
         default="min", description="of the critics' values of an action, which the policy maximizes"
     )
+    policy_every: Count = Field(
+        default=1, description="gradient steps of the critics for each of the policy and the temperature"
+    )
     learn_temperature: bool = Field(default=True, description="towards the target entropy; false keeps the start value")
 
 
 class Hyper(ActorCriticHyper):
     """Traced float32 scalars, which a vmap may sweep. Infinity switches a term off."""
 
+    max_grad_norm: Annotated[Positive, "norm of the gradient of the policy, the critics and the temperature, each"] = (
+        jnp.inf
+    )
     temperature: Annotated[FinitePositive, "weight of the entropy at the start", StartOnly] = 1.0
     temperature_learning_rate: Annotated[
         OwnRate, "null: learning_rate", LearningRate, Unused(learn_temperature=False)
@@ -83,7 +90,15 @@ class Hyper(ActorCriticHyper):
     ] = 0.7
 
 
-State = off_policy.State  # params: of the policy, the critics and log_temperature []; targets of the critics
+class State(off_policy.State):
+    """Parameters and optimizers of the policy, the critics and log_temperature []; targets of the critics."""
+
+    policy_metrics: dict[str, Array]  # [], of the policy's last step; zeros before the first
+    since_policy: Array  # [] int32, gradient steps since the policy's last
+
+
+Loss = Callable[..., tuple[Array, tuple]]  # (static, params, state, batch, key) -> loss [], (statistics, others)
+CRITICS, POLICY = ("critics",), ("policy", "log_temperature")  # parameters of the two losses
 
 
 class Actor(NamedTuple):
@@ -170,14 +185,15 @@ def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
     return jnp.asarray(value_or(hyper.target_entropy_total, target))
 
 
-def critic_loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
-    """The loss [] of the critics; their statistics, and the priorities [B]."""
+def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
+    """The loss [] of the critics; their statistics, the priorities [B], and metrics."""
     value, bonus = next_estimate(static, state, batch, key, combine=lambda q: q.min(0))
     target = jax.lax.stop_gradient(batches.bootstrapped(batch, value + bonus))
-    q, stats = data_values(static, params, state, batch, key)
+    q, stats = data_values(static, params["critics"], state, batch, key)
     td_error = q - target[None]
     priority = jax.lax.stop_gradient(jnp.mean(jnp.abs(td_error), axis=0))
-    return jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2, (stats, priority)
+    loss = jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2
+    return loss, (stats, priority, {"critic_loss": loss})
 
 
 def data_values(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, PyTree]:
@@ -228,24 +244,6 @@ def policy_loss(
     return loss + temperature_loss, (now.stats, metrics)
 
 
-def loss(
-    static: Static,
-    params: dict[str, PyTree],
-    state: State,
-    batch: Batch,
-    key: Key,
-    *,
-    critic_loss: Callable[..., tuple[Array, tuple]] = critic_loss,
-    policy_loss: Callable[..., tuple[Array, tuple]] = policy_loss,
-) -> tuple[Array, tuple]:
-    """The sum [] of the three losses, no two of which share a gradient; statistics, the priorities [B], and metrics."""
-    critic_key, policy_key = jax.random.split(key)
-    of_critics, (critic_stats, priority) = critic_loss(static, params["critics"], state, batch, critic_key)
-    of_policy, (policy_stats, metrics) = policy_loss(static, params, state, batch, policy_key)
-    stats = {"policy": policy_stats, "critics": critic_stats}
-    return of_critics + of_policy, (stats, priority, {"critic_loss": of_critics} | metrics)
-
-
 def gradient_step(
     static: Static,
     state: State,
@@ -253,23 +251,60 @@ def gradient_step(
     schedules: Schedules,
     key: Key,
     *,
-    loss: Callable[..., tuple[Array, tuple]] = loss,
+    critic_loss: Loss = critic_loss,
+    policy_loss: Loss = policy_loss,
 ) -> tuple[State, Array, dict[str, Array]]:
-    """One step of descent on a sample of the buffer. Returns the state, the priorities [B] and the metrics."""
+    """One step of descent on a sample; every `policy_every`-th updates the policy and the temperature as well.
+
+    Returns the state, the priorities [B] and the metrics.
+    """
     batch = batches.n_step_batch(sample, state.hyper.gamma)
-    gradient, (stats, priority, metrics) = mean_gradient(loss, static, state.params, state, batch, key)
-    hyper, rates = state.hyper, schedules.group_rates
-    gradient |= {
-        "policy": clip_norm(gradient["policy"], hyper.actor_max_grad_norm),
-        "critics": clip_norm(gradient["critics"], hyper.critic_max_grad_norm),
-    }
-    groups = {"policy": "actor", "critics": "critic", "log_temperature": "temperature"}
-    rate = {name: rates.get(f"{group}_learning_rate", schedules.learning_rate) for name, group in groups.items()}
-    optimizer = Optimizer.of(static.config, hyper, rate)
-    params, opt_state, grad_norm = optimizer.step(state.params, state.opt_state, gradient)
-    state = off_policy.update_target(state, params["critics"], stats["critics"], when=schedules.update_target)
-    state = state.replace(params=params, stats=stats, opt_state=opt_state)
-    return state, priority, metrics | {"grad_norm": grad_norm}
+    critic_key, policy_key = jax.random.split(key)
+    optimizers = part_optimizers(static.config, state.hyper, schedules)
+
+    def descend(loss: Loss, names: tuple[str, ...], params: dict[str, PyTree], opt_state: PyTree, key: Key) -> tuple:
+        """The parameters and the optimizers' states of these parts after a step; the squared norm, and the rest."""
+        gradient, rest = mean_gradient(loss, static, params, state, batch, key)
+        steps = {name: optimizers[name].step(params[name], opt_state[name], gradient[name]) for name in names}
+        params, opt_state = ({name: step[i] for name, step in steps.items()} for i in (0, 1))
+        return params, opt_state, sum(jnp.square(step[2]) for step in steps.values()), rest
+
+    def part(tree: dict[str, PyTree], names: tuple[str, ...]) -> dict[str, PyTree]:
+        return {name: tree[name] for name in names}
+
+    critics, critics_opt, critic_norm, (critic_stats, priority, metrics) = descend(
+        critic_loss, CRITICS, part(state.params, CRITICS), part(state.opt_state, CRITICS), critic_key
+    )
+
+    def policy_step(params: dict[str, PyTree], opt_state: PyTree, stats: PyTree, _: Any) -> tuple:
+        params, opt_state, norm, (stats, metrics) = descend(policy_loss, POLICY, params, opt_state, policy_key)
+        return params, opt_state, stats, metrics | {"grad_norm": norm}
+
+    update_policy = state.since_policy + 1 >= static.config.policy_every
+    before = part(state.params, POLICY), part(state.opt_state, POLICY), state.stats["policy"], state.policy_metrics
+    if static.config.policy_every == 1:
+        after = policy_step(*before)
+    else:
+        after = jax.lax.cond(update_policy, policy_step, lambda *unchanged: unchanged, *before)
+    params, opt_state, policy_stats, policy_metrics = after
+
+    state = off_policy.update_target(state, critics["critics"], critic_stats, when=schedules.update_target)
+    state = state.replace(
+        params=params | critics,
+        stats={"policy": policy_stats, "critics": critic_stats},
+        opt_state=opt_state | critics_opt,
+        policy_metrics=policy_metrics,
+        since_policy=jnp.where(update_policy, 0, state.since_policy + 1),
+    )
+    norm = jnp.sqrt(critic_norm + policy_metrics["grad_norm"])
+    return state, priority, metrics | policy_metrics | {"grad_norm": norm}
+
+
+def part_optimizers(config: Config, hyper: Hyper, schedules: Schedules) -> dict[str, Optimizer]:
+    """The optimizers of the policy, of the critics and of log_temperature, by the names of their parameters."""
+    policy, critics = q_critics.optimizers(config, hyper, schedules)
+    rate = schedules.group_rates.get("temperature_learning_rate", schedules.learning_rate)
+    return {"policy": policy, "critics": critics, "log_temperature": Optimizer.of(config, hyper, rate)}
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
@@ -277,8 +312,15 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
     hyper = as_arrays(hyper, static.config, num_envs)
     params, stats = q_critics.init(static.networks, key, example.obs)
     target, params = (params["critics"], stats["critics"]), params | {"log_temperature": jnp.log(hyper.temperature)}
-    rates = dict.fromkeys(params, hyper.learning_rate)
-    return off_policy.init(static, hyper, example, num_envs, (params, stats), target, rates)
+    state = off_policy.init(static, hyper, example, num_envs, (params, stats), target)
+    optimizer = Optimizer.of(static.config, hyper, hyper.learning_rate)
+    names = "policy_loss", "temperature", "entropy", "q", "grad_norm"
+    state = State(
+        **(vars(state) | {"opt_state": {name: optimizer.init(part) for name, part in params.items()}}),  # type: ignore[arg-type]
+        policy_metrics={name: jnp.zeros((), jnp.float32) for name in names},
+        since_policy=jnp.zeros((), jnp.int32),
+    )
+    return _mesh.vary_like(state, without=static.axis_name)
 
 
 def actor(static: Static, state: State) -> Actor:

@@ -46,7 +46,8 @@ class Config(sac.Config):
     )
 
 
-Hyper, State = sac.Hyper, sac.State
+Hyper = sac.Hyper
+State = sac.State
 
 
 def truncate(quantiles: Array, drop: int) -> Array:
@@ -62,23 +63,24 @@ def mean_returns(quantiles: Array) -> Array:
     return quantiles.mean(-1)
 
 
-def critic_loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
-    """The loss [] of the critics; their statistics, and the priorities [B]."""
+def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
+    """The loss [] of the critics; their statistics, the priorities [B], and metrics."""
     kept = partial(truncate, drop=static.config.drop_quantiles)
     value, bonus = sac.next_estimate(static, state, batch, key, combine=kept)  # [B, N], [B]
     target = jax.vmap(partial(batches.bootstrapped, batch), 1, 1)(value + bonus[:, None])
     target = jax.lax.stop_gradient(target)
-    quantiles, stats = sac.data_values(static, params, state, batch, key)  # [K, B, M]
+    quantiles, stats = sac.data_values(static, params["critics"], state, batch, key)  # [K, B, M]
     count = quantiles.shape[-1]
     tau = (jnp.arange(count, dtype=jnp.float32) + 0.5) / count
     of_critics = jax.vmap(lambda own: quantile_huber(own, tau, target))(quantiles) / count
     td_error = quantiles.mean(-1) - target.mean(-1)[None]
     priority = jax.lax.stop_gradient(jnp.mean(jnp.abs(td_error), axis=0))
-    return jnp.mean(batch.weight * of_critics.sum(0)), (stats, priority)
+    loss = jnp.mean(batch.weight * of_critics.sum(0))
+    return loss, (stats, priority, {"critic_loss": loss})
 
 
-loss = partial(sac.loss, critic_loss=critic_loss, policy_loss=partial(sac.policy_loss, values=mean_returns))
-gradient_step = partial(sac.gradient_step, loss=loss)
+policy_loss = partial(sac.policy_loss, values=mean_returns)
+gradient_step = partial(sac.gradient_step, critic_loss=critic_loss, policy_loss=policy_loss)
 update = partial(off_policy.update, gradient_step)
 supports = q_critics.is_bounded_box
 

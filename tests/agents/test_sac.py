@@ -65,6 +65,31 @@ def test_the_parts_have_learning_rates_and_clip_norms_of_their_own():
             np.testing.assert_allclose(moved[name], together[name], rtol=1e-5)
 
 
+def test_the_policy_and_the_temperature_are_updated_at_every_kth_step():
+    _, static, state = make(policy_every=3)
+    batch = hand_made()
+    item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
+    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(B, bool))
+    schedules = Schedules(jnp.float32(1e-3), jnp.array(True))
+
+    @jax.jit
+    def run(state):
+        def step(state, key):
+            state, _, metrics = sac.gradient_step(static, state, sample, schedules, key)
+            return state, (state, metrics["entropy"])
+
+        return jax.lax.scan(step, state, jax.random.split(jax.random.key(0), 7))[1]
+
+    after, entropy = run(state)
+    for of in (lambda state: state.params, lambda state: state.opt_state):
+        for name in ("policy", "log_temperature", "critics"):
+            every = jax.tree.map(lambda x, xs: np.concatenate([[x], xs]), of(state)[name], of(after)[name])
+            moved = [np.abs(np.diff(x, axis=0)).reshape(7, -1).max(-1) > 0 for x in jax.tree.leaves(every)]
+            turns = [True] * 7 if name == "critics" else [False, False, True, False, False, True, False]
+            np.testing.assert_array_equal(np.any(moved, axis=0), turns, name)
+    assert len(set(np.asarray(entropy).tolist())) == 3  # 0 before the first step, and then that of the last one
+
+
 def test_gsde_begins_within_the_bounds():
     """A fresh policy explores a unit box: at a log deviation of 0 a tenth of its actions and more lie at a bound."""
     space, obs, keys = Box(-1, 1, (2,)), jax.random.normal(jax.random.key(1), (500, 3)), jax.random.key(2)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sac_batches import BOX, MASKED, OBS, B, hand_made, losses, make
+from sac_batches import BOX, MASKED, OBS, B, both, hand_made, losses, make
 
 from rlkit.agents import sac, tqc
 from rlkit.spaces import Discrete
@@ -50,7 +50,7 @@ def test_a_target_takes_the_least_of_a_random_subset():
     static = static._replace(networks=static.networks._replace(critics=constants))
     batch, critics = hand_made(), jnp.zeros(3)
     state = state.replace(params=state.params | {"critics": critics}, target_params=jnp.float32([-1, 0, 5]))
-    draw = jax.jit(jax.vmap(lambda key: sac.critic_loss(static, critics, state, batch, key)[1][1]))
+    draw = jax.jit(jax.vmap(lambda key: sac.critic_loss(static, state.params, state, batch, key)[1][1]))
     priority = draw(jax.random.split(jax.random.key(0), 600))
     least = [np.abs(batch.reward + batch.discount * value) for value in (-1.0, 0.0)]
     share = [np.isclose(priority, x, rtol=1e-3).all(-1).mean() for x in least]
@@ -94,7 +94,7 @@ def test_the_gradients_of_the_three_losses_do_not_meet(module, box):
     batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
 
     def three(params):
-        total, (*_, metrics) = module.loss(static, params, state, batch, jax.random.key(0))
+        total, (_, metrics) = both(static, params, state, batch, jax.random.key(0), module)
         critic, policy = metrics["critic_loss"], metrics["policy_loss"]
         return {"critics": critic, "policy": policy, "log_temperature": total - critic - policy}
 

@@ -70,5 +70,13 @@ def hand_made(masked=False, box=True):
 
 def losses(static, state, batch, key, module=sac):
     """-> total, priority, metrics, jitted."""
-    total, (_, priority, metrics) = jax.jit(partial(module.loss, static))(state.params, state, batch, key)
+    total, (priority, metrics) = jax.jit(partial(both, static, module=module))(state.params, state, batch, key)
     return float(total), np.asarray(priority), metrics
+
+
+def both(static, params, state, batch, key, module=sac):
+    """The sum of the losses of the critics and of the policy with its temperature; the priorities, and metrics."""
+    keys = jax.random.split(key)
+    of_critics, (_, priority, critic_metrics) = module.critic_loss(static, params, state, batch, keys[0])
+    of_policy, (_, metrics) = module.policy_loss(static, params, state, batch, keys[1])
+    return of_critics + of_policy, (priority, critic_metrics | metrics)

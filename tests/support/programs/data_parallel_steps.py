@@ -50,13 +50,24 @@ def gradient_step_of_r2d2():
 def gradient_steps_with_noise():
     """Where a loss draws noise, the step is that on the mean of the devices' losses, each with noise of its own."""
 
-    def mean_loss(static, params, state, batch, keys):
-        parts = jax.tree.map(lambda x: x.reshape(len(keys), -1, *x.shape[1:]), batch)
-        loss_of = jax.vmap(lambda batch, key: sac.loss(static, params, state, batch, key))
-        total, (_, priority, metrics) = loss_of(parts, keys)
-        return total.mean(), (state.stats, priority.reshape(-1), jax.tree.map(jnp.mean, metrics))
+    def mean_loss(loss, name, index, static, params, state, batch, _):
+        parts = jax.tree.map(lambda x: x.reshape(2, -1, *x.shape[1:]), batch)
+        keys = jax.vmap(lambda key: jax.random.split(key)[index])(jax.random.split(jax.random.key(2), 2))
+        total, (_, *others) = jax.vmap(lambda batch, key: loss(static, params, state, batch, key))(parts, keys)
+        *priority, metrics = others
+        return total.mean(), (
+            state.stats[name],
+            *(x.reshape(-1) for x in priority),
+            jax.tree.map(jnp.mean, metrics),
+        )
 
-    on_one = partial(sac.gradient_step, loss=mean_loss)
+    def on_one(static, state, sample, schedules, keys):
+        losses = {
+            "critic_loss": partial(mean_loss, sac.critic_loss, "critics", 0),
+            "policy_loss": partial(mean_loss, sac.policy_loss, "policy", 1),
+        }
+        return sac.gradient_step(static, state, sample, schedules, keys[0], **losses)
+
     hyper = sac.Hyper(max_grad_norm=0.1)
     compare_gradient_steps(sac, "Pendulum-v1", {"replay": "prioritized"}, hyper, (2,), on_one)
 
