@@ -59,9 +59,7 @@ def test_the_tables_are_filled_in(environments):
     assert "`rlkit train ppo/brax_ant`" in brax
     assert "`rlkit train ppo/cartpole`" in environments.fill(PAGES["gymnax"].read_text())
     host = environments.fill(PAGES["host"].read_text())
-    assert (
-        "| `rlkit train sac/halfcheetah_gymnasium` | `gymnasium:HalfCheetah-v5` | [sac](algorithms/sac.rst) |" in host
-    )
+    assert "| `rlkit train sac/mujoco` | `gymnasium:HalfCheetah-v5` | [sac](algorithms/sac.rst) |" in host
     assert "rlkit train ppo/cartpole --env xland:MiniGrid-EmptyRandom-6x6" in environments.fill(
         PAGES["xland"].read_text()
     )
