@@ -14,7 +14,7 @@ chunks under the parameters before the update. Time limits are bootstrapped from
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from annotated_types import Interval
 from pydantic import Field
 
 from rlkit import _mesh
-from rlkit.agents.base import as_arrays
+from rlkit.agents.base import as_arrays, mistakes
 from rlkit.agents.base.keys import Evolves, StartOnly, Unused
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import Activation, EncoderConfig, GaussianPolicyConfig, MinibatchConfig, Width
@@ -31,6 +31,8 @@ from rlkit.agents.common.minibatches import MetricRows
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.agents.common.policy_evaluation import Actor, Policy
+from rlkit.networks import views
+from rlkit.networks.encoders.combine import has_large_image
 from rlkit.ops import losses
 from rlkit.ops.schedules import Schedule, schedule
 from rlkit.ops.statistics import explained_variance
@@ -39,8 +41,17 @@ from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Scalar, StateNod
 
 
 class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
-    activation: Activation = "tanh"
-    shared_torso: bool = Field(default=False, description="one encoder for policy and value instead of two")
+    hidden_sizes: tuple[Width, ...] | None = Field(
+        default=None,
+        description="dense layers of an encoder; null: [512] for images from 36 pixels a side on, and else [64, 64]",
+    )
+    activation: Activation | None = Field(
+        default=None, description="null: relu for images from 36 pixels a side on, and else tanh"
+    )
+    shared_torso: bool | None = Field(
+        default=None,
+        description="one encoder for policy and value instead of two; null: for images from 36 pixels a side on",
+    )
     recurrent: Literal["none", "gru", "lstm"] = "none"
     memory_size: Annotated[Width, Unused(recurrent="none")] = Field(
         default=64, description="units of the recurrent core"
@@ -58,6 +69,20 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
         default=False, description="divide rewards by the deviation of the discounted return"
     )
     clip_schedule: Schedule = "constant"
+
+    def for_observations(self, space: Space) -> Self:
+        """The config with the networks of an observation, where it leaves them open.
+
+        Large images have the encoder of DQN (Mnih et al. 2015), which policy and value share, as in A3C (Mnih et al.
+        2016).
+        """
+        large = has_large_image(space, self)
+        chosen = {
+            "hidden_sizes": (512,) if large else (64, 64),
+            "activation": "relu" if large else "tanh",
+            "shared_torso": large and not views.has_privileged(space),
+        }
+        return self.model_copy(update={name: x for name, x in chosen.items() if getattr(self, name) is None})
 
     def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
         super().check_hyper(hyper)
@@ -328,6 +353,8 @@ def make(
     Raises:
       ConfigError: PPO cannot act in this action space, or a setting does not fit it.
     """
+    mistakes.check_config("ppo", config)
+    config = config.for_observations(obs_space)
     policy = policy_evaluation.make("ppo", config, obs_space, action_space, networks, axis_name)
     config = minibatches.with_chunk_size(config, policy.network, obs_space)
     static = Static(config, policy, axis_name)

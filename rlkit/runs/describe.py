@@ -13,6 +13,7 @@ from rlkit.hosts.gymnasium_names import in_gymnasium_too
 from rlkit.networks.table import table
 from rlkit.replay import final_observations
 from rlkit.replay.validation import default_final_obs
+from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule, require_evolution
 from rlkit.runs.devices import memory
@@ -20,6 +21,7 @@ from rlkit.runs.hints import on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.programs.make import make_program, require_memory
 from rlkit.runs.programs.protocol import Program
+from rlkit.spaces import Space
 from rlkit.types import PyTree
 
 
@@ -59,6 +61,7 @@ def _describe(program: Program) -> str:
         "metric line": f"every {line:,} steps",
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
         "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else at_end,
+        **_networks(config, observations),
         "parameters": _parameters(program.template.agent.params, run.num_seeds),
         "memory": f"about {program.num_bytes / 2**20:,.1f} MiB"
         + (f" of {limit / 2**20:,.0f}" if limit else "")
@@ -119,6 +122,13 @@ def _sizes(config: RunConfig, episode_length: int | None, *, sequences: bool) ->
         fitting = f"; rewards of {least / summed:.3g} to {most / summed:.3g} in every step fit"
         rows["returns"] = f"clipped to {least:g} to {most:g}" + (fitting if summed < math.inf else "")
     return rows
+
+
+def _networks(config: RunConfig, observations: Space) -> dict[str, str]:
+    """The settings of the agent that follow from the observations, as the config leaves them open."""
+    found = config.agent.for_observations(observations)
+    chosen = [f"{name}={show_value(plain_value(x))}" for name, x in found if x != getattr(config.agent, name)]
+    return {"networks": f"{', '.join(chosen)}, by the observations"} if chosen and not config.run.network else {}
 
 
 def _parameters(params: PyTree, num_seeds: int) -> str:

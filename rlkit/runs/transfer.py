@@ -42,14 +42,23 @@ def load(program: Program, source: str | Path) -> Learned:
         raise ConfigError(
             f"init_from={str(source)!r}: the leaf {difference}; use the {same} of that run, and {stored.get('env')}"
         ) from None
+    agent = config.agent.for_observations(program.env.observation_space(program.params))
     for name in _MEANING if config.run.network is None else _MEANING[1:]:
-        now, then = getattr(config.agent, name, None), stored.get(name)
+        now, then = getattr(agent, name, None), stored.get(name)
+        if name == "activation" and then is None:  # by the observations, whose shapes are the same
+            then = _default_activation(program)
         if now != then:
             raise ConfigError(
                 f"{name}={now!r} must be that of init_from={str(source)!r}, {then!r}: its parameters would compute "
                 f"something else; set {name}={then!r}"
             )
     return {field: learned[f"agent.{field}".replace(".", "/")] for field in program.agent.trained}
+
+
+def _default_activation(program: Program) -> str | None:
+    """The activation of a run that leaves it open."""
+    config = program.config.agent.model_copy(update={"activation": None})
+    return config.for_observations(program.env.observation_space(program.params)).activation
 
 
 def into(agent_state: PyTree, learned: Learned) -> PyTree:

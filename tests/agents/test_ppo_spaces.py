@@ -232,6 +232,20 @@ def test_images_go_through_convolutions():
     assert all_finite(after)
 
 
+def test_images_of_36_pixels_have_one_encoder_that_policy_and_value_share():
+    large, small = (Box(0, 255, (side, side, 4), np.uint8) for side in (36, 35))
+
+    def settings(space, **given):
+        config = ppo.make(ppo.Config(**given), space, Discrete(3)).static.config
+        return config.shared_torso, config.hidden_sizes, config.activation
+
+    assert settings(large) == settings(Dict({"x": OBS, "camera": large})) == (True, (512,), "relu")
+    assert settings(small) == settings(OBS) == settings(large, encoder="mlp") == (False, (64, 64), "tanh")
+    chosen = {"shared_torso": False, "hidden_sizes": (7,), "activation": "silu"}
+    assert settings(large, **chosen) == tuple(chosen.values())
+    assert settings(Dict({"camera": large, "privileged": OBS})) == (False, (512,), "relu")
+
+
 def test_unknown_agents_are_named_with_the_nearest():
     from rlkit import agents
 

@@ -81,7 +81,7 @@ def test_help_lists_a_configs_keys_with_values_ranges_and_meanings(capsys):
     assert re.search(r"--num_envs 32 +int >= 1.*environments that step at once", out)
     assert re.search(r"--gamma 0\.98 +float >= 0, <= 1; discount per step", out)
     assert re.search(r"--encoder auto +auto \| mlp \| conv", out)
-    assert re.search(r"--hidden_sizes \[64, 64\] +\[int.*, \.\.\.\]", out)
+    assert re.search(r"--hidden_sizes null +\[int.*, \.\.\.\] \| null", out)
     assert re.search(r"--num_workers null +int \| null > 0; ", out)
 
 

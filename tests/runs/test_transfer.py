@@ -61,6 +61,9 @@ def test_another_activation_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"activation='relu' must be that of init_from=.*'tanh'"):
         loop.train(SMALL | {"activation": "relu"}, out=tmp_path / "b", init_from=source.run, show=False)
     assert not (tmp_path / "b").exists()
+    by_name = SMALL | {"activation": "tanh", "total_steps": 32}  # what the source has by the observations
+    named = loop.train(by_name, out=tmp_path / "c", init_from=source.run, show=False)
+    loop.train(SMALL | {"total_steps": 32}, out=tmp_path / "d", init_from=named.run, show=False)
 
 
 def test_other_atoms_are_refused(tmp_path):

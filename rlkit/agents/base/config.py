@@ -1,12 +1,13 @@
 """The base of an agent's `Config`, its static settings."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, dataclass_transform
+from typing import TYPE_CHECKING, Self, dataclass_transform
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlkit.agents.base import mistakes
 from rlkit.ops.schedules import Schedule
+from rlkit.spaces import Space
 from rlkit.types import ConfigError
 
 
@@ -47,6 +48,10 @@ class Config(BaseModel, metaclass=_OneLineErrors):
     def replay_capacity(self) -> int | None:
         """Steps that the replay buffer holds; None for an agent without one."""
         return None
+
+    def for_observations(self, space: Space) -> Self:
+        """The config with values in place of those fields that are null where they follow from the observations."""
+        return self
 
     def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
         """Raise a ConfigError where a value of the agent's Hyper has no effect or no meaning with these settings.

@@ -80,7 +80,8 @@ def _rule(problem: Any, field: Any, show: Callable[[Any], str]) -> str:
         finite = [f"{_BOUNDS[bound]} {limit:.15g}" for bound, limit in bounds.items() if math.isfinite(limit)]
         return f"must be {' and '.join(finite + ['finite'] * (len(finite) < len(bounds)))}"
     if kind in ("tuple_type", "list_type"):
-        return f"must be a list, such as {show(field.get_default() or ('a', 'b'))}"
+        example = (64, 64) if any(limits(field)) else ("a", "b")  # of numbers, or of words
+        return f"must be a list, such as {show(field.get_default() or example)}"
     if kind == "none_required":
         return f"must be {show(None)}"
     if kind == "value_error":

@@ -116,6 +116,13 @@ def choose(space: Space, config: Any) -> list[str]:
     return kinds
 
 
+def has_large_image(space: Space, config: Any) -> bool:
+    """Return true where an image that is encoded as one is large enough for the Nature CNN; `config` as in `choose`."""
+    kinds = zip(leaves(space), choose(space, config), strict=True)
+    shapes = [image_shape(leaf.space, config.image_axes) for leaf, kind in kinds if kind in IMAGES]
+    return any(min(shape[:2]) >= IMAGES["nature"].smallest for shape in shapes if shape is not None)
+
+
 def split_settings(obs_space: Space, settings: Mapping[str, Any]) -> tuple[MakeEncoder, dict[str, Any]]:
     """Return a function that makes the encoder of `settings`, and the settings that are not the encoder's."""
     of_encoder = {name: value for name, value in settings.items() if name in SETTINGS}

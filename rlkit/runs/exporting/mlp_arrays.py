@@ -31,8 +31,8 @@ def to_bytes(function: PolicyFunction) -> bytes:
     Raises:
       ConfigError: the policy is more than an MLP of one vector.
     """
-    policy, config = function.policy, function.policy.config.agent
     _require_mlp(function)
+    policy, config = function.policy, function.policy.config.agent.for_observations(function.obs_space)
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), policy.actor.params)["params"]
     arrays, about = _inputs(function)
     layers = next((params[name] for name in _ENCODERS if name in params), {}).get("MLP_0", {})
