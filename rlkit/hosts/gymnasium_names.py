@@ -30,8 +30,10 @@ def ids(group: str | None = None) -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """Return `gymnasium:ID` for a bare id that Gymnasium alone has; any other name as it is."""
-    return f"gymnasium:{name}" if ":" not in name and name not in registry.names() and name in ids() else name
+    """Return `gymnasium:ID` for a bare id that Gymnasium alone has, but no Atari game; any other name as it is."""
+    if ":" in name or name in registry.names() or _ATARI_ID.fullmatch(name):
+        return name
+    return f"gymnasium:{name}" if name in ids() else name
 
 
 def in_gymnasium_too(name: str) -> bool:

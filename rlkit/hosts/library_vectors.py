@@ -9,6 +9,7 @@ import numpy as np
 
 from rlkit.hosts.pool import derive
 from rlkit.hosts.vector import RESETTING
+from rlkit.hosts.worker import atari
 from rlkit.hosts.worker.recipe import Recipe
 from rlkit.names import OWN_DONE, OWN_REWARD
 from rlkit.types import ConfigError
@@ -90,23 +91,62 @@ def _envpool(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> Chan
     return ChannelsLast(envs, num_envs, *spaces, seeded_reset=False, own=own)
 
 
+class _Games:
+    """The vector environment of ale-py, with rewards and ends for learning beside the game's own.
+
+    The library clips rewards without giving the game's own, and its `episodic_life` starts a new game at a lost life.
+    """
+
+    def __init__(self, envs: Any, settings: atari.Preprocessing):
+        from ale_py import Action  # pyright: ignore[reportMissingImports]
+
+        self.envs, self.clips, self.close = envs, settings.clip_reward, envs.close
+        actions = list(envs.ale.get_action_set())
+        presses = settings.fire_reset and Action.FIRE in actions
+        self.fire = actions.index(Action.FIRE) if presses else None
+        self.lost = np.zeros(envs.num_envs, bool)  # [N] a life, after which FIRE is pressed
+
+    def reset(self, seed: int) -> Any:
+        """Start new games: -> obs, infos."""
+        self.lost[:] = False
+        return self.envs.reset(seed=seed)
+
+    def step(self, actions: Any) -> Any:
+        """Take one step: -> obs, reward, terminated, truncated, infos."""
+        if self.fire is not None:
+            actions = np.where(self.lost, np.asarray(self.fire, actions.dtype), actions)
+        obs, reward, terminated, truncated, infos = self.envs.step(actions)
+        over = terminated & (infos["lives"] == 0) | truncated
+        if self.fire is not None:
+            self.lost = terminated & ~over
+        infos |= {OWN_REWARD: reward, OWN_DONE: over, RESETTING: over | self.lost}
+        return obs, np.sign(reward) if self.clips else reward, terminated, truncated, infos
+
+
 def _ale(recipe: Recipe, num_envs: int, num_threads: int, seed: int) -> ChannelsLast:
     from ale_py.vector_env import AtariVectorEnv  # pyright: ignore[reportMissingImports]
 
     game = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", "_", recipe.name).lower()  # SpaceInvaders as space_invaders
-    kwargs = dict(recipe.kwargs)
-    # The library clips rewards without giving the game's own, and its `episodic_life` starts a new game at a lost life.
-    clips, ends_on_life_loss = kwargs.pop("reward_clipping", False), kwargs.pop("episodic_life", False)
-    kwargs |= {"reward_clipping": False, "life_loss_info": ends_on_life_loss or kwargs.get("life_loss_info", False)}
-
-    def own(obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> tuple[Any, ...]:
-        infos[OWN_REWARD] = reward
-        infos[OWN_DONE] = infos[RESETTING] = terminated & (infos["lives"] == 0) | truncated
-        return obs, np.clip(reward, -1, 1) if clips else reward, terminated, truncated, infos
-
-    envs = AtariVectorEnv(game=game, num_envs=num_envs, num_threads=num_threads, autoreset_mode="NextStep", **kwargs)
+    settings, others = atari.preprocessing(recipe.kwargs)
+    envs = AtariVectorEnv(
+        game=game,
+        num_envs=num_envs,
+        num_threads=num_threads,
+        autoreset_mode="NextStep",
+        repeat_action_probability=settings.repeat_action_probability,
+        full_action_space=settings.full_action_space,
+        noop_max=settings.noop_max,
+        frameskip=settings.frame_skip,
+        img_height=settings.screen_size,
+        img_width=settings.screen_size,
+        stack_num=settings.stack,
+        reward_clipping=False,
+        life_loss_info=settings.terminal_on_life_loss,
+        use_fire_reset=settings.fire_reset,
+        **others,
+    )
     spaces = envs.single_observation_space, envs.single_action_space
-    return ChannelsLast(envs, num_envs, *spaces, seeded_reset=True, own=own)
+    return ChannelsLast(_Games(envs, settings), num_envs, *spaces, seeded_reset=True)
 
 
 MAKERS = {"envpool": _envpool, "ale": _ale}  # by the word before the colon of a name

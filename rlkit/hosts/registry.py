@@ -12,7 +12,7 @@ from rlkit.envs import own, registry
 from rlkit.hosts import gymnasium_names, library_vectors
 from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
-from rlkit.hosts.worker import wrapper_names
+from rlkit.hosts.worker import atari, wrapper_names
 from rlkit.hosts.worker.recipe import Recipe
 from rlkit.names import OWN_CODE, did_you_mean, name_of_object, registered
 from rlkit.types import ConfigError
@@ -122,6 +122,11 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
     _check_installed("gymnasium", "host", f"env={env!r}")
     if prefix in ("atari", "ale") or task.startswith("ALE/"):
         _check_installed("ale_py", "atari", f"env={env!r}")
+    if prefix in ("atari", "ale"):
+        try:
+            atari.preprocessing(kwargs)
+        except ValueError as error:
+            raise ConfigError(f"env={env!r}: {error}") from None
     if prefix == "envpool":
         _check_installed("envpool", "envpool", f"env={env!r}")
     return Recipe(prefix, task, kwargs)

@@ -19,7 +19,7 @@ from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation
 from rlkit.names import OWN_DONE, OWN_REWARD
 from rlkit.types import ConfigError, PyTree
 
-RESETTING = "resetting"  # in the infos of NEXT_STEP, where an episode's end for learning is followed by a usual step
+RESETTING = "resetting"  # in the infos of NEXT_STEP, where the next step is no transition; without it: at each end
 _MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")  # the first is the default of Gymnasium
 
 
@@ -60,7 +60,8 @@ class VectorPool(Closeable):
         self.observation_space, self.action_space = space(self.obs_tree), space(self.action_tree)
         self.to_native = [contract.to_native(leaf) for leaf in contract.leaves(self.action_tree)]
         self.episodes = Episodes(self.num_envs)
-        self.resetting = np.zeros(self.num_envs, bool)  # [N] true where the next step is a reset
+        self.resetting = np.zeros(self.num_envs, bool)  # [N] true where the next step is no transition
+        self.over = np.zeros(self.num_envs, bool)  # [N] true where the next step is a reset of the environment itself
         self.interrupted: Callable[[], bool] = lambda: False
         self.inspecting, self.native = False, []  # of `native_obs`
         self.unused = True  # the first vector environment has not been reset yet
@@ -101,7 +102,7 @@ class VectorPool(Closeable):
             self._make(seed)
         self.seed, self.unused = seed, False
         self.episodes.clear()
-        self.resetting[:] = False
+        self.resetting[:] = self.over[:] = False
         self.obs = self._read("obs of reset", self.envs.reset(seed=seed)[0])
         return jax.tree.map(np.copy, self.obs)
 
@@ -123,13 +124,15 @@ class VectorPool(Closeable):
         terminated, truncated = terminated.astype(bool) & real, truncated.astype(bool) & real
         done = terminated | truncated
         if self.mode == "NEXT_STEP":
-            self.resetting = done & infos.get(RESETTING, True)
+            self.resetting = infos.get(RESETTING, done)
         elif done.any():
             if self.mode == "SAME_STEP":
                 next_obs = self._final_obs(infos, done, obs)
             else:
                 obs = self._read("obs of reset", self.envs.reset(options={"reset_mask": done.copy()})[0])
-        returns, lengths = self.episodes.step(np.where(real, own_reward, 0.0), done & infos.get(OWN_DONE, True), real)
+        over, played = infos.get(OWN_DONE, done), ~self.over
+        returns, lengths = self.episodes.step(np.where(played, own_reward, 0.0), over, played)
+        self.over = over & (self.mode == "NEXT_STEP")
         reward = np.where(real, reward, 0.0).astype(np.float32)
         return Step(obs, reward, terminated, truncated, next_obs, real, returns.copy(), lengths.copy())
 

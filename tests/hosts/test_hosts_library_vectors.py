@@ -70,6 +70,24 @@ def test_envpool_has_its_channels_last_and_only_real_transitions(envpool):
     assert envpool.envs.closed
 
 
+def test_scores_of_envpool_are_of_whole_games_where_a_lost_life_ends_an_episode(envpool):
+    """A life is lost every fourth step, and with every second one the game is over."""
+
+    class Lives(Envs):
+        def step(self, actions):
+            *result, _ = super().step(actions)
+            over = np.array([self.time % 8 == 7, False])
+            return *result, {"terminated": over, "lives": np.ones(2, int), "reward": np.full(2, 5.0)}
+
+    envpool.envs = Lives()
+    with hosts.make("envpool:Breakout-v5", num_envs=2, episodic_life=True) as pool:
+        pool.reset()
+        steps = [pool.step(np.zeros(2, np.int32)) for _ in range(16)]
+    assert [i for i, step in enumerate(steps, 1) if step.terminated[0]] == [3, 7, 11, 15]
+    scores = [(i, step.returns[0], step.lengths[0]) for i, step in enumerate(steps, 1) if step.lengths[0]]
+    assert scores == [(7, 35.0, 7), (15, 35.0, 7)]
+
+
 def test_an_error_of_the_library_is_one_line(envpool):
     with pytest.raises(ConfigError, match=r"^env='envpool:None-v0' cannot be made: no such environment$"):
         hosts.make("envpool:None-v0", num_envs=2)
@@ -80,46 +98,3 @@ def test_the_error_for_a_missing_library_has_the_install_command():
         pytest.skip("ale-py is installed")
     with pytest.raises(ConfigError, match=r"pip install 'rlkit-jax\[atari\]'"):
         hosts.make("ale:Breakout", num_envs=2)
-
-
-def test_atari_with_the_usual_preprocessing():
-    """Four gray images, the newest last; each step is four frames, and the same seed gives the same game."""
-    pytest.importorskip("ale_py")
-    actions = np.random.default_rng(0).integers(0, 4, (40, 2))
-
-    def play(seed):
-        with hosts.make("atari:Breakout", num_envs=2, num_workers=2, seed=seed) as pool:
-            assert pool.observation_space.shape == (84, 84, 4)
-            assert pool.observation_space.dtype == np.uint8
-            assert pool.action_space.n == 4
-            return [pool.reset(), *(pool.step(action).next_obs for action in actions)]
-
-    one, same, other = np.stack(play(0)), np.stack(play(0)), np.stack(play(1))
-    np.testing.assert_array_equal(one, same)
-    assert np.any(one != other)
-    np.testing.assert_array_equal(one[1:, ..., :3], one[:-1, ..., 1:])
-    assert np.any(one[1:, ..., 3] != one[:-1, ..., 3])
-
-
-def test_the_vector_environment_of_ale_py():
-    pytest.importorskip("ale_py")
-    actions = np.random.default_rng(0).integers(0, 3, (300, 2))
-
-    def play(seed):
-        with hosts.make("ale:SpaceInvaders", num_envs=2, seed=seed, noop_max=30) as pool:
-            assert pool.observation_space.shape == (84, 84, 4)
-            assert pool.action_space.n == 6
-            first = pool.reset()
-            return [first, *(pool.step(action) for action in actions)]
-
-    one, same, other = play(0), play(0), play(1)
-    np.testing.assert_array_equal(one[0], same[0])
-    for a, b in zip(one[1:], same[1:], strict=True):
-        for x, y in zip(a, b, strict=True):
-            np.testing.assert_array_equal(x, y)
-    assert any(np.any(a.next_obs != b.next_obs) for a, b in zip(one[1:], other[1:], strict=True))
-    assert max(step.reward.max() for step in one[1:]) > 1, "rewards are clipped"
-    with pytest.raises(ConfigError, match="cannot be made"):
-        hosts.make("ale:Nonsense", num_envs=2)
-    with pytest.raises(ConfigError, match="autoreset_mode"):
-        hosts.make("ale:Breakout", num_envs=2, autoreset_mode="SameStep")

@@ -159,34 +159,3 @@ def test_returns_keep_the_precision_of_the_environment():
             return obs, 16_777_217.0 if self.time < 3 else -33_554_432.0, *rest
 
     assert scores(Large)[2] == [(2.0, 3)] * 4
-
-
-@pytest.mark.parametrize("kwargs", [{"reward_clipping": True}, {"episodic_life": True}])
-def test_scores_of_the_vector_environment_of_ale_py(kwargs):
-    pytest.importorskip("ale_py")
-    actions = np.random.default_rng(0).integers(0, 4, (900, 1)).astype(np.int32)
-
-    def games(**kwargs):
-        with hosts.make("ale:Breakout", num_envs=1, noop_max=1, **kwargs) as pool:
-            pool.reset(0)
-            steps = [pool.step(action) for action in actions]
-        return steps, [(step.returns.item(), step.lengths.item()) for step in steps if step.lengths[0]]
-
-    _, expected = games()
-    steps, found = games(**kwargs)
-    assert len(expected) >= 3
-    assert found == expected
-    ends = sum(step.terminated.item() for step in steps)
-    assert ends // (5 if "episodic_life" in kwargs else 1) == len(expected)
-
-
-def test_a_lost_life_in_atari_ends_an_episode_and_not_the_game():
-    pytest.importorskip("ale_py")
-    with hosts.make("atari:Breakout", num_envs=1, backend="serial", terminal_on_life_loss=True) as pool:
-        pool.reset(0)
-        actions = np.random.default_rng(0).integers(0, 4, (600, 1)).astype(np.int32)
-        steps = [pool.step(action) for action in actions]
-    ends = sum(step.terminated.item() for step in steps)
-    games = sum(int(step.lengths[0] > 0) for step in steps)
-    assert games >= 2
-    assert ends // 5 == games

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rlkit.hosts.worker import wrapper_names
+from rlkit.hosts.worker import atari, wrapper_names
 from rlkit.hosts.worker.contract import Violation
 from rlkit.names import find_object
 
@@ -44,10 +44,9 @@ def _constructor(recipe: Recipe) -> Callable[[], Any]:
     if recipe.kind == "module":
         make = find_object(recipe.name)
         return lambda: make(**recipe.kwargs)
-    import gymnasium
-
     if recipe.kind == "atari":
-        return _atari(recipe)
+        return atari.constructor(recipe.name, recipe.kwargs)
+    import gymnasium
     from gymnasium.envs.registration import load_env_creator
 
     if recipe.name.startswith("ALE/"):
@@ -61,33 +60,3 @@ def _constructor(recipe: Recipe) -> Callable[[], Any]:
         load_env_creator(entry_point)
     # Gymnasium's checker checks the same as `contract`, and slows down each step.
     return lambda: gymnasium.make(recipe.name, disable_env_checker=True, **recipe.kwargs)
-
-
-def _atari(recipe: Recipe) -> Callable[[], Any]:
-    """Atari with the usual preprocessing (Machado et al. 2018): gray 84 x 84 images, every 4th frame, stacks of 4."""
-    import ale_py  # pyright: ignore[reportMissingImports]
-    import gymnasium
-    import numpy as np
-
-    from rlkit.hosts.worker.wrappers import EndOnLifeLoss
-
-    gymnasium.register_envs(ale_py)
-    kwargs = {"frameskip": 1, **recipe.kwargs}
-    names = ("noop_max", "frame_skip", "screen_size", "scale_obs")
-    preprocessing = {name: kwargs.pop(name) for name in names if name in kwargs}
-    stack, ends_on_life_loss = kwargs.pop("stack", 4), kwargs.pop("terminal_on_life_loss", False)
-
-    def make() -> Any:
-        env = gymnasium.make(f"ALE/{recipe.name}-v5", disable_env_checker=True, **kwargs)
-        env = gymnasium.wrappers.AtariPreprocessing(env, **preprocessing)
-        if ends_on_life_loss:  # that of Gymnasium starts a new game, so that later lives are never played
-            env = wrapper_names.as_env(EndOnLifeLoss)(env)
-        env = gymnasium.wrappers.FrameStackObservation(env, stack)
-        space: Any = env.observation_space
-        low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))  # channels last, as XLA needs them
-        channels_last = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
-        return gymnasium.wrappers.TransformObservation(
-            env, lambda x: np.ascontiguousarray(np.moveaxis(x, 0, -1)), channels_last
-        )
-
-    return make

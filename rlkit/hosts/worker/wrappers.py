@@ -167,6 +167,25 @@ class EndOnLifeLoss(Wrapper):
         return obs, reward, terminated or self.lives < before, truncated, info
 
 
+class FireReset(Wrapper):
+    """Presses FIRE where an episode begins, in Atari games that have it: some, such as Breakout, wait for it.
+
+    Outside of `EndOnLifeLoss` that is after each lost life as well.
+    """
+
+    def __init__(self, env: Any):
+        super().__init__(env)
+        meanings = self.unwrapped.get_action_meanings()
+        self.fire = meanings.index("FIRE") if "FIRE" in meanings else None
+
+    def reset(self, **arguments: Any) -> Any:
+        obs, info = self.env.reset(**arguments)
+        if self.fire is None:
+            return obs, info
+        obs, _, terminated, truncated, info = self.env.step(self.fire)
+        return self.env.reset() if terminated or truncated else (obs, info)
+
+
 class PreviousActionReward(Wrapper):
     """Adds the leaves `previous_action` [D] and `previous_reward` [1], float32, to the observation.
 
