@@ -86,10 +86,11 @@ def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
     """The frames [height, width, 3] uint8 of an episode, by the environment's own `render`."""
     run, (env, kwargs, wrappers) = policy.config.run, policy.config.task
     kwargs = {**plain_value(kwargs), "render_mode": "rgb_array"}
+    game = re.sub("^ale:", "atari:", env)  # the same game, of which the vector environment has no picture
     frames, memory, done = [], policy.memory, False
     try:
         options = {"backend": "serial", "seed": run.seed, "restarts": 0, "wrappers": wrappers}
-        pool = registry.pool(env, kwargs, num_envs=1, **options)
+        pool = registry.pool(game, kwargs, num_envs=1, **options)
     except HostError as error:
         if not _NO_RENDER_MODE.search(str(error)):
             raise HostError(f"{error}{_headless_remedy(str(error))}") from error
@@ -106,7 +107,7 @@ def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
             key, act_key = jax.random.split(key)
             memory, action, _ = policy.policy(policy.actor, memory, jax.tree.map(lambda x: x[0], obs), act_key)
             step = pool.step(jax.tree.map(lambda x: np.asarray(x)[None], action))
-            obs, done = step.obs, bool((step.terminated | step.truncated)[0])
+            obs, done = step.obs, bool(step.lengths[0])
     return frames
 
 
