@@ -58,7 +58,7 @@ _WHERE_TO_START = (  # (task, agents, reason)
         ("ppo", "r2d2"),
         "``recurrent: gru`` gives PPO a memory; R2D2 always has one",
     ),
-    ("stored data, and no environment", ("td3_bc", "iql", "bc"), "IQL and BC take discrete actions too"),
+    ("stored data, and no environment", ("td3_bc", "rebrac", "iql", "bc"), "IQL and BC take discrete actions too"),
 )
 
 

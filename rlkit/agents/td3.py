@@ -16,7 +16,7 @@ field; by default the learning rate, the sizes of the layers and of the batch of
 256 units, 256; in the paper 1e-3, 400 and 300, 100). Time limits are bootstrapped from the true final observation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -89,16 +89,30 @@ def policy_action(
     return jnp.tanh(loc), stats
 
 
+def next_action_and_value(static: Static, state: State, next_obs: PyTree, key: Key) -> tuple[Array, Array]:
+    """The target policy's noisy actions [B, D] in [-1, 1], and their values [B] by the target critics."""
+    hyper, obs_stats = state.hyper, state.normalizer.obs
+    target_policy, target_critics = ((state.target_params[x], state.target_stats[x]) for x in ("policy", "critics"))
+    action, _ = policy_action(static, target_policy, obs_stats, next_obs)
+    noise = hyper.target_noise * jax.random.normal(key, action.shape, action.dtype)
+    noise = jnp.clip(noise, -hyper.target_noise_clip, hyper.target_noise_clip)
+    action = jnp.clip(action + noise, -1.0, 1.0)
+    q, _ = q_critics.q_values(static.networks, target_critics, obs_stats, next_obs, action)
+    return action, q.min(0)
+
+
 def critic_loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
     """The critics' loss []; their statistics, the priorities [B], and metrics."""
-    hyper, obs_stats, networks = state.hyper, state.normalizer.obs, static.networks
-    target_policy, target_critics = ((state.target_params[x], state.target_stats[x]) for x in ("policy", "critics"))
-    next_action, _ = policy_action(static, target_policy, obs_stats, batch.next_obs)
-    noise = hyper.target_noise * jax.random.normal(key, next_action.shape, next_action.dtype)
-    noise = jnp.clip(noise, -hyper.target_noise_clip, hyper.target_noise_clip)
-    next_action = jnp.clip(next_action + noise, -1.0, 1.0)
-    next_q, _ = q_critics.q_values(networks, target_critics, obs_stats, batch.next_obs, next_action)
-    target = jax.lax.stop_gradient(batches.bootstrapped(batch, next_q.min(0)))
+    _, next_value = next_action_and_value(static, state, batch.next_obs, key)
+    return value_loss(static, params, state, batch, next_value, key)
+
+
+def value_loss(
+    static: Static, params: PyTree, state: State, batch: Batch, next_value: Array, key: Key
+) -> tuple[Array, tuple]:
+    """The critics' loss [] by the values [B] of the next observations; and the rest of `critic_loss`."""
+    obs_stats, networks = state.normalizer.obs, static.networks
+    target = jax.lax.stop_gradient(batches.bootstrapped(batch, next_value))
     action = q_critics.normalize_action(networks, batch.action)
     critics, noise_key = (params, state.stats["critics"]), jax.random.fold_in(key, 0)
     q, stats = q_critics.q_values(networks, critics, obs_stats, batch.obs, action, train=True, key=noise_key)
@@ -124,25 +138,36 @@ def policy_loss(
     return loss, (stats, {"policy_loss": loss, "q": jnp.mean(q)})
 
 
+class Losses(NamedTuple):
+    """The parts of a gradient step in which TD3 and its variants differ."""
+
+    batch: Callable[[Sample, Scalar], Any] = batches.n_step_batch
+    critic: Callable[..., tuple[Array, tuple]] = critic_loss
+    policy: Callable[..., tuple[Array, tuple[PyTree, dict[str, Array]]]] = policy_loss
+
+
+LOSSES = Losses()
+
+
 def gradient_step(
-    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key
+    static: Static, state: State, sample: Sample, schedules: Schedules, key: Key, *, losses: Losses = LOSSES
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample; every `policy_delay`-th updates the policy, and the targets if that is due.
 
     Returns the state, the priorities [B] and the metrics.
     """
-    batch = batches.n_step_batch(sample, state.hyper.gamma)
+    batch = losses.batch(sample, state.hyper.gamma)
     policy_optimizer, critic_optimizer = q_critics.optimizers(static.config, state.hyper, schedules)
 
     arguments = state.params["critics"], state, batch, key
-    gradient, (critic_stats, priority, metrics) = mean_gradient(critic_loss, static, *arguments)
+    gradient, (critic_stats, priority, metrics) = mean_gradient(losses.critic, static, *arguments)
     critics, critics_opt, grad_norm = critic_optimizer.step(
         state.params["critics"], state.opt_state["critics"], gradient
     )
 
     def policy_step(params: PyTree, opt_state: PyTree, stats: PyTree, _: Any) -> tuple[PyTree, ...]:
         arguments: Any = params, (critics, critic_stats), state, batch, jax.random.fold_in(key, 1)
-        gradient, (stats, metrics) = mean_gradient(policy_loss, static, *arguments)
+        gradient, (stats, metrics) = mean_gradient(losses.policy, static, *arguments)
         params, opt_state, _ = policy_optimizer.step(params, opt_state, gradient)
         return params, opt_state, stats, metrics
 
@@ -222,12 +247,13 @@ def make(
     networks: Mapping[str, Any] | None = None,
     *,
     name: str = "td3",
+    losses: Losses = LOSSES,
     axis_name: str | None = None,
 ) -> Agent:
     """TD3 for these spaces.
 
     Arguments and errors are those of `sac.make`, but a policy maps observations to [..., D], whose tanh is the action.
-    `name` is that of the agent in errors.
+    `name` is that of the agent in errors, and `losses` are those of a variant.
     """
     needed = "a Box action space of floats with finite bounds"
     validation.check_action_space(name, config, action_space, supported=supports(action_space), needed=needed)
@@ -239,7 +265,7 @@ def make(
         actor=actor,
         act=act,
         policy=policy,
-        gradient_step=gradient_step,
+        gradient_step=partial(gradient_step, losses=losses),
         finite=("critic_loss", "policy_loss", "grad_norm"),
         memory=np.zeros((built.size,), np.float32),
         uniform=action_space.sample,  # type: ignore[union-attr]

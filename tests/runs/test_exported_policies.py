@@ -63,6 +63,7 @@ MLPS = {
     "iql": ("iql", VECTOR, ARM, NORM),
     "iql-discrete": ("iql", MASKED, ONE_OF_THREE, {}),
     "bc": ("bc", VECTOR, ARM, NORM),
+    "rebrac": ("rebrac", VECTOR, ARM, NORM),
 }
 OTHERS = {
     "conv": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "conv", "channels": [4, 6], "norm": "layer", "padding": "same"}),

@@ -148,7 +148,8 @@ def test_what_does_not_fit_is_named(dataset, changes, message):
 
 
 @pytest.mark.parametrize(("agent", "settings"), [
-    ("td3_bc", {}), ("td3", {}), ("ddpg", {}), ("sac", {"gsde": True}), ("iql", {"num_seeds": 2}), ("bc", {}),
+    ("td3_bc", {}), ("td3", {}), ("ddpg", {}), ("sac", {"gsde": True}), ("iql", {"num_seeds": 2}),
+    ("bc", {}), ("rebrac", {}),
 ])  # fmt: skip
 def test_agents_that_replay_single_steps_learn_from_a_dataset(dataset, tmp_path, agent, settings):
     """Also those that explore by noise with a memory, as TD3 and gSDE do: nothing of it is replayed."""

@@ -75,7 +75,7 @@ def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
         return own_buffer(config, axis_name)
     if config.replay == "hindsight":
         return hindsight_buffer(config, axis_name)
-    settings: Any = {"length": config.n_step, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
+    settings: Any = {"length": config.item_length, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
     if config.replay == "prioritized":
         return replay.prioritized(config.capacity, config.batch_size, alpha=config.alpha, **settings)
     return replay.uniform(config.capacity, config.batch_size, **settings)
@@ -90,6 +90,10 @@ def hindsight_buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:
     for name, value, only in (("n_step", config.n_step, 1), ("store_obs_once", config.store_obs_once, False)):
         if value != only:
             raise ConfigError(f"{name}={value} must be {only} with replay='hindsight'; leave it out")
+    if config.item_length != 1:
+        raise ConfigError(
+            "replay='hindsight' draws single steps, and this agent learns from two at a time; leave it out"
+        )
     if config.goal_reward == "environment":  # programs put its function here, if it has one
         raise ConfigError(
             "replay='hindsight' needs the rewards of other goals: the environment has no method compute_reward; set "

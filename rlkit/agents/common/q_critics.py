@@ -131,7 +131,8 @@ def make(
         action, sizes = (np.zeros(size, np.float32),) if box else (), alone if width is None else np.array([width])
         q = check(given["critics"], obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
     else:
-        q = critics.critics(obs_space=obs_space, count=count, size=width, **described)
+        own = {"layer_norm": config.layer_norm or getattr(config, "critic_layer_norm", False)}
+        q = critics.critics(obs_space=obs_space, count=count, size=width, **(described | own))
     if "value" in given:
         value = check(given["value"], obs_space, "V", alone, field="value", privileged=True)
     elif has_value:

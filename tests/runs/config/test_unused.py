@@ -26,7 +26,7 @@ TEMPERATURE = [*TARGETS, "target_entropy_total", "temperature_learning_rate"]
 
 
 def config_of(agent, **values):
-    env = "Pendulum-v1" if agent in ("sac", "tqc", "td3", "ddpg", "td3_bc", "iql") else "CartPole-v1"
+    env = "Pendulum-v1" if agent in ("sac", "tqc", "td3", "ddpg", "td3_bc", "rebrac", "iql") else "CartPole-v1"
     return parse(BASE | {"agent": agent, "env": env} | values)
 
 
