@@ -101,4 +101,6 @@ gradient_step: Any = partial(td3.gradient_step, losses=_LOSSES)
 update = partial(off_policy.update, gradient_step)
 make = partial(td3.make, name="rebrac", losses=_LOSSES)
 
-EXAMPLES = (("Probe-Continuous", {"batch_size": 64, "num_critics": 1}),)  # (environment, settings) that the contract tests run
+EXAMPLES = (
+    ("Probe-Continuous", {"batch_size": 64, "num_critics": 1}),
+)  # (environment, settings) that the contract tests run
