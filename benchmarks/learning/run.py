@@ -88,6 +88,7 @@ ROWS = {
     "r2d2/cartpole_no_velocity": Row("r2d2/cartpole_no_velocity", mean=400),
     "sac/pendulum": Row("sac/pendulum", mean=-200),
     "tqc/pendulum": Row("tqc/pendulum", mean=-155, note="rl_zoo3, one run of 20k steps: -151"),
+    "crossq/pendulum": Row("crossq/pendulum", mean=-155),
     "td3/pendulum": Row("td3/pendulum", mean=-200),
     "ddpg/pendulum": Row("ddpg/pendulum", mean=-250),
     "sac/mountain_car_continuous": Row("sac/mountain_car_continuous", mean=90),

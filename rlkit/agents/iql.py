@@ -102,8 +102,7 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
     q_now, critic_stats = q_critics.q_values(
         networks, critics, obs_stats, batch.obs, action, train=True, key=critic_key
     )
-    td_error = q_now - target[None]
-    critic_loss = jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2
+    critic_loss, priority = q_critics.td_loss(q_now, target, batch.weight)
 
     preference = jnp.minimum(jnp.exp(jnp.minimum(hyper.advantage_weight * stop(advantage), 10.0)), MAX_WEIGHT)
     dist, policy_stats = distribution(static, policy, obs_stats, batch.obs, train=True, key=policy_key)
@@ -115,7 +114,6 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
         "q": jnp.mean(q),
         "advantage": jnp.mean(advantage),
     }
-    priority = stop(jnp.mean(jnp.abs(td_error), axis=0))
     stats = {"policy": policy_stats, "critics": critic_stats, "value": value_stats}
     return value_loss + critic_loss + policy_loss, (stats, priority, metrics)
 

@@ -190,9 +190,7 @@ def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: 
     value, bonus = next_estimate(static, state, batch, key, combine=lambda q: q.min(0))
     target = jax.lax.stop_gradient(batches.bootstrapped(batch, value + bonus))
     q, stats = data_values(static, params["critics"], state, batch, key)
-    td_error = q - target[None]
-    priority = jax.lax.stop_gradient(jnp.mean(jnp.abs(td_error), axis=0))
-    loss = jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2
+    loss, priority = q_critics.td_loss(q, target, batch.weight)
     return loss, (stats, priority, {"critic_loss": loss})
 
 
@@ -399,10 +397,11 @@ def make_agent(
     networks: Mapping[str, Any] | None,
     gradient_step: off_policy.GradientStep,
     *,
-    outputs: int | None = None,
+    init: Callable[..., State] = init,
     axis_name: str | None = None,
+    **settings: Any,
 ) -> Agent:
-    """The agent of SAC's functions with another gradient step, and with critics of `outputs` numbers each.
+    """The agent of SAC's functions with another gradient step and `init`, and with `settings` of `q_critics.make`.
 
     The other arguments and the errors are those of `make`, and the action space is one that the agent can act in.
     """
@@ -415,9 +414,7 @@ def make_agent(
         validation.check_box("gsde", action_space, bounded=True)
         validation.check_gsde(config)
     spread = "features" if config.gsde else "observation"
-    built = q_critics.make(
-        config, obs_space, action_space, networks, spread=spread, outputs=outputs, axis_name=axis_name
-    )
+    built = q_critics.make(config, obs_space, action_space, networks, spread=spread, axis_name=axis_name, **settings)
     static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
     return off_policy.agent(
         static,

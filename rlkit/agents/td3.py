@@ -116,9 +116,7 @@ def value_loss(
     action = q_critics.normalize_action(networks, batch.action)
     critics, noise_key = (params, state.stats["critics"]), jax.random.fold_in(key, 0)
     q, stats = q_critics.q_values(networks, critics, obs_stats, batch.obs, action, train=True, key=noise_key)
-    td_error = q - target[None]
-    loss = jnp.mean(batch.weight * jnp.sum(jnp.square(td_error), axis=0)) / 2
-    priority = jax.lax.stop_gradient(jnp.mean(jnp.abs(td_error), axis=0))
+    loss, priority = q_critics.td_loss(q, target, batch.weight)
     return loss, (stats, priority, {"critic_loss": loss})
 
 

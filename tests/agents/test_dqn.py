@@ -150,7 +150,7 @@ def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
             "dqn",
             {},
             Box(-1, 1, (2,)),
-            r"agent='dqn' needs a Discrete action space, .* use bc, ddpg, iql, ppo, sac, td3, td3_bc or tqc",
+            r"agent='dqn' needs a Discrete action space, .* use bc, crossq, ddpg, .*, td3_bc or tqc",
         ),
         ("c51", {}, MultiDiscrete((2, 2)), "agent='c51' needs a Discrete .*; use ppo$"),
         ("qrdqn", {}, Box(-jnp.inf, jnp.inf, (2,)), "agent='qrdqn' needs a Discrete .*; use ppo$"),

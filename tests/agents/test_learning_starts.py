@@ -113,7 +113,7 @@ def test_updates_before_learning_starts_only_store(name, settings):
 def test_waiting_is_an_update_before_learning_starts(name):
     """`Agent.wait` makes of the state, with one call for several rollouts, what updates one by one make of it."""
     module = agents.get(name)
-    discrete = name not in ("td3", "ddpg", "td3_bc", "rebrac", "tqc", "iql")
+    discrete = name not in ("crossq", "td3", "ddpg", "td3_bc", "rebrac", "tqc", "iql")
     action_space = Discrete(2) if discrete else Box(-1, 1, (1,))
     settings = SMALL | {"learning_starts": 100, "replay": "prioritized", "target_every": 7, "normalize_obs": True}
     if name == "r2d2":

@@ -105,7 +105,9 @@ def test_a_name_that_is_no_field_of_a_hyper_is_one_line(values, said):
 def test_the_config_of_another_agent_is_refused(name):
     other = ppo if name != "ppo" else sac
     env, params = envs.make(
-        "Probe-Continuous" if name in ("ppo", "sac", "tqc", "iql", "td3", "ddpg", "td3_bc", "rebrac") else "CartPole-v1"
+        "Probe-Continuous"
+        if name in ("ppo", "sac", "tqc", "crossq", "iql", "td3", "ddpg", "td3_bc", "rebrac")
+        else "CartPole-v1"
     )
     spaces = env.observation_space(params), env.action_space(params)
     said = message(agents.get(name).make, other.Config(), *spaces)

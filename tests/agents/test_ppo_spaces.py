@@ -63,7 +63,7 @@ def test_each_dimension_of_a_box_is_converted_by_its_own_bounds():
     assert all_finite(*update(agent, state, rollout))
 
 
-@pytest.mark.parametrize("name", ["sac", "tqc", "td3", "ddpg", "td3_bc", "rebrac", "iql"])
+@pytest.mark.parametrize("name", ["sac", "tqc", "crossq", "td3", "ddpg", "td3_bc", "rebrac", "iql"])
 def test_agents_that_need_bounds_name_the_dimension_that_lacks_one(name):
     module = agents.get(name)
     with pytest.raises(ConfigError, match=r"whose dimension \[1\] has no upper bound; use ppo$"):

@@ -95,7 +95,7 @@ def example():
 def test_every_agent_acts_alike_with_and_without_the_leaf(name):
     """With statistics of all leaves, those of the missing one included."""
     module = agents.get(name)
-    action_space = BOX if name in ("ddpg", "td3", "td3_bc", "rebrac", "tqc", "iql") else Discrete(2)
+    action_space = BOX if name in ("crossq", "ddpg", "td3", "td3_bc", "rebrac", "tqc", "iql") else Discrete(2)
     agent = module.make(module.Config(hidden_sizes=(8,), normalize_obs=True), SPACE, action_space)
     zero, action = jnp.zeros(()), action_space.sample(jax.random.key(1))
     transition = Transition(example(), action, zero, zero > 0, zero > 0, example())

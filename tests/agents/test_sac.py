@@ -9,7 +9,7 @@ import pytest
 from sac_batches import BOX, MASKED, OBS, SMALL, B, example, hand_made, losses, make
 
 from rlkit import envs, training
-from rlkit.agents import sac, tqc
+from rlkit.agents import crossq, sac, tqc
 from rlkit.agents.common import q_critics
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.spaces import Box, Discrete, MultiDiscrete
@@ -173,6 +173,7 @@ def test_gsde_holds_its_noise():
     pytest.param(sac, "Probe-MaskedAction", 1.0, {"n_step": 2}, marks=pytest.mark.thorough),
     pytest.param(sac, "Probe-ObservationAction", 1.0, {"replay": "prioritized"}, marks=pytest.mark.thorough),
     (tqc, "Probe-Continuous", 0.99, {"replay": "prioritized"}),
+    (crossq, "Probe-Continuous", 0.99, {"critic_hidden_sizes": (32,)}),
 ])  # fmt: skip
 def test_the_best_policy_is_found(module, env_name, best, settings):
     env, params = envs.make(env_name)

@@ -57,6 +57,7 @@ MLPS = {
     "sac-gsde": ("sac", VECTOR, ARM, {"gsde": True}),
     "sac-discrete": ("sac", MASKED, ONE_OF_THREE, {}),
     "tqc": ("tqc", VECTOR, ARM, NORM | {"num_quantiles": 5}),
+    "crossq": ("crossq", VECTOR, ARM, NORM),
     "td3": ("td3", VECTOR, ARM, NORM),
     "ddpg": ("ddpg", VECTOR, ARM, {}),
     "td3_bc": ("td3_bc", VECTOR, ARM, NORM),

@@ -136,7 +136,7 @@ class GaussianPolicyConfig(BaseModel):
     ] = Field(
         default=None,
         description="log standard deviation at the start, for a Box; null for 0, or with gsde for -2 in ppo and -3 in "
-        "sac and tqc, as the features add up: at 0 many actions lie at a bound",
+        "sac, tqc and crossq, as the features add up: at 0 many actions lie at a bound",
     )
     gsde: bool = Field(default=False, description="state-dependent exploration, held over steps, for a Box")
     gsde_steps: Annotated[int, Unused(gsde=False)] = Field(

@@ -309,8 +309,10 @@ def wait(static: Any, state: Any, rollout: Transition) -> tuple[Any, dict[str, A
 def update_target(state: Any, params: PyTree, stats: PyTree, *, when: Array) -> Any:
     """The state with the target moved by a share `tau` towards `params`, and with a copy of `stats`.
 
-    Both change only where `when` [] bool is true.
+    Both change only where `when` [] bool is true. A state without targets, which are (), stays as it is.
     """
+    if not jax.tree.leaves(state.target_params):
+        return state
     tau = state.hyper.tau
 
     def follow(new: Array, old: Array) -> Array:

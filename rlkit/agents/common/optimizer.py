@@ -34,11 +34,13 @@ class Optimizer(NamedTuple):
     eps: Scalar  # of Adam and RMSprop
     weight_decay: Scalar = 0.0  # of AdamW
     kind: Any = "adam"  # one of the names above, or the user's own or its name
+    adam_b1: Scalar = 0.9  # decay of the mean gradient, of Adam and AdamW
 
     @classmethod
     def of(cls, config: Any, hyper: Any, learning_rate: Scalar | Mapping[str, Scalar]) -> "Optimizer":
         """The optimizer that an agent's Config and Hyper describe, at a learning rate [], or some by parameters."""
-        return cls(learning_rate, hyper.max_grad_norm, hyper.adam_eps, hyper.weight_decay, config.optimizer)
+        made = cls(learning_rate, hyper.max_grad_norm, hyper.adam_eps, hyper.weight_decay, config.optimizer)
+        return made._replace(adam_b1=getattr(hyper, "adam_b1", made.adam_b1))
 
     @staticmethod
     def scheduled_rate(config: Any, hyper: Any, before: Array, learned: Array, start: Scalar | None = None) -> Array:
@@ -64,7 +66,7 @@ class Optimizer(NamedTuple):
     def transformation(self) -> optax.GradientTransformation:
         """The transformation of gradients to updates that are yet to be multiplied by the learning rate."""
         steps = {
-            "adam": (optax.scale_by_adam(eps=self.eps),),  # type: ignore[arg-type]
+            "adam": (optax.scale_by_adam(self.adam_b1, eps=self.eps),),  # type: ignore[arg-type]
             "rmsprop": (optax.scale_by_rms(decay=0.99, eps=self.eps, eps_in_sqrt=False),),  # type: ignore[arg-type]
             "sgd": (),
         }

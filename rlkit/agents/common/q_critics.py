@@ -1,10 +1,10 @@
-"""Networks shared by SAC, TQC, TD3, IQL and BC: a policy, critics of actions, and actions scaled to [-1, 1].
+"""Networks shared by SAC, TQC, CrossQ, TD3, IQL and BC: a policy, critics of actions, and actions scaled to [-1, 1].
 
 Critics take the actions of a bounded box as [..., D] in [-1, 1], whatever its bounds, and so entropies are those of
 such actions. In a discrete space one pass of a critic evaluates every action.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -80,12 +80,13 @@ def make(
     has_value: bool = False,
     has_critics: bool = True,
     outputs: int | None = None,
+    make_norm: Callable[[], Any] | None = None,
     axis_name: str | None = None,
 ) -> Networks:
     """The networks of a user, and for those that are not given the ones that an agent's Config describes.
 
     Args:
-      config: a `QCriticConfig`.
+      config: a `QCriticConfig`; `critic_hidden_sizes`, where it has them, are the dense layers of its critics.
       obs_space: an environment's observation space.
       action_space: Discrete, or a Box with finite bounds.
       networks: of a user, by the names "policy", "critics" and "value", in any form of `networks.as_network`; see
@@ -95,6 +96,7 @@ def make(
       has_value: whether the agent has a state value.
       has_critics: whether it has critics of actions; without, those of the result have no parameters.
       outputs: numbers that each critic has for an action of a Box, on an axis of their own; None for one, without.
+      make_norm: of the networks that are not a user's, see `networks.encoders.mlp`; None for no normalization.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -105,7 +107,7 @@ def make(
     names = {"policy"} | ({"critics"} if has_critics else set()) | ({"value"} if has_value else set())
     given = user_networks.by_name(networks, names)
     validation.check_encoder(config, obs_space, action_space)
-    described = config.model_dump(include=set(combine.SETTINGS))
+    described = config.model_dump(include=set(combine.SETTINGS)) | {"make_norm": make_norm}
     size = action_distributions.policy_size(action_space)
     spread = spread if box else "none"
     alone, vector, check = np.array([], int), np.array([size]), partial(user_networks.checked, axis_name=axis_name)
@@ -131,7 +133,10 @@ def make(
         action, sizes = (np.zeros(size, np.float32),) if box else (), alone if width is None else np.array([width])
         q = check(given["critics"], obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
     else:
-        own = {"layer_norm": config.layer_norm or getattr(config, "critic_layer_norm", False)}
+        own = {
+            "hidden_sizes": getattr(config, "critic_hidden_sizes", config.hidden_sizes),
+            "layer_norm": config.layer_norm or getattr(config, "critic_layer_norm", False),
+        }
         q = critics.critics(obs_space=obs_space, count=count, size=width, **(described | own))
     if "value" in given:
         value = check(given["value"], obs_space, "V", alone, field="value", privileged=True)
@@ -172,6 +177,13 @@ def q_values(
         every, stats = networks.critics.apply(*variables, obs, **training)
         return jax.vmap(pick, (0, None))(every, action), stats
     return networks.critics.apply(*variables, obs, action, **training)
+
+
+def td_loss(q: Array, target: Array, weight: Array) -> tuple[Array, Array]:
+    """Half the squared TD errors of Q [K, B], summed over the critics: the weighted mean []; and the priorities [B]."""
+    td_error = q - target[None]
+    loss = jnp.mean(weight * jnp.sum(jnp.square(td_error), axis=0)) / 2
+    return loss, jax.lax.stop_gradient(jnp.mean(jnp.abs(td_error), axis=0))
 
 
 def optimizers(config: Any, hyper: Any, schedules: Schedules) -> tuple[Optimizer, Optimizer]:

@@ -41,6 +41,7 @@ class Encoder(nn.Module):
     norm: str = "none"  # "none" or "layer"
     image_axes: str = "auto"  # "auto", "last" or "first"
     encoders: Mapping[str, str] = FrozenDict()  # by the names of leaves, in place of `encoder`; see `choose`
+    make_norm: Callable[[], nn.Module] | None = None  # of the dense layers after all leaves are joined; see `MLP`
 
     @nn.compact
     def __call__(self, obs: PyTree, beside: Array | None = None, train: bool = False) -> Array:
@@ -52,7 +53,8 @@ class Encoder(nn.Module):
         settings = {"activation": self.activation, "layer_norm": self.layer_norm, "dtype": dtype}
         kinds = choose(self.obs_space, self)
         alone = len(kinds) == 1 and kinds[0] in IMAGES
-        dense = self.hidden_sizes if alone and beside is None else () if alone else self.hidden_sizes[:1]
+        ends = alone and beside is None and self.make_norm is None
+        dense = self.hidden_sizes if ends else () if alone else self.hidden_sizes[:1]
         parts, joined = [], []
         for leaf, kind in zip(leaves(self.obs_space, obs), kinds, strict=True):
             if kind == "none":
@@ -67,8 +69,8 @@ class Encoder(nn.Module):
         others = [joined[0] if len(joined) == 1 else jnp.concatenate(joined, axis=-1)] if joined else []
         parts += [x.astype(dtype) for x in (*others, beside) if x is not None]
         x = parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
-        if beside is not None or not alone:
-            x = MLP(self.hidden_sizes, **settings)(x)
+        if not ends:
+            x = MLP(self.hidden_sizes, **settings, make_norm=self.make_norm)(x, train)
         return x.astype(jnp.float32)
 
     def _of_image(

@@ -20,18 +20,26 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class MLP(nn.Module):
-    """Dense layers with an activation after each: [..., D] -> [..., hidden_sizes[-1]]."""
+    """Dense layers with an activation after each: [..., D] -> [..., hidden_sizes[-1]].
+
+    `make_norm` makes a module such as `BatchRenorm`, which is applied to the input and after each activation.
+    """
 
     hidden_sizes: tuple[int, ...]
     activation: str = "tanh"
     layer_norm: bool = False
     dtype: Any = jnp.float32
+    make_norm: Callable[[], nn.Module] | None = None
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, train: bool = False) -> Array:
+        def normalize(x: Array) -> Array:
+            return x if self.make_norm is None else self.make_norm()(x, train=train)
+
+        x = normalize(x)
         for size in self.hidden_sizes:
             x = Dense(size, 2**0.5, self.dtype)(x)
             if self.layer_norm:
                 x = nn.LayerNorm(dtype=self.dtype)(x)
-            x = ACTIVATIONS[self.activation](x)
+            x = normalize(ACTIVATIONS[self.activation](x))
         return x

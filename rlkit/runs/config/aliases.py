@@ -30,6 +30,7 @@ _WORDS = {
     "actor_learning_rate": "actor_lr lr_actor pi_lr policy_learning_rate policy_lr",
     "critic_learning_rate": "critic_lr lr_critic q_lr qf_learning_rate qf_lr",
     "temperature_learning_rate": "alpha_lr",
+    "adam_b1": "beta1 beta_1",
     "adam_eps": "adam_epsilon optimizer_eps",
     "max_grad_norm": "clip_grad_norm grad_clip gradient_clip",
     "gamma": "discount discount_factor",

@@ -15,6 +15,7 @@ from rlkit.names import OWN_CODE
 from rlkit.networks import features
 from rlkit.networks.encoders.combine import choose
 from rlkit.networks.heads.implicit_quantiles import cosines
+from rlkit.networks.norms.batch_renorm import BatchRenorm
 from rlkit.ops.statistics import running_std
 from rlkit.runs.exporting import numpy_policy
 from rlkit.runs.exporting.policy_function import ACTION, Arrays, PolicyFunction
@@ -35,13 +36,16 @@ def to_bytes(function: PolicyFunction) -> bytes:
     policy, config = function.policy, function.policy.config.agent.for_observations(function.obs_space)
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), policy.actor.params)["params"]
     arrays, about = _inputs(function)
-    layers = next((params[name] for name in _ENCODERS if name in params), {}).get("MLP_0", {})
+    encoder = next((name for name in _ENCODERS if name in params), None)
+    layers = params.get(encoder, {}).get("MLP_0", {})
+    moments = policy.actor.stats["batch_stats"][encoder]["MLP_0"] if "BatchRenorm_0" in layers else None
     count = sum(name.startswith("Dense") for name in layers)
     for i in range(count):
-        arrays |= {f"{name}_{i}": x for name, x in layers[f"Dense_{i}"].items()}
+        arrays |= {f"{name}_{i}": x for name, x in _behind_norm(layers, moments, i, layers[f"Dense_{i}"]).items()}
         if config.layer_norm:
             arrays |= {f"norm_{name}_{i}": x for name, x in layers[f"LayerNorm_{i}"].items()}
     head, about_head = _head(policy, params)
+    head = _behind_norm(layers, moments, count, head)
     about |= {"num_layers": count, "layer_norm": config.layer_norm, "activation": config.activation, **about_head}
     for name, values in (("inputs", function.inputs), ("outputs", function.outputs)):
         about[name] = [{"name": v.name, "shape": list(v.shape), "dtype": v.dtype.name} for v in values]
@@ -49,6 +53,19 @@ def to_bytes(function: PolicyFunction) -> bytes:
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, about=np.array(json.dumps(function.about | about)), **arrays)
     return file.getvalue()
+
+
+def _behind_norm(
+    layers: Mapping[str, Any], moments: Mapping[str, Any] | None, i: int, dense: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a dense layer, which compute the batch renormalization before it as well if there is one."""
+    if moments is None:
+        return dict(dense)
+    norm, running = layers[f"BatchRenorm_{i}"], moments[f"BatchRenorm_{i}"]
+    factor = norm["scale"] / np.sqrt(np.asarray(running["var"], np.float64) + BatchRenorm.epsilon)
+    shift = norm["bias"] - factor * np.asarray(running["mean"], np.float64)
+    kernel, bias = dense["kernel"], dense["bias"]
+    return {**dense, "kernel": factor[:, None] * kernel, "bias": bias + shift @ kernel}
 
 
 def reader(data: bytes) -> Callable[[Arrays], Arrays]:

@@ -26,7 +26,9 @@ TEMPERATURE = [*TARGETS, "target_entropy_total", "temperature_learning_rate"]
 
 
 def config_of(agent, **values):
-    env = "Pendulum-v1" if agent in ("sac", "tqc", "td3", "ddpg", "td3_bc", "rebrac", "iql") else "CartPole-v1"
+    env = (
+        "Pendulum-v1" if agent in ("sac", "tqc", "crossq", "td3", "ddpg", "td3_bc", "rebrac", "iql") else "CartPole-v1"
+    )
     return parse(BASE | {"agent": agent, "env": env} | values)
 
 
@@ -40,7 +42,7 @@ def config_of(agent, **values):
         ],
         *[
             (agent, {"replay": "uniform"}, ["beta", "beta_end", "schedule_steps"], {"replay": "prioritized"})
-            for agent in ("dqn", "c51", "qrdqn", "iqn", "r2d2", "sac", "tqc", "td3", "ddpg", "td3_bc", "iql")
+            for agent in ("dqn", "c51", "qrdqn", "iqn", "r2d2", "sac", "tqc", "crossq", "td3", "ddpg", "td3_bc", "iql")
         ],
         (
             "iqn",
@@ -63,6 +65,7 @@ def config_of(agent, **values):
         ("ddpg", {"exploration_noise": 0.0}, ["noise_correlation"], {}),
         ("ppo", {"recurrent": "none", "num_epochs": 1}, ["memory_size", "recompute_advantage"], {"recurrent": "gru"}),
         ("sac", {"gsde": False}, ["gsde_steps"], {"gsde": True}),
+        ("crossq", {"optimizer": "rmsprop"}, ["adam_b1"], {}),
         *[(agent, {"optimizer": "sgd"}, ["adam_eps"], {"optimizer": "rmsprop"}) for agent in ("ppo", "sac")],
     ],
 )
