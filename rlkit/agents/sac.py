@@ -17,6 +17,10 @@ Randomized ensembled double Q-learning, REDQ (Chen et al. 2021), is SAC with man
 targets take the least of a random subset of the target critics, drawn anew at each gradient step, and its policy
 maximizes the mean of all critics: `num_critics: 10`, `target_subset: 2`, `actor_q: mean`, `replay_ratio: 20` and
 `policy_every: 20`, which updates the policy and the temperature once for 20 steps of the critics.
+
+DroQ (Hiraoka et al. 2022) has two critics with dropout and layer norms instead: `critic_dropout: 0.01`,
+`layer_norm: true`, which is of the policy as well here, and the last three keys of REDQ. Dropout is active in the
+targets and in the policy's loss too.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,6 +60,9 @@ class Config(GaussianPolicyConfig, QCriticConfig):
     )
     policy_every: Count = Field(
         default=1, description="gradient steps of the critics for each of the policy and the temperature"
+    )
+    critic_dropout: float = Field(
+        default=0.0, ge=0.0, lt=1.0, description="share of a dense layer's outputs, of the critics while they learn"
     )
     learn_temperature: bool = Field(default=True, description="towards the target entropy; false keeps the start value")
 
@@ -139,16 +146,18 @@ def estimate(
 ) -> PolicyEstimate:
     """Value and entropy of a policy under critics that do not train.
 
-    `key` draws the action, `noise` that of layers. `combine` makes a value of the outputs of all critics [K, ...].
+    `key` draws the action and the critics' dropout, `noise` that of the policy's layers. `combine` makes a value of the
+    outputs of all critics [K, ...].
     """
     networks = static.networks
+    dropout_key = jax.random.fold_in(key, 2) if static.config.critic_dropout else None
     dist, stats = q_critics.distribution(networks, policy, obs_stats, obs, train=train, key=noise)
     if isinstance(dist, Categorical):
-        q = combine(networks.critics.apply(*critics, normalize_obs(obs_stats, obs))[0])
+        q = combine(networks.critics.apply(*critics, normalize_obs(obs_stats, obs), key=dropout_key)[0])
         return PolicyEstimate(jnp.sum(dist.probs * q, axis=-1), dist.entropy(), stats)
     assert isinstance(dist, TanhNormal)
     raw = dist.sample_pre_tanh(key)
-    q = q_critics.q_values(networks, critics, obs_stats, obs, dist.squash(raw))[0]
+    q = q_critics.q_values(networks, critics, obs_stats, obs, dist.squash(raw), key=dropout_key)[0]
     return PolicyEstimate(combine(q), -dist.log_prob_pre_tanh(raw), stats)
 
 

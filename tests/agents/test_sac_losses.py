@@ -58,6 +58,39 @@ def test_a_target_takes_the_least_of_a_random_subset():
     assert sum(share) == 1.0
 
 
+@pytest.mark.parametrize("box", [True, False])
+def test_dropout_is_active_in_all_passes_of_the_critics(box):
+    """By a key in the loss of the critics, in their target and in the policy's loss; without one nothing drops."""
+    action_space, obs = BOX if box else Discrete(4), jnp.ones((1, 3))
+    inputs = (obs, jnp.ones((1, 2))) if box else (obs,)
+    outputs = []
+    for share in (0.5, 0.0):
+        _, static, state = make(action_space=action_space, critic_dropout=share)
+        critics, keys = static.networks.critics, []
+
+        def apply(*arguments, key=None, critics=critics, keys=keys, **training):
+            keys.append(key)
+            return critics.apply(*arguments, key=key, **training)
+
+        static = static._replace(networks=static.networks._replace(critics=critics._replace(apply=apply)))
+        jax.eval_shape(lambda static=static, state=state: losses_of(static, state, box))
+        assert [key is not None for key in keys] == ([True] * 3 if share else [False, True, False])
+
+        def values(key, critics=critics, state=state):
+            return critics.apply(state.params["critics"], (), *inputs, key=key)[0]
+
+        outputs.append((jax.vmap(values)(jax.random.split(jax.random.key(0), 16)), values(None)))
+    (dropped, kept), (without, same) = outputs
+    np.testing.assert_array_equal(kept, same)
+    np.testing.assert_allclose(without, jnp.broadcast_to(same, without.shape), rtol=1e-5)
+    assert len(np.unique(dropped[:, 0].reshape(16, -1)[:, 0])) > 2
+    assert not np.allclose(dropped[:, 0], dropped[:, 1])
+
+
+def losses_of(static, state, box):
+    return both(static, state.params, state, hand_made(box=box), jax.random.key(0))[0]
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_losses_of_a_discrete_space_by_hand(masked):
     space = MASKED if masked else OBS

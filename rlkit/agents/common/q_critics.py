@@ -134,6 +134,7 @@ def make(
         q = check(given["critics"], obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
     else:
         own = {
+            "dropout": getattr(config, "critic_dropout", 0.0),
             "hidden_sizes": getattr(config, "critic_hidden_sizes", config.hidden_sizes),
             "layer_norm": config.layer_norm or getattr(config, "critic_layer_norm", False),
         }

@@ -42,6 +42,7 @@ class Encoder(nn.Module):
     image_axes: str = "auto"  # "auto", "last" or "first"
     encoders: Mapping[str, str] = FrozenDict()  # by the names of leaves, in place of `encoder`; see `choose`
     make_norm: Callable[[], nn.Module] | None = None  # of the dense layers after all leaves are joined; see `MLP`
+    dropout: float = 0.0  # of the same layers
 
     @nn.compact
     def __call__(self, obs: PyTree, beside: Array | None = None, train: bool = False) -> Array:
@@ -70,7 +71,7 @@ class Encoder(nn.Module):
         parts += [x.astype(dtype) for x in (*others, beside) if x is not None]
         x = parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
         if not ends:
-            x = MLP(self.hidden_sizes, **settings, make_norm=self.make_norm)(x, train)
+            x = MLP(self.hidden_sizes, **settings, make_norm=self.make_norm, dropout=self.dropout)(x, train)
         return x.astype(jnp.float32)
 
     def _of_image(

@@ -22,7 +22,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 class MLP(nn.Module):
     """Dense layers with an activation after each: [..., D] -> [..., hidden_sizes[-1]].
 
-    `make_norm` makes a module such as `BatchRenorm`, which is applied to the input and after each activation.
+    `make_norm` makes a module such as `BatchRenorm`, which is applied to the input and after each activation. `dropout`
+    is the share of a dense layer's outputs that are 0, where the call has a key for "dropout".
     """
 
     hidden_sizes: tuple[int, ...]
@@ -30,6 +31,7 @@ class MLP(nn.Module):
     layer_norm: bool = False
     dtype: Any = jnp.float32
     make_norm: Callable[[], nn.Module] | None = None
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(self, x: Array, train: bool = False) -> Array:
@@ -39,6 +41,8 @@ class MLP(nn.Module):
         x = normalize(x)
         for size in self.hidden_sizes:
             x = Dense(size, 2**0.5, self.dtype)(x)
+            if self.dropout:
+                x = nn.Dropout(self.dropout, deterministic=not self.has_rng("dropout"))(x)
             if self.layer_norm:
                 x = nn.LayerNorm(dtype=self.dtype)(x)
             x = normalize(ACTIVATIONS[self.activation](x))

@@ -39,6 +39,7 @@ _WORDS = {
     "activation": "activation_fn activation_function",
     "recurrent": "lstm rnn use_rnn",
     "memory_size": "lstm_hidden_size rnn_hidden_size",
+    "critic_dropout": "dropout dropout_rate",
     "compute_dtype": "dtype precision",
     "normalize_obs": "norm_obs normalize normalize_observations",
     "normalize_reward": "norm_reward normalize_rewards",

@@ -71,7 +71,7 @@ def test_an_error_names_twenty_mistakes_at_most():
         ("sac", "ent_coef", "'temperature'"),
         ("sac", "autotune", "'learn_temperature'"),
         ("sac", "q_lr", "'critic_learning_rate'"),
-        ("sac", "policy_frequency", "as 'policy_delay' it is a key of ddpg, td3, td3_bc"),
+        ("sac", "policy_frequency", "as 'policy_delay' it is a key of ddpg, rebrac, td3, td3_bc"),
         ("td3", "policy_noise", "'target_noise'"),
         ("td3", "noise_clip", "'target_noise_clip'"),
         ("td3", "policy_kwargs", "'hidden_sizes'"),
