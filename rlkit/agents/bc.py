@@ -8,8 +8,9 @@ The policy is that of `iql`: in a bounded box a normal whose mean is squashed in
 e^-5, does not depend on the observation, so that its mode minimizes the squared error weighted by the precision of each
 dimension; in a discrete space it is categorical. Rewards are not read, and there are no critics.
 
-Departures from common implementations: observations are normalized by default, and the deviation is learned, where
-many minimize the plain squared error; prioritized replay, by a field, draws by the negative log-likelihood.
+Departures from the paper, which learned to steer from units of discretized angles: a likelihood whose deviation is
+learned, where many minimize the plain squared error; observations are normalized by default; prioritized replay, by a
+field, draws by the negative log-likelihood.
 """
 
 from collections.abc import Mapping
