@@ -13,7 +13,7 @@ from rlkit.ops.statistics import iqm, iqm_interval
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
 LEARNING = ROOT / "benchmarks/learning"
-_OFFLINE = {"iql": "IQL", "td3_bc": "TD3+BC"}  # agents in offline.json, by its names
+_OFFLINE = {"iql": "IQL", "td3_bc": "TD3+BC", "bc": "BC", "rebrac": "ReBRAC"}  # agents in offline.json, by its names
 _ON_MINATAR = ("ppo", "pqn", "dqn", "c51", "qrdqn", "iqn", "r2d2", "sac")
 
 
@@ -25,8 +25,9 @@ def section(name: str) -> list[str]:
         ":doc:`/benchmarks/learning/minatar`.",
         "",
     ]
-    lines = [*tables, *(minatar if name in _ON_MINATAR else [])]
-    return [*heading("Results", "-"), *lines] if lines else []
+    script = "offline.py" if name in _OFFLINE else "run.py CONFIG"
+    none = [f"No result is recorded yet; ``python benchmarks/learning/{script}`` makes one.", ""]
+    return [*heading("Results", "-"), *([*tables, *(minatar if name in _ON_MINATAR else [])] or none)]
 
 
 def _learning_table(name: str) -> list[str]:
@@ -56,10 +57,10 @@ def _learning_table(name: str) -> list[str]:
 
 def _offline_table(name: str) -> list[str]:
     """The returns of an agent that learned from a dataset alone, beside those of the policy that collected it."""
-    if name not in _OFFLINE:
-        return []
     seeds, rows = json.loads((LEARNING / "offline.json").read_text())["seeds"], []
-    config = next(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in (CONFIGS / name).glob("*.yaml"))
+    if _OFFLINE.get(name) not in seeds[0]["returns"]:
+        return []
+    config = f"{name}/pendulum"
     for key, label in ((_OFFLINE[name], f"`{config}`_"), ("SAC that collected", "the SAC that collected the data")):
         returns = np.array([seed["returns"][key] for seed in seeds], np.float32)
         low, high = map(float, iqm_interval(returns, jax.random.key(0)))

@@ -1,7 +1,7 @@
 """Agents that learn from a dataset alone, beside the policy that collected it: Pendulum, from a half-trained SAC.
 
-For each seed, SAC is trained for a few thousand steps, 100,000 steps of its exploring policy are collected, and IQL and
-TD3+BC learn from them, as by `rlkit train` and `rlkit collect`.
+For each seed, SAC is trained for a few thousand steps, 100,000 steps of its exploring policy are collected, and the
+agents learn from them, as by `rlkit train` and `rlkit collect`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from common import report
 
 HERE = Path(__file__).resolve().parent
 HALF, STEPS, SEEDS, EPISODES = 4000, 100_000, 10, 128
-LEARNERS = {"IQL": "iql/pendulum", "TD3+BC": "td3_bc/pendulum"}
+LEARNERS = {"IQL": "iql/pendulum", "TD3+BC": "td3_bc/pendulum", "BC": "bc/pendulum", "ReBRAC": "rebrac/pendulum"}
 COLLECTOR = "SAC that collected"
 
 
@@ -62,8 +62,8 @@ def render(results: Mapping[str, Any]) -> str:
     header = ["policy", "mean", "least seed", "IQM [95% interval]", "seeds that beat it", "mean is greater"]
     return (
         "# Learning from a dataset alone\n\n"
-        f"Pendulum-v1. For each seed SAC is stopped after {HALF:,} steps and collects {STEPS:,}, exploring; IQL and "
-        f"TD3+BC learn from these. Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 "
+        f"Pendulum-v1. For each seed SAC is stopped after {HALF:,} steps and collects {STEPS:,}, exploring; the others "
+        f"learn from these. Greedy returns of the final parameters, {EPISODES} episodes of each seed from 0 "
         "on.\n\n" + report.table(header, rows) + f"\n{report.provenance_line(results['made'])}\n"
     )
 
