@@ -54,7 +54,9 @@ def test_no_gradient_step_is_computed_before_learning_starts(env, computed):
 
 def test_the_delayed_policy_is_computed_when_it_is_due(computed):
     policy, critics = computed(td3, "policy_loss"), computed(td3, "critic_loss")
-    agent = td3.make(td3.Config(**SMALL, learning_starts=0, policy_delay=3), Box(-1, 1, (3,)), Box(-1, 1, (1,)))
+    config = td3.Config(**SMALL, learning_starts=0, policy_delay=3)
+    losses = td3.Losses(critic=td3.critic_loss, policy=td3.policy_loss)
+    agent = td3.make(config, Box(-1, 1, (3,)), Box(-1, 1, (1,)), losses=losses)
     state, metrics = jax.jit(agent.update)(start(td3, agent, Box(-1, 1, (1,))), rollout((1,)), jax.random.key(0))
     jax.block_until_ready(state)
     jax.effects_barrier()

@@ -92,7 +92,7 @@ def test_a_buffer_is_made_of_the_config():
     ({"optimizer": "optax:no_such"}, "optimizer='optax:no_such': module 'optax' has no attribute 'no_such'"),
     ({"optimizer": lambda rate: rate}, "must be a transformation of optax, or a function of the learning rate"),
     ({"replay": lambda config: 3}, "must return an rlkit.types.Buffer, and it returned 3"),
-    ({"replay": 3}, "replay=3 must be 'uniform' or 'prioritized'"),
+    ({"replay": 3}, "replay=3 must be 'uniform', 'prioritized' or 'hindsight'"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(settings, words):
     with pytest.raises(ConfigError, match=re.escape(words)) as error:
