@@ -22,8 +22,9 @@ def test_a_record_or_a_state_is_at_most_two_short_lines(name):
     assert "params" in repr(state.agent)
 
 
-def test_a_buffer_names_its_functions_and_its_state_its_numbers():
+def test_a_buffer_names_its_functions_and_its_state_its_shapes():
     buffer = replay.prioritized(64, 8)
     assert repr(buffer) == "Buffer of rlkit.replay.prioritized_buffer: init, add, sample, update, size, batch_of_pass"
     state = buffer.init({"obs": jax.numpy.zeros(3)}, 2)
-    assert repr(state).startswith("prioritized_buffer.PrioritizedState of ")
+    assert repr(state).startswith("PrioritizedState(ring=")
+    assert "\n" not in repr(state)
