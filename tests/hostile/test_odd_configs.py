@@ -114,7 +114,10 @@ REFUSED: dict[str, list[str | tuple[str, str]]] = {
     "keep_best": ["keep_best: true"],
     "eval_episodes": ["eval_episodes: 0\neval_every: 64"],
     "keep_checkpoints": ["keep_checkpoints: 0"],
-    "hidden_sizes": [f"hidden_sizes: {value}" for value in ("1,000", "[64, -1]", "null", "[1048576, 1048576]")],
+    "hidden_sizes": [
+        *(f"hidden_sizes: {value}" for value in ("1,000", "[64, -1]", "[1048576, 1048576]")),
+        ("sac", "hidden_sizes: null"),
+    ],
     "num_critics": [("sac", "num_critics: 65")],
     "v_min": [("c51", "v_min: -.inf"), ("c51", "v_min: 10\nv_max: -10")],
     "v_max": [("c51", "v_max: 1e39")],
