@@ -50,7 +50,8 @@ def measure(seed: int, folder: Path) -> dict[str, Any]:
 
 def render(results: Mapping[str, Any]) -> str:
     rows, collected = [], [seed["returns"][COLLECTOR] for seed in results["seeds"]]
-    for label in (COLLECTOR, *LEARNERS):
+    learned = [label for label in LEARNERS if all(label in seed["returns"] for seed in results["seeds"])]
+    for label in (COLLECTOR, *learned):
         scores = [seed["returns"][label] for seed in results["seeds"]]
         table = np.asarray(scores, np.float32)
         low, high = (float(end) for end in iqm_interval(table, jax.random.key(0)))

@@ -19,7 +19,9 @@ def test_every_config_that_comes_with_rlkit_is_valid_and_its_resolved_form_too(n
     path = tmp_path / "config.yaml"
     path.write_text(config.resolved())
     again = load_config(path)
-    dataset = config.run.dataset and str(Path(config.run.dataset).absolute())  # found from everywhere
+    dataset = config.run.dataset
+    if dataset and not dataset.startswith("minari:"):
+        dataset = str(Path(dataset).absolute())  # found from everywhere
     run = config.run.model_copy(update={"dataset": dataset})
     assert (again.run, again.agent, again.hyper) == (run, config.agent, config.hyper)
     assert again.resolved() == config.resolved()
