@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from doc_pages import ROOT, blocks
 from tiny_runs import digest
 
 import rlkit
@@ -147,3 +148,16 @@ def test_goals_are_of_one_shape():
     check_goals(Dict({"achieved_goal": box, "desired_goal": box}))
     with pytest.raises(ConfigError, match=r"achieved_goal of shape \(2,\) must have the shape of desired_goal, \(3,\)"):
         check_goals(Dict({"achieved_goal": box, "desired_goal": Box(-1, 1, (3,))}))
+
+
+@pytest.mark.skipif(not (ROOT / "docs").exists(), reason="a source distribution has no docs/")
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks(ROOT / "docs/goals.md", "python")
+    names = {"__name__": "page"}
+    exec(block, names)
+    achieved, desired, reward, _ = drawn(make_program(parse(names["config"])), names["trained"].state)
+    distance = np.linalg.norm(achieved - desired, axis=-1)
+    np.testing.assert_array_equal((reward == 0)[distance < 0.019], True)
+    np.testing.assert_array_equal((reward == -1)[distance > 0.101], True)
+    assert ((reward == 0) & (distance > 0.021)).any()  # by the function of the page

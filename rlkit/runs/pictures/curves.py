@@ -119,6 +119,7 @@ def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "step
         color = COLORS[index % len(COLORS)]
         label = f"{name} ({line.seeds} {line.unit})" if line.seeds > 1 else name
         label += ", evaluated" if line.greedy and not greedy else ""
+        label = f" {label}" if label.startswith("_") else label  # which Matplotlib would leave out of the legend
         marker = "." if line.step.size == 1 else ""
         place = line.step if x == "steps" or line.seconds is None else line.seconds / divisor
         hidden = any(np.array_equal(line.center, other.center) for other in list(curves.values())[:index])
