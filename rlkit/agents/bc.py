@@ -63,12 +63,12 @@ def loss(static: Static, params: PyTree, state: State, batch: Batch, key: Key) -
     variables, space = (params["policy"], state.stats["policy"]), static.networks.action_space
     dist, stats = iql.distribution(static, variables, state.normalizer.obs, batch.obs, train=True, key=key)
     action = q_critics.normalize_action(static.networks, batch.action)
-    surprise = -action_distributions.log_prob(dist, action)
-    policy_loss = jnp.mean(batch.weight * surprise)
+    nll = -action_distributions.log_prob(dist, action)
+    policy_loss = jnp.mean(batch.weight * nll)
     mode = action_distributions.mode(dist)
     error = mode != action if isinstance(space, Discrete) else jnp.abs(mode - action)
     metrics = {"policy_loss": policy_loss, "action_error": jnp.mean(error, dtype=jnp.float32)}
-    return policy_loss, (state.stats | {"policy": stats}, jax.lax.stop_gradient(jnp.maximum(surprise, 0.0)), metrics)
+    return policy_loss, (state.stats | {"policy": stats}, jax.lax.stop_gradient(jnp.maximum(nll, 0.0)), metrics)
 
 
 def gradient_step(

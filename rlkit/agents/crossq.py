@@ -82,7 +82,7 @@ def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: 
     critics, noise = (params["critics"], state.stats["critics"]), jax.random.fold_in(key, 0)
     joint, stats = q_critics.q_values(networks, critics, obs_stats, obs, action, train=True, key=noise)
     q, next_q = jnp.split(joint, 2, axis=1)  # [K, B] each
-    least = sac.some_critics(static.config, next_q, jax.random.fold_in(key, 1)).min(0)
+    least = sac.subset_of_critics(static.config, next_q, jax.random.fold_in(key, 1)).min(0)
     bonus = -jnp.exp(state.params["log_temperature"]) * dist.log_prob_pre_tanh(raw)
     target = jax.lax.stop_gradient(batches.bootstrapped(batch, least + bonus))
     loss, priority = q_critics.td_loss(q, target, batch.weight)

@@ -5,7 +5,7 @@ It is `td3` with penalties on the distance of actions in [-1, 1] from those of t
     critics  E[ w (Q_k(o, a) - y)^2 / 2 ],  y = r + γ (min_k Q_target_k(o', a~) - critic_bc |a~ - a'|^2)
     policy   E[ actor_bc |μ(o) - a|^2 - λ min_k Q_k(o, μ(o)) ],  λ = 1 / mean |min_k Q_k|
 
-where a~ is the target policy's noisy action at o' and a' is the data's next action: a sample is a window of two steps.
+where a~ is the target policy's noisy action at o' and a' is the data's next action, for which a sample has two steps.
 Networks have three layers, those of the critics with layer normalization, and batches are large. The two coefficients
 are those of HalfCheetah-medium; the paper has others for each dataset, between 0.001 and 0.5.
 

@@ -125,7 +125,7 @@ class PolicyEstimate(NamedTuple):
     stats: PyTree  # of the policy
 
 
-def some_critics(config: Config, outputs: Array, key: Key) -> Array:
+def subset_of_critics(config: Config, outputs: Array, key: Key) -> Array:
     """The outputs [K, ...] of all critics, or those of a random `target_subset` of them."""
     if config.target_subset is None:
         return outputs
@@ -178,7 +178,7 @@ def next_estimate(
         state.normalizer.obs,
         batch.next_obs,
         key,
-        combine=lambda outputs: combine(some_critics(static.config, outputs, subset_key)),
+        combine=lambda outputs: combine(subset_of_critics(static.config, outputs, subset_key)),
     )
     return after.value, jnp.exp(state.params["log_temperature"]) * after.entropy
 

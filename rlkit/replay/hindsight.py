@@ -59,9 +59,8 @@ def buffer(
     """Return a buffer of the last `capacity` transitions, which relabels what it draws ("future", section 4.5).
 
     Steps are drawn uniformly, with replacement. With probability `ratio` a step gets the goal that its episode reached
-    by itself or a later step, each of those that are stored equally likely: of an episode that still runs, those so
-    far. Reward and flags follow as in `relabel`. Steps whose episode began before the oldest stored row keep their
-    goal.
+    by itself or a later step. Each stored step of the rest of the episode is equally likely. Reward and flags are those
+    of the new goal, as in `relabel`. A step whose episode began before the oldest stored row keeps its goal.
 
     Args:
       capacity: steps of all environments together, a multiple of their number, below 2^31.
@@ -151,7 +150,10 @@ def _size(state: HindsightState) -> Array:
 
 
 def _later_step(state: HindsightState, place: Place, key: Key) -> tuple[Place, Array]:
-    """A step of the episode of each place [B], that one or a later one; and [B] bool, False where none is known."""
+    """Draw a step from the rest of each step's episode; the step itself is one of them.
+
+    Returns the places [B] of these steps, and [B] bool, False where the episode's first step is no longer stored.
+    """
     ring, num_rows = state.ring, state.ring.num_rows
     age = state.age[place.slot, place.env]
     distance = storage.distance_to_head(ring.cursor, uint32(place.slot))

@@ -77,15 +77,9 @@ class Line(dict[str, Any]):
     """
 
     def __init__(self, line: Mapping[str, Any], num_seeds: int):
-        of_all = {name: value for name, value in line.items() if not isinstance(value, list)}
-        several = {name: value for name, value in line.items() if isinstance(value, list)}
-        super().__init__({name: _mean_or_none(line[name]) for name in line})
-        self.seeds = [of_all | {name: value[seed] for name, value in several.items()} for seed in range(num_seeds)]
-
-
-def _mean_or_none(value: Any) -> Any:
-    """An entry as it is, or the mean of those of several seeds that are numbers."""
-    return _mean(np.array(value, np.float64)) if isinstance(value, list) else value
+        by_seed = {name: value for name, value in line.items() if isinstance(value, list)}
+        super().__init__({**line, **{name: _mean(np.array(value, np.float64)) for name, value in by_seed.items()}})
+        self.seeds = [{**line, **{name: value[i] for name, value in by_seed.items()}} for i in range(num_seeds)]
 
 
 def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -32,9 +32,8 @@ class Networks(NamedTuple):
     obs_space: Space
     action_space: Discrete | Box
     policy: Network  # of an observation: the parameters of action_distributions.distribution
-    critics: (
-        Network  # of observation and action [..., D]: [K, ...], TQC [K, ..., M]; discrete: of observation: [K, ..., A]
-    )
+    # Of observation and action [..., D]: [K, ...], in TQC [K, ..., M]; discrete, of observation: [K, ..., A].
+    critics: Network
     value: Network | None  # of an observation: [...], for agents with a state value
 
     @property

@@ -36,6 +36,7 @@ def of_host(config: RunConfig) -> Goals | None:
     env = constructor(registry.recipe(config.run.env, plain_value(config.task.kwargs)))()
     bare = getattr(env, "unwrapped", env)
     if not hasattr(bare, "compute_reward"):
+        env.close()
         return None
     compute_reward, compute_end = bare.compute_reward, getattr(bare, "compute_terminated", None)
     space = env.observation_space["desired_goal"]
