@@ -22,9 +22,10 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 from common import report
 
 HERE = Path(__file__).resolve().parent
+PPO = {"total_steps": 500_000, "num_epochs": 4, "num_minibatches": 4}
 CASES: dict[str, dict[str, Any]] = {
-    "ppo/cartpole": {},
-    "ppo/cartpole, 4 envs x 128 steps": {"num_envs": 4, "num_steps": 128},
+    "ppo/cartpole": {"num_envs": 32, **PPO},
+    "ppo/cartpole, 4 envs x 128 steps": {"num_envs": 4, "num_steps": 128, **PPO},
     "ppo/breakout_minatar": {},
     "dqn/cartpole": {"total_steps": 100_000, "capacity": 100_000},
     "sac/pendulum": {"total_steps": 20_000},

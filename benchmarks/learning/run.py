@@ -62,12 +62,10 @@ def _minatar(config: str, note: str = "") -> Row:
 
 
 ROWS = {
-    "ppo/cartpole": Row("ppo/cartpole", mean=495, least=475, note="PureJaxRL, 4 envs, 500k steps: 497"),
-    "ppo/cartpole, 250k steps": Row("ppo/cartpole", {"total_steps": 250_000}, mean=450, note="PureJaxRL, 4 envs: 450"),
-    "ppo/cartpole, 125k steps": Row("ppo/cartpole", {"total_steps": 125_000}, mean=355, note="PureJaxRL, 4 envs: 355"),
+    "ppo/cartpole": Row("ppo/cartpole", mean=500, note="rl_zoo3: 500; PureJaxRL, 4 envs, 125k steps: 355"),
     "ppo/acrobot": Row("ppo/acrobot", mean=-90),
     "ppo/acrobot, 500k steps": Row("ppo/acrobot", {"total_steps": 500_000}, mean=-112, note="PureJaxRL: -112"),
-    "ppo/mountain_car": Row("ppo/mountain_car", mean=-130),
+    "ppo/mountain_car": Row("ppo/mountain_car", mean=-110.4, note="rl_zoo3: -110.4"),
     "ppo/mountain_car_continuous": Row("ppo/mountain_car_continuous", mean=90),
     "ppo/pendulum": Row("ppo/pendulum", mean=-250),
     "ppo/cartpole_no_velocity": Row("ppo/cartpole_no_velocity", mean=450),

@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 ZOO = {"rl_zoo3": "2.9.2", "stable_baselines3": "2.9.2", "torch": "2.13.0", "pandas": "3.1.1"}
 CURVES = {"ppo": (1, 2, 4, 10, 32, 100, 256), "dqn": (1, 2, 4, 10, 32, 100), "sac": (1, 2, 4, 10)}
 UPDATES = {"ppo": 40_000, "dqn": 20_000, "sac": 4_000}  # environment steps of all seeds in a round, about
+LARGE = ("--num_envs", 32, "--num_epochs", 4, "--num_minibatches", 4)  # minibatches of 256, which a core takes long for
 TARGETS = {"command": 1.7, "rejax": 2.3, "zoo": 10.0, "halving": 0.45}
 
 
@@ -60,7 +61,7 @@ def command(rounds: int) -> dict[str, Any]:
             for devices, times in seconds.items():
                 out = Path(folder) / f"{devices}-{index}"
                 words = ("--seeds", 10, "--total_steps", 200_000, "--devices", devices, "--seed", 100 * index)
-                rlkit("train", "ppo/cartpole", *words, "--out", out, cwd=folder, cache=Path(folder) / "cache")
+                rlkit("train", "ppo/cartpole", *words, *LARGE, "--out", out, cwd=folder, cache=Path(folder) / "cache")
                 times.append(json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["seconds"])
     return {"seconds": seconds, "ratio": report.ratio(seconds["1"], seconds["auto"]), "made": report.provenance()}
 

@@ -44,9 +44,9 @@ def test_check_compiles_nothing(capsys, monkeypatch):
     monkeypatch.setattr(JaxProgram, "start", forbidden)
     assert cli.main(["check", "ppo/cartpole", "--seeds", "3"]) == 0
     out = capsys.readouterr().out
-    assert "500,736 (500,000 rounded up to 489 updates)" in out
-    assert "32 envs x 32 steps = 1,024" in out
-    assert "4 epochs of 4 minibatches of 256 steps" in out
+    assert "100,096 (100,000 rounded up to 391 updates)" in out
+    assert "8 envs x 32 steps = 256" in out
+    assert "10 epochs of 2 minibatches of 128 steps" in out
     assert "3 from 0" in out
     assert re.search(r"parameters: +[\d,]+ for each seed", out)
     assert re.search(r"memory: +about [\d.]+ MiB", out)
@@ -78,7 +78,7 @@ def test_check_warns_of_what_does_not_fit(words, said, capsys):
 def test_help_lists_a_configs_keys_with_values_ranges_and_meanings(capsys):
     assert cli.main(["train", "ppo/cartpole", "--help"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"--num_envs 32 +int >= 1.*environments that step at once", out)
+    assert re.search(r"--num_envs 8 +int >= 1.*environments that step at once", out)
     assert re.search(r"--gamma 0\.98 +float >= 0, <= 1; discount per step", out)
     assert re.search(r"--encoder auto +auto \| mlp \| conv", out)
     assert re.search(r"--hidden_sizes null +\[int.*, \.\.\.\] \| null", out)

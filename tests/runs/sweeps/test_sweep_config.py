@@ -113,13 +113,13 @@ def test_rungs_of_halving(number, expected):
 
 
 def test_a_budget_bounds_the_trials(tmp_path):
-    steps = 100_352  # of a run, in whole updates
+    steps = 100_096  # of a run, in whole updates
     keys = {"total_steps": 100_000, "seeds_per_trial": 2}
     assert len(drawn(tmp_path, budget=7 * steps, **keys)) == 3
     assert len(drawn(tmp_path, budget=10**9, **keys)) == 5
     # With halving 5 trials take 1 + 1/3 + 3/9 runs' steps.
     assert len(drawn(tmp_path, budget=int(3.4 * steps), halving=3, **keys)) == 5
-    with pytest.raises(ConfigError, match=r"^budget=1000 must allow one trial, which takes 200704 steps"):
+    with pytest.raises(ConfigError, match=r"^budget=1000 must allow one trial, which takes 200192 steps"):
         drawn(tmp_path, budget=1000, **keys)
 
 
@@ -187,7 +187,7 @@ def test_a_budget_counts_whole_metric_lines(tmp_path):
         ({"tensorboard": True}, "tensorboard=true does not go with a sweep"),
         ({"keep_best": True, "eval_every": 128}, "keep_best=true does not go with a sweep"),
         ({"report": True}, "report=true does not go with a sweep"),
-        ({"objective": "best", "total_steps": 10_000, "eval_every": 10_000}, "eval_every=10000 leaves no"),
+        ({"objective": "best", "total_steps": 10_200, "eval_every": 10_200}, "eval_every=10200 leaves no"),
         ({"objective": "area", "eval_every": 10**6}, "eval_every=1000000 leaves no evaluation before the end"),
         ({"storage": "sqlite:///x.db"}, "storage='sqlite:///x.db' needs sampler: optuna"),
         ({"eval_episodes": 0}, "eval_episodes=0 does not go with a sweep"),
