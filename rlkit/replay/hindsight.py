@@ -18,6 +18,7 @@ from rlkit.ops._integers import sub_mod, uint32, uniform_below
 from rlkit.replay import storage, uniform_buffer, validation, windows
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
+from rlkit.replay.validation import ObsStorage
 from rlkit.replay.windows import Place
 from rlkit.types import Array, Buffer, ConfigError, Key, PyTree, Sample, StateNode, Transition
 
@@ -85,8 +86,8 @@ def buffer(
 
 def _init(example: Transition, num_envs: int, *, capacity: int, axis_name: str | None) -> HindsightState:
     """An empty buffer for transitions like `example`, leaves [...], of `num_envs` environments."""
-    capacity, num_envs, _ = validation.shard(capacity, num_envs, None, axis_name)
-    ring = storage.init(example, num_envs, capacity, 1, None)
+    capacity, num_envs, obs_storage = validation.shard(capacity, num_envs, ObsStorage(), axis_name)
+    ring = storage.init(example, num_envs, capacity, 1, obs_storage)
     shape = ring.num_rows, ring.num_envs
     age, length = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32)
     state = HindsightState(ring, age, length, running=jnp.zeros(num_envs, jnp.int32))

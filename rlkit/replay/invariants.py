@@ -62,6 +62,11 @@ def _check_ring(ring: Ring) -> None:
         in_range = (ages >= 1) & (ages <= ring.capacity)
         _require(np.all(in_range), f"final_obs.number of a truncated step is not one of the last before {count}")
         _require(np.unique(ages).size == ages.size, "two truncated steps share one final observation")
+    stored_obs = jax.tree.leaves(packing.unpack(ring.stored).obs) if ring.frames else ()
+    for pool, numbers in zip(ring.frames, stored_obs, strict=True):
+        if pool is not None:
+            ages = (pool.counts[0] - numbers)[_stored(ring)]
+            _require(np.all(ages >= 1) and np.all(ages[:, :-1] >= ages[:, 1:]), "frames of a step are not in order")
 
 
 def _stored(ring: Ring) -> np.ndarray:
@@ -84,8 +89,7 @@ def _check_index(ring: Ring, index: SliceIndex) -> np.ndarray:
     expected = (ring.head, ring.slot, ring.count)
     _require(counts == expected, f"the index is at (head, slot, count) {counts}, and the ring at {expected}")
     slots = (ring.slot - ring.count + np.arange(int(ring.count))) % ring.num_rows  # from the oldest row to the newest
-    steps = ring.steps
-    terminated, truncated = flags(steps)
+    terminated, truncated = flags(packing.unpack(ring.stored))
     done = np.asarray(terminated | truncated)[slots]
     begins = np.zeros((ring.num_rows, ring.num_envs), bool)
     begins[slots] = _starts(done, index)

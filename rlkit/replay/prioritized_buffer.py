@@ -14,6 +14,7 @@ from rlkit.replay.flags import check_flags
 from rlkit.replay.priorities import Priorities
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
+from rlkit.replay.validation import ObsStorage
 from rlkit.replay.windows import Handle, Place
 from rlkit.types import Array, Buffer, Key, PyTree, Sample, StateNode
 
@@ -34,7 +35,7 @@ class Static(NamedTuple):
     capacity: int
     batch_size: int
     length: int
-    final_obs_capacity: int | None
+    obs_storage: ObsStorage
     settings: priorities.Settings
     axis_name: str | None
 
@@ -50,6 +51,8 @@ def prioritized(
     start_priority: float = 1.0,
     store_obs_once: bool = False,
     max_final_obs: int | None = None,
+    frame_stack: int = 1,
+    image_axes: str = "auto",
     axis_name: str | None = None,
 ) -> Buffer:
     """Return a buffer of the last `capacity` steps, drawn in proportion to (|p| + eps)^alpha of their priorities p.
@@ -68,7 +71,7 @@ def prioritized(
       eps: constant added to every |priority|, so that each item can be drawn. With 0, items of priority 0 cannot, and
         `size`, which leaves them out, takes time proportional to the capacity.
       start_priority: priority of new items while none has been measured.
-      store_obs_once, max_final_obs: see `uniform`.
+      store_obs_once, max_final_obs, frame_stack, image_axes: see `uniform`.
       axis_name: see `uniform`. Each of D devices draws its B / D items from its own: P is 1 / D of the item's share of
         the total on its device. The largest priority and the largest weight are those of all devices.
 
@@ -79,11 +82,15 @@ def prioritized(
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
     capacity, batch_size, length = validation.sizes(capacity=capacity, batch_size=batch_size, length=length)
-    final_obs = validation.final_obs_capacity(
-        store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
+    obs_storage = validation.obs_storage(
+        store_obs_once=store_obs_once,
+        max_final_obs=max_final_obs,
+        frame_stack=frame_stack,
+        image_axes=image_axes,
+        capacity=capacity,
     )
     settings = priorities.Settings(alpha, beta, eps, start_priority)
-    static = Static(capacity, batch_size, length, final_obs, settings, axis_name)
+    static = Static(capacity, batch_size, length, obs_storage, settings, axis_name)
     functions: Any = (init, add, sample, update, size, batch_of_pass)
     return Buffer(*(partial(function, static) for function in functions))
 
@@ -92,10 +99,10 @@ def init(static: Static, example: PyTree, num_envs: int) -> PrioritizedState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     if static.length > 1:
         check_flags(example, "windows")
-    sizes = static.capacity, num_envs, static.final_obs_capacity
-    capacity, num_envs, final_obs_capacity = validation.shard(*sizes, static.axis_name)
+    sizes = static.capacity, num_envs, static.obs_storage
+    capacity, num_envs, obs_storage = validation.shard(*sizes, static.axis_name)
     state = PrioritizedState(
-        ring=storage.init(example, num_envs, capacity, static.length, final_obs_capacity),
+        ring=storage.init(example, num_envs, capacity, static.length, obs_storage),
         priorities=priorities.init(capacity, static.settings),
         beta=jnp.float32(static.settings.beta),
     )

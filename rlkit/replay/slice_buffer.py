@@ -20,6 +20,7 @@ from rlkit.replay.priorities import Priorities
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.slice_index import SliceIndex
 from rlkit.replay.storage import Ring
+from rlkit.replay.validation import ObsStorage
 from rlkit.replay.windows import Handle, Place
 from rlkit.types import Array, Buffer, ConfigError, Key, PyTree, Sample, StateNode
 
@@ -54,7 +55,7 @@ class Static(NamedTuple):
     strict: bool
     cross_episodes: bool
     settings: priorities.Settings | None  # None without priorities
-    final_obs_capacity: int | None
+    obs_storage: ObsStorage
     axis_name: str | None
 
     @property
@@ -77,6 +78,8 @@ def slices(
     start_priority: float = 1.0,
     store_obs_once: bool = False,
     max_final_obs: int | None = None,
+    frame_stack: int = 1,
+    image_axes: str = "auto",
     axis_name: str | None = None,
 ) -> Buffer:
     """Return a buffer of the last `capacity` steps, which draws slices of `slice_len` steps, with replacement.
@@ -97,7 +100,7 @@ def slices(
         reset their memory there.
       prioritized: draw in proportion to the priorities given to `update`, one for each slice, instead of by `sampling`.
       alpha, beta, eps, start_priority: of the priorities; see `prioritized`.
-      store_obs_once, max_final_obs: see `uniform`.
+      store_obs_once, max_final_obs, frame_stack, image_axes: see `uniform`.
       axis_name: see `uniform` and `prioritized`. Each device draws from its own slices, of which it may have more or
         less than others.
 
@@ -108,12 +111,16 @@ def slices(
       ConfigError: a setting is out of range, or two contradict each other; at `init`, the capacity does not fit.
     """
     capacity, num_slices, slice_len = validation.sizes(capacity=capacity, num_slices=num_slices, slice_len=slice_len)
-    final_obs = validation.final_obs_capacity(
-        store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
+    obs_storage = validation.obs_storage(
+        store_obs_once=store_obs_once,
+        max_final_obs=max_final_obs,
+        frame_stack=frame_stack,
+        image_axes=image_axes,
+        capacity=capacity,
     )
     _check_kind(sampling, strict, cross_episodes, prioritized)
     settings = priorities.Settings(alpha, beta, eps, start_priority) if prioritized else None
-    static = Static(capacity, num_slices, slice_len, sampling, strict, cross_episodes, settings, final_obs, axis_name)
+    static = Static(capacity, num_slices, slice_len, sampling, strict, cross_episodes, settings, obs_storage, axis_name)
     functions: Any = (init, add, sample, update, size, batch_of_pass)
     return Buffer(*(partial(function, static) for function in functions))
 
@@ -136,9 +143,9 @@ def _check_kind(sampling: str, strict: bool, cross_episodes: bool, prioritized: 
 def init(static: Static, example: PyTree, num_envs: int) -> SlicesState | PrioritizedSlicesState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     check_flags(example, "slices")
-    sizes = static.capacity, num_envs, static.final_obs_capacity
-    capacity, num_envs, final_obs_capacity = validation.shard(*sizes, static.axis_name)
-    ring = storage.init(example, num_envs, capacity, static.slice_len, final_obs_capacity)
+    sizes = static.capacity, num_envs, static.obs_storage
+    capacity, num_envs, obs_storage = validation.shard(*sizes, static.axis_name)
+    ring = storage.init(example, num_envs, capacity, static.slice_len, obs_storage)
     kind = {"strict": static.strict, "cross_episodes": static.cross_episodes, "sampling": static.sampling}
     index = slice_index.init(ring.num_rows, num_envs, static.slice_len, **kind)  # type: ignore[arg-type]
     if static.settings is None:

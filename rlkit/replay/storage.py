@@ -5,15 +5,19 @@ the arrays, which is used again R rows later; the absolute row tells the two use
 environment, or by one flat index, slot * N + env.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from rlkit.ops._integers import add_mod, sub_mod, uint32
-from rlkit.replay import final_observations, packing, validation
+from rlkit.replay import final_observations, frames, packing, validation
 from rlkit.replay.final_observations import FinalObservations
+from rlkit.replay.frames import Frames
 from rlkit.replay.packing import Rows
 from rlkit.replay.short_repr import short_repr
+from rlkit.replay.validation import ObsStorage
 from rlkit.types import Array, ConfigError, PyTree, Transition
 
 
@@ -113,16 +117,17 @@ def slot_and_env(index: Array, num_envs: int) -> tuple[Array, Array]:
 class Ring(struct.PyTreeNode):
     """The last R steps of N environments."""
 
-    stored: Rows  # packed steps; their next_obs is () where observations are stored once
+    stored: Rows  # packed steps; next_obs is () where observations are stored once; of leaves in frames their numbers
     cursor: Cursor  # position of the next row and number of stored rows
     final_obs: FinalObservations | tuple  # final observations where observations are stored once, otherwise ()
+    frames: tuple[Frames | None, ...] = ()  # of each leaf of obs whose frames are stored once; () where none is
 
     __repr__ = short_repr
 
     @property
     def steps(self) -> PyTree:
         """All steps, leaves [R, N, ...], as a copy; next_obs is () where observations are stored once."""
-        return packing.unpack(self.stored)
+        return _with_frames(self, packing.unpack(self.stored))
 
     @property
     def slot(self) -> Array:
@@ -155,7 +160,7 @@ class Ring(struct.PyTreeNode):
         return self.num_rows * self.num_envs
 
 
-def init(example: PyTree, num_envs: int, capacity: int, window: int, final_obs_capacity: int | None) -> Ring:
+def init(example: PyTree, num_envs: int, capacity: int, window: int, obs_storage: ObsStorage) -> Ring:
     """Return an empty ring of `capacity` steps of `num_envs` environments.
 
     Args:
@@ -163,8 +168,7 @@ def init(example: PyTree, num_envs: int, capacity: int, window: int, final_obs_c
       num_envs: N.
       capacity: R * N.
       window: rows of the windows that are drawn, at most R.
-      final_obs_capacity: number of final observations of truncated episodes to keep beside observations that are
-        stored once; None to store every next_obs.
+      obs_storage: how observations are stored.
 
     Raises:
       ConfigError: the capacity is not a multiple of `num_envs`, or is below `window` rows; or the example has no leaf,
@@ -173,19 +177,33 @@ def init(example: PyTree, num_envs: int, capacity: int, window: int, final_obs_c
     kind = type(example).__name__
     if not jax.tree.leaves(example):
         raise ConfigError(f"example={kind} has no leaf; give one step, with an array at least")
-    if final_obs_capacity is not None and not isinstance(example, Transition):
-        raise ConfigError(f"store_obs_once=True needs steps of type Transition, and example={kind}; leave it out")
+    final_obs, stack, image_axes = obs_storage
+    for setting, given in (("store_obs_once=True", final_obs is not None), (f"frame_stack={stack}", stack > 1)):
+        if given and not isinstance(example, Transition):
+            raise ConfigError(f"{setting} needs steps of type Transition, and example={kind}; leave it out")
     purpose = f"windows of {window} steps of each of {num_envs} environments"
     validation.check_capacity(capacity, num_envs, min_rows=window, purpose=purpose)
     num_envs = int(num_envs)
     num_rows = capacity // num_envs
     example = jax.tree.map(jnp.asarray, example)
-    if final_obs_capacity is None:
+    if stack > 1:
+        pools = tuple(frames.init(x, num_envs, capacity, stack, image_axes) for x in jax.tree.leaves(example.obs))
+        if any(pool is not None for pool in pools):
+            numbers = jax.tree.unflatten(
+                jax.tree.structure(example.obs),
+                [
+                    x if pool is None else jnp.zeros((stack,), jnp.uint32)
+                    for x, pool in zip(jax.tree.leaves(example.obs), pools, strict=True)
+                ],
+            )
+            stored = packing.init(example._replace(obs=numbers, next_obs=numbers), num_rows, num_envs)
+            return Ring(stored, empty_cursor(num_rows), (), pools)
+    if final_obs is None:
         return Ring(packing.init(example, num_rows, num_envs), empty_cursor(num_rows), ())
     return Ring(
         stored=packing.init(example._replace(next_obs=()), num_rows, num_envs),
         cursor=empty_cursor(num_rows),
-        final_obs=final_observations.init(example.obs, num_rows, num_envs, final_obs_capacity),
+        final_obs=final_observations.init(example.obs, num_rows, num_envs, final_obs),
     )
 
 
@@ -200,6 +218,8 @@ def add(ring: Ring, rollout: PyTree) -> Ring:
     length = _checked_length(ring, rollout)
     rollout = jax.lax.stop_gradient(rollout)  # packed leaves have none
     slots = next_slots(ring.cursor, length).astype(jnp.int32)
+    if ring.frames:
+        ring, rollout = _add_frames(ring, rollout)
     ring = ring.replace(cursor=advance(ring.cursor, length))
     if not isinstance(ring.final_obs, FinalObservations):
         return ring.replace(stored=packing.write(ring.stored, slots, rollout))
@@ -214,6 +234,9 @@ def _checked_length(ring: Ring, rollout: PyTree) -> int:
     step = packing.example(ring.stored)
     if isinstance(ring.final_obs, FinalObservations):
         step = step._replace(next_obs=step.obs)
+    if ring.frames:
+        obs = _map_frames(ring, lambda pool, x: pool.leaf, step.obs)
+        step = step._replace(obs=obs, next_obs=obs)
     expected, given = jax.tree.structure(step), jax.tree.structure(rollout)
     if expected != given:
         raise ValueError(f"rollout has the structure {given}, expected {expected}, that of init's example")
@@ -265,7 +288,7 @@ def steps_at(ring: Ring, slot: Array, env: Array) -> PyTree:
     """Return the steps at slots and environments [...] int32, leaves [..., ...]."""
     step = packing.at(ring.stored, slot, env)
     if not isinstance(ring.final_obs, FinalObservations):
-        return step
+        return _with_frames(ring, step)
     following = slot_after(slot, 1, ring.num_rows)
     is_newest, following_obs = following == ring.slot, packing.at(ring.stored, following, env).obs
     return step._replace(
@@ -276,8 +299,53 @@ def steps_at(ring: Ring, slot: Array, env: Array) -> PyTree:
 def has_next_obs(ring: Ring, slot: Array, env: Array) -> Array:
     """Mark the steps at [...] whose next_obs is stored: [...] bool.
 
-    It is False at truncated steps whose final observation has been overwritten.
+    It is False at truncated steps whose final observation has been overwritten, and at steps whose frames have been.
     """
+    if ring.frames:
+        numbers = packing.at(ring.stored, slot, env).obs
+        stored = jax.tree.leaves(_map_frames(ring, frames.are_stored, numbers, others=jnp.ones(slot.shape, bool)))
+        return jnp.stack(stored).all(0)
     if not isinstance(ring.final_obs, FinalObservations):
         return jnp.ones(slot.shape, bool)
     return final_observations.has_next_obs(ring.final_obs, packing.at(ring.stored, slot, env), slot, env)
+
+
+def _map_frames(ring: Ring, function: Any, *trees: PyTree, others: Any = None) -> PyTree:
+    """Map observations by `function`, (pool, *leaves) -> leaf, in leaves whose frames are stored once.
+
+    The other leaves become `others`, or stay those of the first tree.
+    """
+    leaves = zip(*map(jax.tree.leaves, trees), strict=True)
+    kept = [
+        (x[0] if others is None else others) if pool is None else function(pool, *x)
+        for pool, x in zip(ring.frames, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(trees[0]), kept)
+
+
+def _with_frames(ring: Ring, step: PyTree) -> PyTree:
+    """Return stored steps with observations in the place of the numbers of their frames."""
+    if not ring.frames:
+        return step
+    return step._replace(
+        obs=_map_frames(ring, frames.at, step.obs), next_obs=_map_frames(ring, frames.at, step.next_obs)
+    )
+
+
+def _add_frames(ring: Ring, rollout: Transition) -> tuple[Ring, Transition]:
+    """Add the new frames of a rollout [T, N, ...] to their pools, and return it with numbers [T, N, n] of frames."""
+    envs = jnp.arange(ring.num_envs, dtype=jnp.int32)
+    newest = slot_before_head(ring.cursor, jnp.ones(envs.shape, jnp.uint32)).astype(jnp.int32)
+    before, is_followed = packing.at(ring.stored, newest, envs).next_obs, ring.count > 0
+    structure = jax.tree.structure(rollout.obs)
+    added = [
+        (None, obs, next_obs) if pool is None else frames.add(pool, number, is_followed, obs, next_obs)
+        for pool, number, obs, next_obs in zip(
+            ring.frames, *map(jax.tree.leaves, (before, rollout.obs, rollout.next_obs)), strict=True
+        )
+    ]
+    pools, obs, next_obs = zip(*added, strict=True)
+    numbered = rollout._replace(
+        obs=jax.tree.unflatten(structure, obs), next_obs=jax.tree.unflatten(structure, next_obs)
+    )
+    return ring.replace(frames=pools), numbered

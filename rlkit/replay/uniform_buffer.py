@@ -12,6 +12,7 @@ from rlkit.replay import storage, validation, windows
 from rlkit.replay.flags import check_flags
 from rlkit.replay.short_repr import short_repr
 from rlkit.replay.storage import Ring
+from rlkit.replay.validation import ObsStorage
 from rlkit.replay.windows import Handle, Place
 from rlkit.types import Array, Buffer, Key, PyTree, Sample, StateNode
 
@@ -31,6 +32,8 @@ def uniform(
     length: int = 1,
     store_obs_once: bool = False,
     max_final_obs: int | None = None,
+    frame_stack: int = 1,
+    image_axes: str = "auto",
     axis_name: str | None = None,
 ) -> Buffer:
     """Return a buffer of the last `capacity` steps, which draws `batch_size` items uniformly, with replacement.
@@ -46,6 +49,12 @@ def uniform(
         a terminated step, which no return needs, is undefined.
       max_final_obs: number of final observations to store, by default a sixteenth of the capacity and at least 1024. A
         step whose final observation has been overwritten is not drawn.
+      frame_stack: n, frames of which each observation consists, the newest last, along the channels of an image or else
+        the last axis: each frame is stored once, about 1 / 2n of the bytes. Leaves of integers or bools with more than
+        256 bytes are stored so, and `store_obs_once` has no effect beside them. Samples are the same bit by bit,
+        whatever the observations are. If they are no such stacks, or episodes have less than 32 steps on average, then
+        the oldest steps lose their frames and are not drawn.
+      image_axes: the place of an image's channels, "last", "first" or "auto", as in an agent's Config.
       axis_name: of the mesh axis over whose devices environments, capacity and batch are divided, inside of
         `jax.shard_map`: all three are counted on all devices together, and `size` on one. None for one device.
 
@@ -56,13 +65,15 @@ def uniform(
       ConfigError: a setting is out of range; at `init`, the capacity does not fit the environments.
     """
     capacity, batch_size, length = validation.sizes(capacity=capacity, batch_size=batch_size, length=length)
-    final_obs_capacity = validation.final_obs_capacity(
-        store_obs_once=store_obs_once, max_final_obs=max_final_obs, capacity=capacity
+    obs_storage = validation.obs_storage(
+        store_obs_once=store_obs_once,
+        max_final_obs=max_final_obs,
+        frame_stack=frame_stack,
+        image_axes=image_axes,
+        capacity=capacity,
     )
     return Buffer(
-        init=partial(
-            init, capacity=capacity, length=length, final_obs_capacity=final_obs_capacity, axis_name=axis_name
-        ),
+        init=partial(init, capacity=capacity, length=length, obs_storage=obs_storage, axis_name=axis_name),
         add=add,
         sample=partial(sample, batch_size=batch_size, length=length, axis_name=axis_name),
         update=update,
@@ -77,14 +88,14 @@ def init(
     *,
     capacity: int,
     length: int,
-    final_obs_capacity: int | None,
+    obs_storage: ObsStorage,
     axis_name: str | None,
 ) -> UniformState:
     """Return an empty buffer for steps like `example`, leaves [...], of `num_envs` environments."""
     if length > 1:
         check_flags(example, "windows")
-    capacity, num_envs, final_obs_capacity = validation.shard(capacity, num_envs, final_obs_capacity, axis_name)
-    ring = storage.init(example, num_envs, capacity, length, final_obs_capacity)
+    capacity, num_envs, obs_storage = validation.shard(capacity, num_envs, obs_storage, axis_name)
+    ring = storage.init(example, num_envs, capacity, length, obs_storage)
     return _mesh.vary(vary_like(UniformState(ring), example), axis_name)
 
 

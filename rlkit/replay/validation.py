@@ -1,5 +1,7 @@
 """Checks of a buffer's settings, made before anything is traced."""
 
+from typing import NamedTuple
+
 import jax
 from jax.core import Tracer
 
@@ -52,20 +54,34 @@ def check_capacity(
         raise ConfigError(f"capacity={capacity} must be at least {least}, for {purpose}; try {least}")
 
 
-def final_obs_capacity(*, store_obs_once: bool, max_final_obs: int | None, capacity: int) -> int | None:
-    """Return the number of final observations to keep: None where every next_obs is stored.
+class ObsStorage(NamedTuple):
+    """How a ring stores observations."""
+
+    final_obs: int | None = None  # final observations to keep beside obs; None where every next_obs is stored
+    frame_stack: int = 1  # frames of an observation, each of which is stored once; 1 for whole observations
+    image_axes: str = "auto"  # the place of the channels of an image, along which frames are stacked
+
+
+def obs_storage(
+    *, store_obs_once: bool, max_final_obs: int | None, frame_stack: int, image_axes: str, capacity: int
+) -> ObsStorage:
+    """Return how observations are stored.
 
     Raises:
-      ConfigError: `max_final_obs` is out of range, or given where every next_obs is stored.
+      ConfigError: `max_final_obs` is out of range, or given where every next_obs is stored; or `frame_stack` or
+        `image_axes` is out of range.
     """
+    frame_stack = as_int("frame_stack", frame_stack)
+    if image_axes not in ("auto", "last", "first"):
+        raise ConfigError(f"image_axes={image_axes!r} must be one of 'auto', 'last', 'first'")
     if not store_obs_once:
         if max_final_obs is not None:
             raise ConfigError(f"max_final_obs={max_final_obs} is for store_obs_once=True; set that, or leave it out")
-        return None
+        return ObsStorage(None, frame_stack, image_axes)
     number = default_final_obs(capacity) if max_final_obs is None else max_final_obs
     if not 1 <= number <= capacity:
         raise ConfigError(f"max_final_obs={max_final_obs} must lie in [1, capacity = {capacity}]")
-    return number
+    return ObsStorage(number, frame_stack, image_axes)
 
 
 def default_final_obs(capacity: int) -> int:
@@ -73,9 +89,7 @@ def default_final_obs(capacity: int) -> int:
     return min(capacity, max(1024, capacity // 16))
 
 
-def shard(
-    capacity: int, num_envs: int, final_obs_capacity: int | None, axis_name: str | None
-) -> tuple[int, int, int | None]:
+def shard(capacity: int, num_envs: int, obs_storage: ObsStorage, axis_name: str | None) -> tuple[int, int, ObsStorage]:
     """Return each device's part of the capacity, of the environments and of the final observations to keep.
 
     Raises:
@@ -83,7 +97,8 @@ def shard(
     """
     devices = _mesh.size(axis_name)
     capacity, num_envs = _mesh.share("capacity", capacity, devices), _mesh.share("num_envs", num_envs, devices)
-    return capacity, num_envs, None if final_obs_capacity is None else -(-final_obs_capacity // devices)
+    final_obs = None if obs_storage.final_obs is None else -(-obs_storage.final_obs // devices)
+    return capacity, num_envs, obs_storage._replace(final_obs=final_obs)
 
 
 def check_not_empty(size: Array) -> None:

@@ -15,7 +15,7 @@ from rlkit.replay.flags import flags, with_truncated
 from rlkit.replay.storage import Ring
 from rlkit.types import Array, Key, PyTree, Sample
 
-_MAX_DRAWS = 16  # of a place that lacks its final observation
+_MAX_DRAWS = 16  # of a place that lacks its final observation, or frames
 _MOST_DRAWS = 256  # while all places do
 
 
@@ -66,7 +66,7 @@ def take_all(
 ) -> Sample:
     """Return the items that start at `place` [B], with weights 1, as `take` does.
 
-    The mask of an item is False, too, where one of its first `rows_needed` rows lacks its final observation.
+    The mask of an item is False, too, where one of its first `rows_needed` rows lacks its final observation, or frames.
     """
     valid &= storage.has_next_obs(ring, *_rows(ring, place, rows_needed)).all(-1)
     return take(ring, place, jnp.ones(valid.shape, jnp.float32), valid, window, across_ends=across_ends)
@@ -87,7 +87,7 @@ def draw_with_next_obs(
     rows_needed: int,
     draw_again: Callable[[Key], Place] | None = None,
 ) -> tuple[Place, Array]:
-    """Draw B places, and draw again those where one of the first rows lacks its final observation.
+    """Draw B places, and draw again those where one of the first rows lacks its final observation, or frames.
 
     Args:
       ring: the rows.
@@ -101,7 +101,7 @@ def draw_with_next_obs(
       The places, and [B] bool, False at those that lack one: all, if several draws of each found no complete place.
       Otherwise a place that was not found is one of those that were.
     """
-    if isinstance(ring.final_obs, tuple):
+    if isinstance(ring.final_obs, tuple) and not ring.frames:
         place = draw(key)
         return place, jnp.ones(place.slot.shape, bool)
 
@@ -140,7 +140,7 @@ def take(
     """Return the items that start at `place` [B] as a sample.
 
     The mask of a window ends with the newest row and, unless `across_ends`, with the episode of its first step. It is
-    False at a truncated step whose final observation is no longer stored. A real step that no real step follows is
+    False at a step whose final observation or frames are no longer stored. A real step that no real step follows is
     marked truncated unless it is terminated.
 
     Args:

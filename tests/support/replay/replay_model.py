@@ -25,12 +25,17 @@ ONE = jax.tree.map(lambda x: x[0, 0], steps(1))
 
 
 class Stream:
-    """Endless steps of N environments with random episode ends; obs["id"] is (env, its observations before)."""
+    """Endless steps of N environments with random episode ends; obs["id"] is (env, its observations before).
+
+    obs["stack"] has the last four frames, with every kind of step and of reset: others for it are chance.
+    """
 
     def __init__(self, num_envs: int, seed: int, *, end: float = 0.25):
         self.random = np.random.default_rng(seed)
         self.end = end
         self.counts = np.zeros((num_envs,), np.int32)
+        self.pictures = np.random.default_rng(seed + 1)
+        self.stack = self._frames((num_envs, 66, 4))
 
     def rollout(self, num_steps: int) -> Transition:
         """[T, N, ...] arrays of NumPy. Final observations have ids of their own."""
@@ -41,15 +46,43 @@ class Stream:
         terminated, truncated = self.random.random((2, num_envs)) < self.end / 2
         obs = self._obs()
         self.counts = self.counts + 1
+        self.stack = np.stack([self._after_step(stack) for stack in self.stack])
         next_obs = self._obs()
         self.counts = self.counts + (terminated | truncated)
+        self.stack = np.stack(
+            [self._after_end(x) if end else x for x, end in zip(self.stack, terminated | truncated, strict=True)]
+        )
         action = self.random.integers(5, size=num_envs, dtype=np.int32)
         reward = self.random.normal(size=num_envs).astype(np.float32)
         return Transition(obs, action, reward, terminated, truncated, next_obs)  # type: ignore[arg-type]
 
     def _obs(self) -> dict[str, np.ndarray]:
         pixels = np.repeat(self.counts[:, None] % 256, 3, axis=1).astype(np.uint8)
-        return {"id": np.stack([np.arange(self.counts.size, dtype=np.int32), self.counts], axis=1), "pixels": pixels}
+        return {"id": np.stack([np.arange(self.counts.size, dtype=np.int32), self.counts], axis=1)} | {
+            "pixels": pixels,
+            "stack": self.stack,
+        }
+
+    def _frames(self, shape: tuple[int, ...]) -> np.ndarray:
+        return self.pictures.integers(256, size=shape, dtype=np.uint8)
+
+    def _after_step(self, stack: np.ndarray) -> np.ndarray:
+        """The next stack [66, 4]: one frame later, of which some stand still, or rarely another."""
+        kind = self.pictures.choice(["next", "still", "other"], p=[0.7, 0.2, 0.1])
+        if kind == "other":
+            return self._frames(stack.shape)
+        new = stack[:, -1:] if kind == "still" else self._frames((66, 1))
+        return np.concatenate([stack[:, 1:], new], 1)
+
+    def _after_end(self, stack: np.ndarray) -> np.ndarray:
+        """The stack after an episode: of its first frame, with zeros before it, or some frames later in the game."""
+        kind, frame = self.pictures.choice(["repeats", "zeros", "goes on", "two later"]), self._frames((66, 1))
+        return {
+            "repeats": np.repeat(frame, 4, 1),
+            "zeros": np.concatenate([np.zeros((66, 3), np.uint8), frame], 1),
+            "goes on": stack,
+            "two later": np.concatenate([stack[:, 2:], self._frames((66, 2))], 1),
+        }[kind]
 
 
 def example() -> Transition:
@@ -233,13 +266,20 @@ KINDS = {  # a buffer and its model
         replay.uniform(R * N, B, length=3, store_obs_once=True, max_final_obs=2),
         Model(R, N, 3, max_final_obs=2),
     ),
+    "uniform, frames once": (replay.uniform(R * N, B, frame_stack=4), Model(R, N)),
+    "uniform windows, frames once": (replay.uniform(R * N, B, length=3, frame_stack=4), Model(R, N, 3)),
     "prioritized": (replay.prioritized(R * N, B), Model(R, N)),
     "prioritized windows": (replay.prioritized(R * N, B, length=3), Model(R, N, 3)),
     "prioritized windows, obs once": (
         replay.prioritized(R * N, B, length=3, store_obs_once=True),
         Model(R, N, 3, max_final_obs=16),
     ),
+    "prioritized windows, frames once": (
+        replay.prioritized(R * N, B, length=3, frame_stack=4),
+        Model(R, N, 3),
+    ),
     "slices": (replay.slices(R * N, B, 3), Model(R, N, 3, "strict")),
+    "slices, frames once": (replay.slices(R * N, B, 3, frame_stack=4), Model(R, N, 3, "strict")),
     "slices by episode": (replay.slices(R * N, B, 3, sampling="episode"), Model(R, N, 3, "strict")),
     "slices, obs once, few final obs": (
         replay.slices(R * N, B, 3, store_obs_once=True, max_final_obs=2),
@@ -261,6 +301,7 @@ PRIORITIZED = [name for name in KINDS if "prioritized" in name]
 FEW = [
     "uniform windows, obs once, few final obs",
     "prioritized windows, obs once",
+    "prioritized windows, frames once",
     "slices by episode",
     "prioritized slices",
     "prioritized slices across ends",
