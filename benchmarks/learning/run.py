@@ -84,7 +84,7 @@ ROWS = {
     "iqn/cartpole": Row("iqn/cartpole", mean=475),
     "pqn/cartpole": Row("pqn/cartpole", mean=475),
     "r2d2/cartpole_no_velocity": Row("r2d2/cartpole_no_velocity", mean=400),
-    "sac/pendulum": Row("sac/pendulum", mean=-200),
+    "sac/pendulum": Row("sac/pendulum", mean=-155, note="rl_zoo3: -157.0"),
     "tqc/pendulum": Row("tqc/pendulum", mean=-155, note="rl_zoo3, one run of 20k steps: -151"),
     "crossq/pendulum": Row("crossq/pendulum", mean=-155),
     "td3/pendulum": Row("td3/pendulum", mean=-200),
