@@ -283,7 +283,7 @@ def make(
         "r2d2", config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
     )
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
-    settings: Any = {"alpha": config.alpha, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
+    settings: Any = {"alpha": config.alpha, "axis_name": axis_name} | off_policy.obs_storage(config)
     if own_parts.is_own(config.replay):
         buffer = off_policy.own_buffer(config, axis_name)
     else:

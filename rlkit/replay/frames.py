@@ -37,8 +37,8 @@ class Frames(struct.PyTreeNode):
 
 
 def num_frames(capacity: int, num_envs: int, stack: int) -> int:
-    """F: a frame a step, those before the oldest step, and a 32nd, at least 1024, for the ends of episodes."""
-    return min(capacity + stack * num_envs + max(1024, capacity // 32), 2 * stack * capacity)
+    """F: a frame a step, those before the oldest step, and a 20th, at least 1024, for the ends of episodes."""
+    return min(capacity + stack * num_envs + max(1024, capacity // 20), 2 * stack * capacity)
 
 
 def init(leaf: Any, num_envs: int, capacity: int, stack: int, image_axes: str) -> Frames | None:

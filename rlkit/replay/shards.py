@@ -42,9 +42,7 @@ def divide(parts: Sequence[PyTree], like: PyTree, num_parts: int) -> list[PyTree
             f"a buffer of {type(parts[0]).__name__} cannot be divided anew; use as many devices as before"
         )
     if parts[0].ring.frames:
-        raise ConfigError(
-            "a buffer that stores each frame once (frame_stack) cannot be divided anew; use as many devices as before"
-        )
+        raise ConfigError("a buffer that stores each frame once cannot be divided anew; use as many devices as before")
     rings = _rings([part.ring for part in parts], like.ring, num_parts)
     new = [parts[0].replace(ring=ring) for ring in rings]
     if hasattr(like, "index"):

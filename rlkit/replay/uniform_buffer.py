@@ -52,7 +52,7 @@ def uniform(
       frame_stack: n, frames of which each observation consists, the newest last, along the channels of an image or else
         the last axis: each frame is stored once, about 1 / 2n of the bytes. Leaves of integers or bools with more than
         256 bytes are stored so, and `store_obs_once` has no effect beside them. Samples are the same bit by bit,
-        whatever the observations are. If they are no such stacks, or episodes have less than 32 steps on average, then
+        whatever the observations are. If they are no such stacks, or episodes have less than 25 steps on average, then
         the oldest steps lose their frames and are not drawn.
       image_axes: the place of an image's channels, "last", "first" or "auto", as in an agent's Config.
       axis_name: of the mesh axis over whose devices environments, capacity and batch are divided, inside of

@@ -19,7 +19,7 @@ from rlkit.runs.config.schedule import Schedule, require_evolution
 from rlkit.runs.devices import memory
 from rlkit.runs.hints import on_settings
 from rlkit.runs.metrics import require_writers
-from rlkit.runs.programs.make import make_program, require_memory
+from rlkit.runs.programs.make import make_program, require_memory, stores_frames
 from rlkit.runs.programs.protocol import Program
 from rlkit.spaces import Space
 from rlkit.types import PyTree
@@ -52,7 +52,12 @@ def _describe(program: Program) -> str:
         "environment": f"{run.env}{other}: observations {observations}, actions {actions}",
         "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
-        **_sizes(config, _episode_length(program), sequences=_learns_from_sequences(program)),
+        **_sizes(
+            config,
+            _episode_length(program),
+            sequences=_learns_from_sequences(program),
+            by_frames=stores_frames(program),
+        ),
         "seeds": f"{run.num_seeds} from {run.seed}"
         + (", members of a population" if run.population else "")
         + (f", on {program.num_devices} devices" if program.num_devices > program.num_shards else ""),
@@ -85,13 +90,14 @@ def _mesh(program: Program) -> dict[str, str]:
     return {"mesh": text}
 
 
-def _sizes(config: RunConfig, episode_length: int | None, *, sequences: bool) -> dict[str, str]:
+def _sizes(config: RunConfig, episode_length: int | None, *, sequences: bool, by_frames: bool) -> dict[str, str]:
     """The sizes of an update and of the replay buffer, and warnings of settings that have no effect, by title.
 
     Args:
       config: of the run.
       episode_length: the most steps of an episode; None where it is not known.
       sequences: whether minibatches are of environments with all their steps.
+      by_frames: whether the replay buffer stores each frame of the observations once.
     """
     agent, num_envs, num_steps = config.agent, config.run.num_envs, config.run.num_steps
     rows: dict[str, str] = {}
@@ -103,12 +109,19 @@ def _sizes(config: RunConfig, episode_length: int | None, *, sequences: bool) ->
         count, steps = agent.num_gradient_steps(config.steps_per_update), agent.capacity // num_envs
         rows["an update"] = f"{count:,} gradient steps, each from a sample of {agent.batch_size:,}"
         rows["replay buffer"] = f"the last {agent.capacity:,} steps"
+        if by_frames:
+            rows["replay buffer"] += ", each frame stored once"
         if episode_length is not None and steps < episode_length:
             rows["replay buffer"] += (
                 f"; warning: {steps:,} of each environment, and an episode of the full {episode_length:,} does not fit"
             )
         kept = final_observations.size_of(default_final_obs(agent.capacity))
-        if agent.store_obs_once and episode_length is not None and agent.capacity // episode_length > kept:
+        if (
+            agent.store_obs_once
+            and not by_frames
+            and episode_length is not None
+            and agent.capacity // episode_length > kept
+        ):
             rows["replay buffer"] += (
                 f"; warning: store_obs_once keeps {kept:,} final observations, and episodes of {episode_length:,} "
                 f"steps have up to {agent.capacity // episode_length:,}; truncated steps without one are not drawn"

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
 
-from rlkit.spaces import Box
+from rlkit.spaces import Box, Discrete
 
 
 class Reach:
@@ -69,3 +69,25 @@ class Walk(environment.Environment):
 
 
 instance = Reach(limit=4)
+
+
+class Pictures:
+    """Random pictures [10, 10, 1] uint8, in episodes that end by chance; the action is to be a bit of the picture."""
+
+    def reset(self, key, params):
+        picture = jax.random.bits(key, (10, 10, 1), jnp.uint8)
+        return picture, picture
+
+    def step(self, key, state, action, params):
+        reset_key, picture_key, end_key = jax.random.split(key, 3)
+        final = jax.random.bits(picture_key, state.shape, jnp.uint8)
+        terminated = jax.random.uniform(end_key) < 0.05
+        picture = jnp.where(terminated, self.reset(reset_key, params)[0], final)
+        reward = ((state[0, 0, 0] & 1).astype(action.dtype) == action).astype(jnp.float32)
+        return picture, picture, reward, terminated, jnp.bool_(False), {"final_observation": final}
+
+    def observation_space(self, params):
+        return Box(0, 255, (10, 10, 1), jnp.uint8)
+
+    def action_space(self, params):
+        return Discrete(2)

@@ -36,6 +36,11 @@ def not_prioritized(replay: Any) -> bool:
     return replay != "prioritized"
 
 
+def stores_whole_obs(replay: Any) -> bool:
+    """Return true for a value of `replay` whose buffer does not store observations once."""
+    return is_own(replay) or replay == "hindsight"
+
+
 def not_hindsight(replay: Any) -> bool:
     """Return true for a value of `replay` without goals of rlkit's own."""
     return replay != "hindsight"
@@ -186,6 +191,12 @@ class OffPolicyConfig(AgentConfig):
         default=False,
         description="keep next_obs as the next step's obs: half the memory; truncated steps are drawn only while their "
         "final observation is among the last capacity / 16 (at least 1024), so not for time limits below 16 steps",
+    )
+    replay_stack: Annotated[Count | None, Unused(replay=stores_whole_obs)] = Field(
+        default=None,
+        description="frames of an observation of integers or bools, newest last, each of which a replay buffer stores "
+        "once; null: those of the wrapper frame_stack, or of atari: and ale:; 1 for whole observations, where episodes "
+        "have less than 25 steps on average",
     )
     batch_size: Count = Field(default=128, description="items of a gradient step")
     replay_ratio: Annotated[float, Interval(gt=0.0, le=1e4)] = Field(

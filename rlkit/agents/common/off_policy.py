@@ -75,10 +75,16 @@ def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
         return own_buffer(config, axis_name)
     if config.replay == "hindsight":
         return hindsight_buffer(config, axis_name)
-    settings: Any = {"length": config.item_length, "store_obs_once": config.store_obs_once, "axis_name": axis_name}
+    settings: Any = {"length": config.item_length, **obs_storage(config), "axis_name": axis_name}
     if config.replay == "prioritized":
         return replay.prioritized(config.capacity, config.batch_size, alpha=config.alpha, **settings)
     return replay.uniform(config.capacity, config.batch_size, **settings)
+
+
+def obs_storage(config: OffPolicyConfig) -> dict[str, Any]:
+    """The arguments of a buffer for how it stores observations; a config that leaves the stack open has none."""
+    axes = getattr(config, "image_axes", "auto")
+    return {"store_obs_once": config.store_obs_once, "frame_stack": config.replay_stack or 1, "image_axes": axes}
 
 
 def hindsight_buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from rlkit import agents
+from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.names import UnknownName, find_object
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
@@ -26,11 +27,14 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space, axis_na
     for key, value in (config.run.population_ranges or {}).items():
         if reason := config.unused(action_space).get(key):
             raise ConfigError(f"population_ranges.{key}={show_value(value)} has no effect, as {reason}; leave it out")
+    own = config.agent
+    if isinstance(own, OffPolicyConfig):
+        own = own.model_copy(update={"replay_stack": config.frame_stack})
     module, name = agents.get(config.run.agent), config.run.network
     make = module.make if config.run.agent in agents.names() else partial(_make_own, config.run.agent, module)
     make = make if axis_name is None else partial(make, axis_name=axis_name)
     if name is None:
-        return make(config.agent, obs_space, action_space)
+        return make(own, obs_space, action_space)
     try:
         function = find_object(name)
         networks = function(obs_space, action_space)
@@ -47,7 +51,7 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space, axis_na
             f"network={show_value(name)} must be a function (obs_space, action_space) -> networks, and it returned "
             "None; add its `return`"
         )
-    return make(config.agent, obs_space, action_space, networks)
+    return make(own, obs_space, action_space, networks)
 
 
 def _make_own(name: str, module: Any, *arguments: Any, **axis: str) -> Agent:

@@ -11,12 +11,15 @@ from rlkit import agents
 from rlkit.agents.base.keys import LearningRate, Unused, facts, marked
 from rlkit.agents.base.mistakes import UNSET
 from rlkit.hosts.registry import is_host
+from rlkit.hosts.worker import atari
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.schema import schema
 from rlkit.runs.config.settings import Settings, Task
 from rlkit.spaces import Space
 from rlkit.types import ConfigError
+
+_KEEP_OBS = ("clip_action", "clip_reward", "scale_reward", "sticky_action", "time_limit")  # wrappers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +62,26 @@ class RunConfig:
                 spec = count if axes == "auto" else f"{count},{axes}"
             specs.append(spec)
         return task._replace(wrappers=tuple(specs))
+
+    @property
+    def frame_stack(self) -> int:
+        """Frames of an observation, each of which a replay buffer stores once; 1 where the environment has no stack.
+
+        It is 1 with a dataset too: a buffer of frames that lacks some for short episodes would leave out steps.
+        """
+        run = self.run
+        if (given := getattr(self.agent, "replay_stack", None)) is not None:
+            return given
+        if run.dataset is not None:
+            return 1
+        for spec in reversed(run.wrappers):
+            name, _, arguments = spec.partition(":")
+            if name == "frame_stack":
+                return int(arguments.partition(",")[0])
+            if name not in _KEEP_OBS:
+                return 1
+        is_atari = run.env.startswith(("atari:", "ale:"))
+        return run.env_kwargs.get("stack", atari.Preprocessing().stack) if is_atari else 1
 
     @property
     def steps_per_update(self) -> int:

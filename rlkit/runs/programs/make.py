@@ -1,6 +1,9 @@
 """The choice of a config's program, and whether it fits the memory."""
 
+from dataclasses import replace
+
 from rlkit import hosts
+from rlkit.agents.common.config import OffPolicyConfig, stores_whole_obs
 from rlkit.names import register
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import memory
@@ -44,5 +47,22 @@ def require_memory(program: Program) -> None:
         field = f"hidden_sizes={list(sizes)}"
     raise ConfigError(
         f"{field} with num_seeds={run.num_seeds} needs about {needed / 2**30:.1f} GiB, and there are "
-        f"{limit / 2**30:.1f} GiB of memory; lower it, or train fewer seeds at a time"
+        f"{limit / 2**30:.1f} GiB of memory; lower it{_smaller_storage(program)}, or train fewer seeds at a time"
     )
+
+
+def stores_frames(program: Program) -> bool:
+    """Return true where the program's replay buffer stores each frame of stacked observations once."""
+    ring = getattr(getattr(getattr(program.template.agent, "replay", None), "buffer", None), "ring", None)
+    return bool(getattr(ring, "frames", ()))
+
+
+def _smaller_storage(program: Program) -> str:
+    """The setting with which the same steps take less memory, as a part of a sentence; nothing where there is none."""
+    config = program.config
+    if not isinstance(config.agent, OffPolicyConfig) or stores_whole_obs(config.agent.replay) or stores_frames(program):
+        return ""
+    by_default = replace(config, agent=config.agent.model_copy(update={"replay_stack": None}))
+    if config.frame_stack < by_default.frame_stack:
+        return ", leave replay_stack out"
+    return "" if config.agent.store_obs_once else ", set store_obs_once=true"

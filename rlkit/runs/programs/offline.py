@@ -136,6 +136,11 @@ def _check_final_obs(config: RunConfig, dataset: Dataset) -> None:
 
     Truncated steps whose final observation has been overwritten are never drawn.
     """
+    if config.frame_stack > 1:
+        raise ConfigError(
+            f"replay_stack={config.frame_stack} may lose frames of dataset={config.run.dataset!r}, whose steps are all "
+            "kept; leave it out"
+        )
     if not config.agent.store_obs_once:
         return
     kept = final_observations.size_of(default_final_obs(config.agent.replay_capacity))
