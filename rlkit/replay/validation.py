@@ -55,7 +55,7 @@ def check_capacity(
 
 
 class ObsStorage(NamedTuple):
-    """How a ring stores observations."""
+    """Settings of the storage of observations in a ring."""
 
     final_obs: int | None = None  # final observations to keep beside obs; None where every next_obs is stored
     frame_stack: int = 1  # frames of an observation, each of which is stored once; 1 for whole observations
