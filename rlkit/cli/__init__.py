@@ -37,6 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         code = _exit_code(error)
+        if _is_of_another_process(error):
+            print(
+                f"rlkit: another process of this run has ended or cannot be reached: {str(error).splitlines()[0]}; JAX "
+                "names it below, within a minute; then start all of them again, with rlkit resume RUN",
+                file=sys.stderr,
+                flush=True,
+            )
+            return 1
         if code is None:
             raise
         print(f"rlkit: {error}", file=sys.stderr)
@@ -56,6 +64,12 @@ def _make_own_code_importable(words: Sequence[str]) -> None:
 
         if any(map(is_own, names)) and not {"", os.getcwd()} & set(sys.path):
             sys.path.insert(0, os.getcwd())
+
+
+def _is_of_another_process(error: Exception) -> bool:
+    """True where an exchange between processes that train together has failed."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -166,6 +166,10 @@ def print_trained(trained: Any) -> int:
     """Print the evaluation and the directory of a `runs.loop.Trained`; return the exit code."""
     if trained.signal is not None:
         return 128 + trained.signal
+    from rlkit.training import processes
+
+    if not processes.is_first():
+        return 0
     from rlkit.runs.scores import evaluation_line
 
     evaluated = trained.evaluation is not None

@@ -4,16 +4,88 @@ import contextlib
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
-def use_cores() -> None:
-    """Make the CPU's cores devices, unless XLA_FLAGS sets their number, or JAX has started in this process."""
-    from rlkit.runs.devices import use_cpu_cores
+def use_cores(num_processes: int = 1) -> None:
+    """Make the CPU's cores devices, unless XLA_FLAGS sets their number, or JAX has started in this process.
+
+    Args:
+      num_processes: that share the cores.
+    """
+    from rlkit.runs.devices import cores, use_cpu_cores
     from rlkit.types import ConfigError
 
     with contextlib.suppress(ConfigError):
-        use_cpu_cores()
+        use_cpu_cores(max(1, cores() // num_processes))
+
+
+PROCESSES = ("coordinator", "num_processes", "process_id")  # flags of commands that several processes run together
+_SECONDS = 30  # without a sign of life, after which a process counts as dead; and for which the others' end is awaited
+
+
+def join_processes(flags: Mapping[str, str]) -> None:
+    """Join the processes that run a command together, and make CPU cores devices, before JAX starts.
+
+    On one machine the cores are divided among the processes.
+
+    Args:
+      flags: the texts of `PROCESSES` that were given. `coordinator` is ADDRESS:PORT of the first process, or auto: then
+        JAX asks Slurm, Open MPI, Kubernetes or the TPU pod for all three.
+
+    Raises:
+      ConfigError: a flag is missing or wrong, or the processes did not find each other.
+    """
+    from rlkit.types import ConfigError
+
+    given = {name: flags[name] for name in PROCESSES if name in flags}
+    if not given:
+        use_cores()
+        return
+    address = given.pop("coordinator", None)
+    if address is None:
+        raise ConfigError(f"{_flag(min(given))} needs --coordinator ADDRESS:PORT, of the process with --process-id 0")
+    arguments: dict[str, Any] = {}
+    if address == "auto":
+        if given:
+            raise ConfigError(f"{_flag(min(given))} must be left out with --coordinator auto, which finds it")
+        use_cores()
+    else:
+        if missing := [_flag(name) for name in PROCESSES[1:] if name not in given]:
+            raise ConfigError(f"--coordinator {address} needs {' and '.join(missing)}")
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(f"--coordinator={address!r} must be ADDRESS:PORT or auto; write e.g. 127.0.0.1:7777")
+        count, index = (_whole_number(name, given[name]) for name in PROCESSES[1:])
+        if not 0 <= index < count:
+            raise ConfigError(f"--process-id={index} must be at least 0 and less than --num-processes={count}")
+        arguments = {"coordinator_address": address, "num_processes": count, "process_id": index}
+        here = host in ("localhost", "127.0.0.1", "[::1]")
+        if here:
+            arguments["coordinator_bind_address"] = address  # and not every interface of the machine
+        use_cores(count if here else 1)
+    import jax
+
+    try:
+        jax.distributed.initialize(**arguments, heartbeat_timeout_seconds=_SECONDS, shutdown_timeout_seconds=_SECONDS)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"--coordinator={address!r} must be reached by every process: {reason}") from None
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _whole_number(name: str, text: str) -> int:
+    """The value of a flag."""
+    from rlkit.types import ConfigError
+
+    if not text.isdigit():
+        raise ConfigError(f"{_flag(name)}={text!r} must be a whole number, such as 2")
+    return int(text)
 
 
 def enable_compilation_cache() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlkit.cli.command import add_command, add_rest, own_code_of, parse_overrides, print_trained
-from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
+from rlkit.cli.jax_settings import PROCESSES, enable_compilation_cache, join_processes
 
 
 def add_to(commands: Any) -> None:
@@ -23,8 +23,8 @@ def run(options: argparse.Namespace) -> int:
         return _print_keys(options.run, options.rest)
     from rlkit.names import OWN_PARTS
 
-    overrides, flags = parse_overrides(options.rest, ("agent", "env", *OWN_PARTS))
-    use_cores()
+    overrides, flags = parse_overrides(options.rest, ("agent", "env", *OWN_PARTS, *PROCESSES))
+    join_processes({name: flags.pop(name) for name in PROCESSES if name in flags})
     enable_compilation_cache()
     from rlkit.runs.config.own_code import OwnCode
     from rlkit.runs.loop import resume

@@ -1,8 +1,8 @@
 """Training and resuming of runs."""
 
 import os
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -24,6 +24,7 @@ from rlkit.runs.progress import make_display
 from rlkit.runs.reports.report import report
 from rlkit.runs.session import NonFiniteError, OnChunk, Session, Trained
 from rlkit.runs.versions import versions
+from rlkit.training import processes
 from rlkit.types import ConfigError
 
 __all__ = ["NonFiniteError", "OnChunk", "Trained", "resume", "train"]
@@ -38,6 +39,9 @@ def train(
     show: bool = True,
 ) -> Trained:
     """Train a config in a new run directory.
+
+    Where `jax.distributed.initialize` has joined several processes, each of them makes this call, and the first one
+    writes the run.
 
     Args:
       config: a RunConfig, a flat mapping of its keys, or an argument of `load_config`.
@@ -66,7 +70,7 @@ def train(
         config = parse(config)
     require_writers(config)
     require_evolution(config)
-    notice = make_display(config.run.total_steps, show=show)
+    notice = make_display(config.run.total_steps, show=show and processes.is_first())
     with closing(make_program(config)) as program:
         if config.run.env_check:
             if isinstance(program.env, HostEnv):
@@ -77,19 +81,39 @@ def train(
         for line in on_settings(program):
             notice.print(line)
         learned = transfer.load(program, init_from) if init_from is not None else None
-        run = run_directory.create(out if out is not None else run_directory.next_free(config.name))
-        with run_directory.locked(run):
-            try:
-                run_directory.begin(run)
-                records.write(run / run_directory.VERSIONS, versions())
-                if init_from is not None:
-                    files.replace(run / run_directory.INIT_FROM, os.fsencode(os.path.abspath(init_from)))
-                files.replace(run / run_directory.CONFIG, config.resolved().encode())
-            except OSError as error:
-                raise ConfigError(f"out={str(run)!r} must be writable: {error.strerror}; choose another") from None
+        with ExitStack() as stack:
+            run = _of_first(lambda: _begin(config, out, init_from, stack))
             with Session(program, run, on_chunk, show, {"config": config.resolved()}) as session:
                 trained = session.start(learned)
     return _with_report(trained, config, show)
+
+
+def _begin(config: RunConfig, out: str | Path | None, init_from: str | Path | None, stack: ExitStack) -> Path:
+    """Make a new run's directory with the files that it starts with, locked until `stack` is closed."""
+    run = run_directory.create(out if out is not None else run_directory.next_free(config.name))
+    stack.enter_context(run_directory.locked(run))
+    try:
+        run_directory.begin(run)
+        records.write(run / run_directory.VERSIONS, versions())
+        if init_from is not None:
+            files.replace(run / run_directory.INIT_FROM, os.fsencode(os.path.abspath(init_from)))
+        files.replace(run / run_directory.CONFIG, config.resolved().encode())
+    except OSError as error:
+        raise ConfigError(f"out={str(run)!r} must be writable: {error.strerror}; choose another") from None
+    return run
+
+
+def _of_first(make: Callable[[], Path]) -> Path:
+    """The path that `make` returns in the first process, or the ConfigError that it raises there, in all processes."""
+    path, problem = "", ""
+    if processes.is_first():
+        try:
+            path = str(make())
+        except ConfigError as error:
+            problem = str(error)
+    if problem := processes.agree_on_text(problem):
+        raise ConfigError(problem)
+    return Path(processes.agree_on_text(path))
 
 
 def resume(
@@ -134,16 +158,24 @@ def resume(
     return _with_report(_resume(path, config, on_chunk, show), config, show)
 
 
+def _lock(path: Path, stack: ExitStack) -> Path:
+    """Lock a run until `stack` is closed."""
+    stack.enter_context(run_directory.locked(path))
+    return path
+
+
 def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool) -> Trained:
     """Continue a run with a config."""
-    with run_directory.locked(path):
+    with ExitStack() as stack:
+        _of_first(lambda: _lock(path, stack))
         checkpoints = checkpoint.Reader(path)
         changes.find(checkpoints.extra(), config, path)  # before a program is made that could not read the checkpoint
         with closing(make_program(config, dataset_streams(checkpoints.extra()))) as program:
             if not checkpoint.steps(path) and not (path / run_directory.METRICS).exists():
                 source = run_directory.read_init_from(path)
                 learned = transfer.load(program, source) if source else None
-                files.replace(path / run_directory.CONFIG, config.resolved().encode())
+                if processes.is_first():
+                    files.replace(path / run_directory.CONFIG, config.resolved().encode())
                 with Session(program, path, on_chunk, show, {"config": config.resolved()}) as session:
                     return session.start(learned)  # it was stopped before its first step
             state, step, extra = shards.restore(checkpoints, program)
@@ -152,12 +184,19 @@ def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool)
                 raise ConfigError(
                     f"run={str(path)!r} must hold a checkpoint of a run, and step {step} is none; train it anew"
                 )
-            checkpoint.clean(path)
+            if processes.agree_on_text(str(step)) != str(step):
+                raise ConfigError(
+                    f"run={str(path)!r} must be the same folder for every process, and this one has another newest "
+                    f"checkpoint, of step {step}; put it on a disk that all share"
+                )
             changed = changes.find(extra, config, path, program.env.action_space(program.params))
             state = changes.apply(state, config, changed, step)
             changed = changes.effective(changed, config, step, path)
             constants = {"config": config.resolved(), "changes": changes.history(extra, changed, step)}
-            if changed:
+            processes.agree_on_text("")  # all have read the files before the first process changes them
+            if processes.is_first():
+                checkpoint.clean(path)
+            if changed and processes.is_first():
                 records.write(path / changes.FILE, constants["changes"])
                 files.replace(path / run_directory.CONFIG, constants["config"].encode())
             best = None if changed.now.keys() & NO_EVAL_ENV.keys() else best_evaluation(extra)  # of another environment
@@ -170,7 +209,7 @@ def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool)
 
 def _with_report(trained: Trained, config: RunConfig, show: bool) -> Trained:
     """Return the result of a run after the report is written, where its config has one on and the run has ended."""
-    if config.run.report and trained.signal is None:
+    if config.run.report and trained.signal is None and processes.is_first():
         try:
             report(trained.run)
         except ConfigError as error:  # the run itself is whole

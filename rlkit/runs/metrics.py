@@ -147,6 +147,18 @@ class MetricLines:
             close()
 
 
+class NoLines(MetricLines):
+    """The metric lines of a process that writes none, as another one does."""
+
+    def __init__(self) -> None:
+        self.writers = []
+
+    def add(self, line: Mapping[str, Any]) -> None: ...
+
+    def sync(self) -> int:
+        return 0
+
+
 _Writer = tuple[Callable[[dict[str, float], int], None], Callable[[], None]]
 
 

@@ -17,7 +17,7 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.runs import hints, records, run_directory, scores, transfer
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.schedule import Schedule
-from rlkit.runs.metrics import Line, MetricLines, additional, summarize
+from rlkit.runs.metrics import Line, MetricLines, NoLines, additional, summarize
 from rlkit.runs.pictures import curves, lineage
 from rlkit.runs.population.evolution import Evolution
 from rlkit.runs.programs import shards
@@ -25,6 +25,7 @@ from rlkit.runs.programs.finite import largest_reward, remedy
 from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
 from rlkit.runs.signals import Signals
+from rlkit.training import processes
 from rlkit.types import ConfigError, PyTree
 
 OnChunk = Callable[[Line, PyTree], Mapping[str, Any] | bool | None]
@@ -117,14 +118,15 @@ class Session:
         self.due = due  # True where the last evaluation was not finished, also in a checkpoint
         self.program, self.path, self.config, self.on_chunk = program, path, config, on_chunk
         self.batch, self.schedule = config.steps_per_update, Schedule(config)
-        self.display = make_display(config.num_updates * self.batch, show=show)
+        self.writes = processes.is_first()
+        self.display = make_display(config.num_updates * self.batch, show=show and self.writes)
         self.background, self.signals = ThreadPoolExecutor(1), Signals()
         self.evolution: Evolution | None = None  # of a population
         self.hints: set[str] = set()  # those that were shown
         self.evaluating = 0.0, 0  # seconds of this session's evaluations, and their number
         self.step, self.began = 0, (0, 0.0)  # environment steps; they and seconds of training when the session began
         self.faults = path / run_directory.FAULTS
-        if self.faults.exists():
+        if self.writes and self.faults.exists():
             records.cut(self.faults)
         program.on_failure, program.on_progress = self._report_failure, self.display.print
 
@@ -146,7 +148,8 @@ class Session:
             state = self.program.export(first_state.result())
             if learned is not None:
                 state = state.replace(agent=transfer.into(state.agent, learned))
-            checkpoint.save(self.path, 0, state, self._extra(0, 0.0))
+            if self.writes:
+                checkpoint.save(self.path, 0, state, self._extra(0, 0.0))
             state, step = self._train(state, 0, 0, 0.0)
         return self._end(state, step)
 
@@ -159,24 +162,25 @@ class Session:
     def _train(self, state: PyTree, step: int, metrics_length: int, seconds: float) -> tuple[PyTree, int]:
         """Train from environment step `step` to the end or a signal; the last state and its step."""
         update, stop, signals = step // self.batch, False, self.signals
+        signals.look()
         self.step, self.began = step, (step, seconds)
         if update < self.config.num_updates:
             self.program.compile()  # before the clock starts
-        if signals.received is None:
+        if signals.agreed is None:
             self.prepared = self.background.submit(self._prepare_evaluation)
-        lines = MetricLines(self.path, self.config, length=metrics_length, step=step)
+        lines = MetricLines(self.path, self.config, length=metrics_length, step=step) if self.writes else NoLines()
         if self.config.run.population is not None:
             self.evolution = Evolution(self.program, self.path, state, step)
         parts = Parts(self.program.most_updates)
         with closing(lines):
             self.program.should_stop = lambda: signals.received is not None
-            goes_on = update < self.config.num_updates and signals.received is None
+            goes_on = update < self.config.num_updates and signals.agreed is None
             if self.due and goes_on and self.config.run.keep_best:
                 self._is_best({"step": step, **self._evaluate(state)})
-            while update < self.config.num_updates and not stop and (parts.pending or signals.received is None):
+            while update < self.config.num_updates and not stop and (parts.pending or signals.agreed is None):
                 begin, end = time.perf_counter(), self.schedule.next_line(update)
                 try:
-                    chunk = self.program.advance(state, parts.count(end - update))
+                    chunk = self.program.advance(state, processes.agree(parts.count(end - update)))
                 except (HostError, ConfigError):
                     self._save(state, step, lines, seconds)
                     raise
@@ -192,7 +196,8 @@ class Session:
                 state, update, seconds = chunk.state, update + count, seconds + elapsed
                 self.step = step = update * self.batch
                 parts.add(chunk, elapsed)
-                if parts.most is not None and update < end and (self.evolution or signals.received is None):
+                signals.look()
+                if parts.most is not None and update < end and (self.evolution or signals.agreed is None):
                     continue  # to the end of the line; the scores of a population are of whole lines
                 line = self._metric_line(updates := parts.join(), state, seconds)
                 if self.schedule.evaluates(update):
@@ -209,7 +214,7 @@ class Session:
                     self._show_hints(line, seconds, first=self.began[0] >= step - updates.count * self.batch)
                 best = self._is_best(line)
                 stop = self._write(line, state, lines)
-                if best or stop or signals.received is not None or self.schedule.saves(update):
+                if best or stop or signals.agreed is not None or self.schedule.saves(update):
                     self._save(state, step, lines, seconds)
         return state, step
 
@@ -223,7 +228,7 @@ class Session:
                     line |= additional(result, line, self.config.run.num_seeds)
         finally:
             lines.add(line)
-        return bool(result) and not isinstance(result, Mapping)
+        return bool(processes.agree(np.bool_(bool(result) and not isinstance(result, Mapping))))
 
     def _report_failure(self, failure: Failure) -> None:
         """Show a failure of an environment, and write it into the run."""
@@ -257,16 +262,18 @@ class Session:
     def _end(self, state: PyTree, step: int) -> Trained:
         """Evaluate and draw the learning curve, unless a signal stopped the run."""
         state = self.program.export(state)
-        if self.signals.received is not None:
+        if self.signals.look() is not None:
             path = shlex.quote(str(self.path))
             self.display.print(f"stopped at step {step} and saved; continue with: rlkit resume {path}")
-            return Trained(self.path, state, None, self.signals.received)
+            return Trained(self.path, state, None, self.signals.agreed)
         self.prepared.result()
         evaluation = None
         if self.config.run.eval_episodes:
             evaluation = scores.evaluate(self.program, state, step)
-            scores.save(self.path, evaluation)
-        self._draw()
+            if self.writes:
+                scores.save(self.path, evaluation)
+        if self.writes:
+            self._draw()
         return Trained(self.path, state, evaluation, None)
 
     def _draw(self) -> None:
@@ -314,13 +321,13 @@ class Session:
 
     def _save(self, state: PyTree, step: int, lines: MetricLines, seconds: float) -> None:
         """Write a checkpoint, after the metric lines up to it."""
-        extra = self._extra(lines.sync(), seconds)
+        extra, state = self._extra(lines.sync(), seconds), self.program.export(state)
+        if not self.writes:
+            return
         if self.evolution is not None:
             self.evolution.sync()
         best = self.best[0] if self.best else None
-        checkpoint.save(
-            self.path, step, self.program.export(state), extra, keep=self.config.run.keep_checkpoints, best=best
-        )
+        checkpoint.save(self.path, step, state, extra, keep=self.config.run.keep_checkpoints, best=best)
 
     def _extra(self, metrics_length: int, seconds: float) -> dict[str, Any]:
         """The values of a checkpoint beside the state."""

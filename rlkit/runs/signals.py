@@ -5,6 +5,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from rlkit.training import processes
+
 NUMBERS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -12,10 +14,15 @@ class Signals:
     """Context that records the signals that end a run, which then ends between two chunks; a second one interrupts.
 
     A SIGHUP that is ignored, as under `nohup`, stays ignored.
+
+    Attributes:
+      received: number of the first signal, as soon as it comes; None before.
+      agreed: the same as of the last `look`, in all processes that train together.
     """
 
     def __init__(self) -> None:
-        self.received: int | None = None  # number of the first signal
+        self.received: int | None = None
+        self.agreed: int | None = None
         self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
@@ -25,6 +32,11 @@ class Signals:
                     continue  # under nohup
                 self.previous[number] = signal.signal(number, self._record)
         return self
+
+    def look(self) -> int | None:
+        """Agree with the other processes on the signal that has come to any of them, and return `agreed`."""
+        self.agreed = processes.greatest(self.received or 0) or None
+        return self.agreed
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         """Record a signal."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.training import processes
 from rlkit.types import PyTree
 
 _ALIGNMENT = 64
@@ -85,7 +86,7 @@ def from_buffers(filled: list[np.ndarray], template: PyTree) -> PyTree:
 
     def leaf(like: Any, buffer: np.ndarray) -> jax.Array:
         data, impl = _numbers(like)
-        placed = jax.device_put(buffer.view(data.dtype).reshape(data.shape), getattr(like, "sharding", None))
+        placed = processes.place(buffer.view(data.dtype).reshape(data.shape), getattr(like, "sharding", None))
         return jax.random.wrap_key_data(placed, impl=impl) if impl else placed
 
     templates, treedef = jax.tree.flatten(template)

@@ -58,10 +58,10 @@ def mesh_of_runs(setting: str | int, num_runs: int) -> jax.sharding.Mesh | None:
     Raises:
       ConfigError: there are fewer devices than the setting demands.
     """
-    if num_runs == 1 or setting == 1:
+    if num_runs == 1 or (setting == 1 and jax.process_count() == 1):
         return None
     available = _available(setting)
-    number = mesh.num_devices(num_runs, len(available))
+    number = mesh.num_devices(num_runs, len(available)) if jax.process_count() == 1 else len(available)
     return mesh.make(available[:number]) if number > 1 else None
 
 
@@ -69,22 +69,27 @@ def mesh_of_data(setting: str | int, num_runs: int) -> jax.sharding.Mesh | None:
     """Return the mesh over which the environments of a single run are divided; None for one device.
 
     Args:
-      setting, num_runs: as for `mesh_of_runs`. With "auto" a single run has one device.
+      setting, num_runs: as for `mesh_of_runs`. With "auto" a single run has one device, or all of several processes.
 
     Raises:
       ConfigError: there are fewer devices than the setting demands.
     """
-    if num_runs > 1 or setting in ("auto", 1):
+    if num_runs > 1 or (setting in ("auto", 1) and jax.process_count() == 1):
         return None
     available = _available(setting)
     return mesh.make(available, mesh.DATA) if len(available) > 1 else None
 
 
 def _available(setting: str | int) -> list[Any]:
-    """The devices of this process, or the first of them where the setting is their number."""
-    available = jax.local_devices()
-    if not isinstance(setting, int):
+    """The devices of all processes, or the first of them where the setting is their number."""
+    available = jax.devices()
+    if not isinstance(setting, int) or setting == len(available):
         return available
+    if jax.process_count() > 1:
+        raise ConfigError(
+            f"devices={setting} must be auto, all or {len(available)} with {jax.process_count()} processes, which have "
+            f"{len(available)} devices; leave it out"
+        )
     if setting > len(available):
         remedy = "call rlkit.use_cpu_cores() before anything else of JAX, or " if _is_cpu(available) else ""
         raise ConfigError(
@@ -93,10 +98,21 @@ def _available(setting: str | int) -> list[Any]:
     return available[:setting]
 
 
+def require_one_process(field: str, remedy: str) -> None:
+    """Raise a ConfigError where several processes train together.
+
+    Args:
+      field: the setting that has one process, and its value.
+      remedy: what to do instead.
+    """
+    if jax.process_count() > 1:
+        raise ConfigError(f"{field} needs one process, and {jax.process_count()} train together; {remedy}")
+
+
 def note(setting: str | int, num_runs: int) -> str | None:
     """Return a hint where several runs share one CPU device and there are more cores; else None."""
     devices = jax.local_devices()
-    if num_runs == 1 or setting == 1 or len(devices) > 1 or not _is_cpu(devices) or (number := cores()) == 1:
+    if jax.device_count() > 1 or num_runs == 1 or setting == 1 or not _is_cpu(devices) or (number := cores()) == 1:
         return None
     return f"one of {number} cores is used: call rlkit.use_cpu_cores() before anything else of JAX to spread runs"
 

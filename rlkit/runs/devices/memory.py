@@ -14,7 +14,7 @@ def available(num_devices: int = 1) -> int | None:
 
     CPU devices share one memory.
     """
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     if device.platform != "cpu":
         limit = (device.memory_stats() or {}).get("bytes_limit")
         return None if limit is None else limit * num_devices

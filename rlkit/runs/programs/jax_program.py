@@ -24,7 +24,7 @@ from rlkit.runs.programs.goals import with_goal_reward
 from rlkit.runs.programs.offline import Stored
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import Runs, of_config
-from rlkit.training import mesh
+from rlkit.training import mesh, processes
 from rlkit.training.data_parallel import shardings
 from rlkit.training.train import step_keys
 from rlkit.types import Agent, Array, ConfigError, Env, PyTree
@@ -217,20 +217,22 @@ class JaxProgram:
                 return jax.random.wrap_key_data(own(jax.random.key_data(x)), impl=jax.random.key_impl(x))
             return np.asarray(x)[:num_runs]
 
+        state = processes.gather(state)
         uneven = self.batched and jax.tree.leaves(state)[0].shape[0] != num_runs
         return jax.tree.map(own, state) if uneven else state
 
     def _place(self, state: PyTree) -> PyTree:
         """The state on the devices, where it is not there yet."""
         if self.data_mesh is not None:
-            return jax.device_put(state, self._shardings)
+            return processes.place(state, self._shardings)
         if self.mesh is None:
             return state
         total, place = mesh.padded(len(self.seeds), self.mesh), mesh.sharding(self.mesh)
         leaf = jax.tree.leaves(state)[0]
-        if leaf.shape[0] == total and leaf.sharding == place:
+        if leaf.shape[0] == total and getattr(leaf, "sharding", None) == place:
             return state
-        return jax.device_put(mesh.pad(state, total) if leaf.shape[0] != total else state, place)
+        state = mesh.pad(state, total) if leaf.shape[0] != total else state
+        return processes.place(state, jax.tree.map(lambda _: place, state))
 
     @property
     def num_bytes(self) -> int:
@@ -290,11 +292,11 @@ class JaxProgram:
         changed, constant = _part(self._place(state), self._constant)
         chunk = self._compiled_advance(changed, constant, count)
         if self.mesh is not None:
-            counts = jax.device_get(chunk.count)  # [D], each device's own
+            counts = jax.device_get(processes.gather(chunk.count))  # [D], each device's own
             if counts.min() < counts.max():  # a run is not finite, and other devices are further
                 chunk = self._compiled_advance(changed, constant, counts.min())
-            chunk = chunk._replace(count=counts.min(), finite=jax.device_get(chunk.finite).all())
-        chunk = chunk._replace(state=_whole(chunk.state, constant))
+            chunk = chunk._replace(count=counts.min(), finite=jax.device_get(processes.gather(chunk.finite)).all())
+        chunk = chunk._replace(state=_whole(chunk.state, constant), metrics=processes.gather(chunk.metrics))
         if not isinstance(self.env, HostEnv):
             return chunk
         done = max(int(chunk.count), 1)  # waits for the device
@@ -339,8 +341,10 @@ class JaxProgram:
         state = self._place(state)
         if not isinstance(self.env, HostEnv):
             if self.data_mesh is not None:
-                state = jax.device_put(self._eval_functions[0](state), self.data_mesh.devices[0])
-            return self.export(jax.device_get(self._compiled_evaluate(state, self._device_runs.seeds)))
+                actor = processes.gather(self._eval_functions[0](state))
+                state = jax.device_put(actor, jax.local_devices()[0])
+            evaluation = self._compiled_evaluate(state, self._device_runs.seeds)
+            return processes.agree(self.export(jax.device_get(processes.gather(evaluation))))
         actor_of, policy = self._eval_functions
         actor = self.export(jax.device_get(actor_of(state)))
 
@@ -388,7 +392,7 @@ class JaxProgram:
         """
         metrics = jax.tree.map(lambda x: np.asarray(x[chunk.count - 1]), chunk.metrics)
         rollout = self._last_rollout(before)
-        quantities = rollout | watched(self.agent, chunk.state, metrics)
+        quantities = processes.gather(rollout | watched(self.agent, chunk.state, metrics))
         for name, quantity in quantities.items():
             for leaf in jax.tree.leaves(quantity):
                 places = np.argwhere(~np.isfinite(np.asarray(leaf, np.float64)))

@@ -6,7 +6,7 @@ from rlkit import hosts
 from rlkit.agents.common.config import OffPolicyConfig, stores_whole_obs
 from rlkit.names import register
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.devices import memory
+from rlkit.runs.devices import memory, require_one_process
 from rlkit.runs.programs.host_program import HostProgram
 from rlkit.runs.programs.host_seeds_program import HostSeedsProgram
 from rlkit.runs.programs.jax_program import JaxProgram
@@ -28,6 +28,12 @@ def make_program(config: RunConfig, num_streams: int | None = None, runs: Runs |
       ConfigError: the environment cannot be made or breaks its contract, or it or the dataset does not fit the agent.
       HostError: an environment outside of JAX fails when it is made.
     """
+    run = config.run
+    for field, value in (("env", run.env if hosts.is_host(run.env) else None), ("dataset", run.dataset)):
+        if value is not None:
+            require_one_process(f"{field}={value!r}", "train each seed by a command of its own (--seed N)")
+    if run.population is not None:
+        require_one_process(f"population={run.population}", "start it without a coordinator")
     register(config.objects)  # as configs that were parsed later may have others of the same names
     if config.run.dataset is not None or not hosts.is_host(config.run.env):
         return JaxProgram(config, runs, num_streams)

@@ -11,6 +11,7 @@ from rlkit.replay import shards
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.protocol import Program
+from rlkit.training import processes
 from rlkit.types import ConfigError, PyTree
 
 KEY = "shards"  # of a checkpoint's `extra`: the number of devices over which its run was divided
@@ -68,4 +69,4 @@ def _divide(state: PyTree, program: Program, stored: int) -> PyTree:
             f"devices={number} must be {stored}, as in the checkpoint: the state of agent="
             f"{program.config.run.agent!r} cannot be divided anew; resume with devices: {stored}"
         )
-    return jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), state, template)
+    return processes.place(state, jax.tree.map(lambda like: like.sharding, template))

@@ -16,6 +16,7 @@ from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.load import read
 from rlkit.runs.config.run_config import absolute_dataset
+from rlkit.runs.devices import require_one_process
 from rlkit.runs.metrics import Line
 from rlkit.runs.progress import make_display
 from rlkit.runs.sweeps import picture, results, trials
@@ -74,6 +75,7 @@ def sweep(
     Raises:
       ConfigError: a mistake in the config, or a folder that cannot be used; nothing was written.
     """
+    require_one_process(f"sweep={str(source)!r}", "start one sweep a machine, which share a --storage URL")
     going_on = (Path(source) / CONFIG).is_file()
     if going_on and (out is not None or set(overrides or {}) - {*OWN_CODE_KEYS, "devices", "storage"}):
         raise ConfigError("a sweep that has begun goes on as it is; leave out the other flags, or start another one")
