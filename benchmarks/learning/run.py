@@ -82,7 +82,7 @@ ROWS = {
     "c51/cartpole": Row("c51/cartpole", mean=475),
     "qrdqn/cartpole": Row("qrdqn/cartpole", mean=475),
     "iqn/cartpole": Row("iqn/cartpole", mean=475),
-    "pqn/cartpole": Row("pqn/cartpole", mean=475),
+    "pqn/cartpole": Row("pqn/cartpole", mean=475, least=475),
     "r2d2/cartpole_no_velocity": Row("r2d2/cartpole_no_velocity", mean=400),
     "sac/pendulum": Row("sac/pendulum", mean=-155, note="rl_zoo3: -157.0"),
     "tqc/pendulum": Row("tqc/pendulum", mean=-155, note="rl_zoo3, one run of 20k steps: -151"),
