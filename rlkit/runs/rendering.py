@@ -1,4 +1,4 @@
-"""Recording of a policy as a GIF."""
+"""Recording of a policy as a GIF or a video."""
 
 import os
 import re
@@ -17,8 +17,9 @@ from rlkit.hosts.worker.group import READY, fault
 from rlkit.runs import files, run_directory
 from rlkit.runs.config.errors import plain_value
 from rlkit.runs.config.own_code import OwnCode
-from rlkit.runs.pictures.frames import frame, save_gif
+from rlkit.runs.pictures.frames import frame, save_gif, save_mp4
 from rlkit.runs.policy import Policy, load
+from rlkit.runs.versions import require
 from rlkit.types import ConfigError
 
 # Python's errors for a class or function without that argument, and for a class without a constructor.
@@ -39,20 +40,21 @@ def render(
     max_steps: int = 500,
     **own_code: Unpack[OwnCode],
 ) -> Path:
-    """Record one greedy episode of a run's newest checkpoint, or of another, as a GIF.
+    """Record one greedy episode of a run's newest checkpoint, or of another, as a GIF or an MP4.
 
     Args:
       run: a run directory.
-      out: the GIF; None for RUN/policy.gif.
+      out: the file; a name that ends in .mp4 gives a video, which needs the extra `video`, and any other a GIF. None
+        for RUN/policy.gif.
       max_steps: largest number of frames.
       seed, step, best, own_code: as for `rlkit.load`.
 
     Returns:
-      The path of the GIF.
+      The path of the file.
 
     Raises:
-      ConfigError: there is no such run or seed, `max_steps` is not positive, the environment has no picture, or the GIF
-        cannot be written.
+      ConfigError: there is no such run or seed, `max_steps` is not positive, the environment has no picture, the
+        file cannot be written, or the package for videos is not installed.
       HostError: an environment outside of JAX fails.
     """
     if max_steps < 1:
@@ -60,10 +62,13 @@ def render(
     path = Path(out) if out is not None else run_directory.existing(run) / "policy.gif"
     if path.is_dir():
         raise ConfigError(f"out={str(path)!r} must be a file, and it is a directory; try {path / 'policy.gif'}")
+    save = save_mp4 if path.suffix.lower() == ".mp4" else save_gif
+    if save is save_mp4:
+        require("imageio_ffmpeg", f"out={str(path)!r}", "video")
     policy = load(run, seed=seed, step=step, best=best, **own_code)
     files.require_writable(path.parent, f"out={str(path)!r}")
     frames = (_record_host if isinstance(policy.env, HostEnv) else _record_jax)(policy, max_steps)
-    save_gif(frames, path)
+    save(frames, path)
     return path
 
 

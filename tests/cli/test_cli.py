@@ -126,6 +126,22 @@ def test_render(run, capsys):
     assert "max_steps=0" in fails(capsys, "render", str(run), "--max-steps", "0")
 
 
+def test_a_video_needs_the_extra(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    monkeypatch.setattr("rlkit.runs.rendering.load", None)  # found out before anything is loaded
+    line = fails(capsys, "render", str(run), "--out", str(tmp_path / "x.mp4"))
+    assert "pip install 'rlkit-jax[video]'" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_ends_in_mp4_gives_a_video(run, tmp_path, capsys):
+    pytest.importorskip("imageio_ffmpeg")
+    path = tmp_path / "x.MP4"
+    assert cli.main(["render", str(run), "--max-steps", "5", "--out", str(path)]) == 0
+    assert capsys.readouterr().out.strip() == str(path)
+    assert path.read_bytes()[4:8] == b"ftyp"  # every MP4 begins so
+
+
 @pytest.mark.parametrize(
     ("words", "outs", "said"),
     [

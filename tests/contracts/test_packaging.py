@@ -31,6 +31,7 @@ MODULES = {  # that an extra is for
     "minari": "minari",
     "sweep": "optuna",
     "report": "plotly.offline",
+    "video": "imageio_ffmpeg",
     "onnx": "jax2onnx, onnxruntime",
     "notebook": "IPython, jupyterlab",
     "docs": "sphinx, furo, myst_nb",

@@ -1,5 +1,6 @@
 """Pictures show the state: colors are looked up where geometry says they must be."""
 
+import subprocess
 from types import SimpleNamespace
 
 import jax
@@ -9,6 +10,7 @@ from PIL import Image, ImageColor
 
 from rlkit import envs
 from rlkit.runs.pictures import frames as pictures
+from rlkit.types import ConfigError
 
 pytestmark = pytest.mark.thorough
 CLASSIC = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
@@ -145,3 +147,26 @@ def test_a_gif_holds_the_frames(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(ValueError, match="at least one frame"):
         pictures.save_gif([], path)
+
+
+@pytest.mark.parametrize("height", [32, 33])
+def test_a_video_holds_the_frames(tmp_path, height):
+    program = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    frames = [np.full((height, 48, 3), 20 * i, np.uint8) for i in range(12)]
+    path = tmp_path / "gray.mp4"
+    pictures.save_mp4(frames, path, fps=25)
+    read = subprocess.run([program, "-i", path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], capture_output=True)
+    assert b" 25 fps" in read.stderr
+    shown = np.frombuffer(read.stdout, np.uint8).reshape(12, height + height % 2, 48, 3)
+    np.testing.assert_allclose(shown, np.broadcast_to(20 * np.arange(12).reshape(12, 1, 1, 1), shown.shape), atol=3)
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(ValueError, match="at least one frame"):
+        pictures.save_mp4([], path)
+
+
+def test_an_ffmpeg_that_fails_is_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("imageio_ffmpeg")
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", "false")
+    with pytest.raises(ConfigError, match=r"x\.mp4' needs an ffmpeg .* code 1; take a GIF$"):
+        pictures.save_mp4([np.zeros((480, 640, 3), np.uint8)] * 3, tmp_path / "x.mp4")
+    assert list(tmp_path.iterdir()) == []

@@ -103,7 +103,7 @@ _MINIBATCH = "a minibatch has num_envs * num_steps / num_minibatches steps; set 
 _REASONS = {  # there is no such key of the agent, because of this
     "batch_size": _MINIBATCH,
     "minibatch_size": _MINIBATCH,
-    "capture_video": "`rlkit render RUN` makes a GIF of a run",
+    "capture_video": "`rlkit render RUN` makes a GIF of a run, and with --out x.mp4 a video",
     "cuda": _PLATFORM,
     "device": _PLATFORM,
     "exp_name": "`rlkit train --out DIR` names the run",

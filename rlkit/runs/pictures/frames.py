@@ -1,7 +1,10 @@
-"""Frames of environments, drawn from their states and observations, and GIFs of frames."""
+"""Frames of environments, drawn from their states and observations, and GIFs and videos of frames."""
 
+import contextlib
 import io
 import math
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from rlkit.runs import files
+from rlkit.runs.versions import require
+from rlkit.types import ConfigError
 
 Color = str | tuple[int, int, int]
 Point = tuple[float, float]
@@ -93,6 +98,36 @@ def save_gif(frames: Sequence[np.ndarray], path: str | Path, fps: float = 30) ->
     duration = max(20, 10 * round(100 / fps))
     images[0].save(data, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0, optimize=False)
     files.replace(Path(path), data.getvalue())
+
+
+def save_mp4(frames: Sequence[np.ndarray], path: str | Path, fps: float = 30) -> None:
+    """Write frames [height, width, 3] uint8 as an MP4 (H.264); the file appears whole or not at all.
+
+    An odd height or width grows by one pixel, which repeats the edge, since H.264 halves the resolution of colors.
+
+    Raises:
+      ConfigError: the package imageio-ffmpeg is not installed, or ffmpeg fails.
+    """
+    if not len(frames):
+        raise ValueError("frames=[] must hold at least one frame")
+    subject = f"out={str(path)!r}"
+    ffmpeg = require("imageio_ffmpeg", subject, "video").get_ffmpeg_exe()
+    height, width, _ = frames[0].shape
+    odd = ((0, height % 2), (0, width % 2), (0, 0))
+    size = f"{width + width % 2}x{height + height % 2}"
+    with tempfile.TemporaryDirectory() as folder:  # in this format ffmpeg goes back in the file, as in no pipe
+        video = Path(folder) / "video.mp4"
+        raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"]
+        command = [ffmpeg, "-v", "error", *raw, "-c:v", "libx264", "-pix_fmt", "yuv420p", str(video)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            with contextlib.suppress(BrokenPipeError):  # of an ffmpeg that has stopped with an error
+                for frame in frames:
+                    process.stdin.write(np.pad(frame, odd, mode="edge").tobytes())  # type: ignore[union-attr]
+            _, errors = process.communicate()
+        if process.returncode:
+            text = (errors.decode(errors="replace").strip().splitlines() or [f"code {process.returncode}"])[-1]
+            raise ConfigError(f"{subject} needs an ffmpeg that encodes H.264, and {ffmpeg} failed: {text}; take a GIF")
+        files.replace(Path(path), video.read_bytes())
 
 
 def _palette(frames: Sequence[np.ndarray]) -> Image.Image:
