@@ -27,7 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ppo/cartpole": {"num_envs": 32, **PPO},
     "ppo/cartpole, 4 envs x 128 steps": {"num_envs": 4, "num_steps": 128, **PPO},
     "ppo/breakout_minatar": {},
-    "dqn/cartpole": {"total_steps": 100_000, "capacity": 100_000},
+    "dqn/cartpole": {"total_steps": 100_000, "capacity": 100_000, "batch_size": 128, "replay_ratio": 0.25},
     "sac/pendulum": {"total_steps": 20_000, "capacity": 50_000},
 }
 TARGET = 1.01

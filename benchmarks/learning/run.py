@@ -78,7 +78,7 @@ ROWS = {
     "ppo/spaceinvaders_minatar": _minatar("ppo/spaceinvaders"),
     "ppo/freeway_minatar": _minatar("ppo/freeway"),
     "ppo/cartpole_gymnasium": Row("ppo/cartpole_gymnasium", mean=475, note="in worker processes"),
-    "dqn/cartpole": Row("dqn/cartpole", mean=475),
+    "dqn/cartpole": Row("dqn/cartpole", mean=475, note="rl_zoo3: 500"),
     "c51/cartpole": Row("c51/cartpole", mean=475),
     "qrdqn/cartpole": Row("qrdqn/cartpole", mean=475),
     "iqn/cartpole": Row("iqn/cartpole", mean=475),

@@ -35,7 +35,10 @@ HERE = Path(__file__).resolve().parent
 NAME = "checkpoint"
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo/cartpole": ("ppo/cartpole", {"num_envs": 32, "total_steps": 500_000, "num_epochs": 4, "num_minibatches": 4}),
-    "dqn/cartpole, buffer of 100,000 steps": ("dqn/cartpole", {"capacity": 100_000}),
+    "dqn/cartpole, buffer of 100,000 steps": (
+        "dqn/cartpole",
+        {"total_steps": 500_000, "capacity": 100_000, "batch_size": 128, "replay_ratio": 0.25},
+    ),
 }
 MOST_TIMES, MOST_SHARE = 3.0, 0.02
 
