@@ -11,6 +11,7 @@ from typing import Any
 
 ACTION_MASK = "action_mask"  # the leaf of a Dict observation, at its top level, that marks the legal actions
 OWN_DONE = "own_done"  # in the info of a step: the task's own end, where a wrapper ends episodes for learning
+SUCCESS = "is_success"  # in the info of a step, as Gymnasium-Robotics has it: whether the goal is reached now
 OWN_REWARD = "own_reward"  # in the info of a step: the task's own, where a wrapper changes rewards for learning
 MAX_FRAMES = 1024  # of `frame_stack`: arrays of one concatenation
 MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays

@@ -92,6 +92,9 @@ class Env(Protocol):
         change in `info["own_reward"]`, and one that ends episodes for learning keeps the end of the task itself in
         `info["own_done"]`, unless the environment inside has done so already. Returns and lengths are counted from
         these: they are of the task, whatever is learned from.
+
+        A task with goals may say in `info["is_success"]`, [] bool, whether this step reached one: an episode is a
+        success where its last step is.
         """
         ...
 

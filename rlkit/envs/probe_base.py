@@ -42,8 +42,9 @@ class Probe:
         final_obs = self._observe(state)
         done = self._done(state)
         terminal = self._terminal(state)
+        info = {"final_observation": final_obs, **self._info(state)}
         obs, state = jax.tree.map(lambda new, old: jnp.where(done, new, old), self.reset(key), (final_obs, state))
-        return obs, state, reward, done & terminal, done & ~terminal, {"final_observation": final_obs}
+        return obs, state, reward, done & terminal, done & ~terminal, info
 
     def observation_space(self, params: Any = ()) -> Space:
         return Box(-1, 1, (1,))
@@ -63,6 +64,10 @@ class Probe:
     def _observe(self, state: ProbeState) -> PyTree:
         """Return the observation, by default [1] float32, the cue."""
         return state.cue[None]
+
+    def _info(self, state: ProbeState) -> dict[str, Array]:
+        """Return what the info of a step has beside the final observation."""
+        return {}
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
         raise NotImplementedError

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.envs.probe_base import Probe, ProbeState
-from rlkit.names import ACTION_MASK
+from rlkit.names import ACTION_MASK, SUCCESS
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -214,6 +214,9 @@ class BitFlip(Probe):
     def _terminal(self, state: ProbeState) -> Array:
         return self.compute_reward(*state.cue)[1]
 
+    def _info(self, state: ProbeState) -> dict[str, Array]:
+        return {SUCCESS: self._terminal(state)}
+
     def _done(self, state: ProbeState) -> Array:
         return super()._done(state) | self._terminal(state)
 
@@ -256,6 +259,9 @@ class PointGoal(Probe):
 
     def _terminal(self, state: ProbeState) -> Array:
         return jnp.array(False)
+
+    def _info(self, state: ProbeState) -> dict[str, Array]:
+        return {SUCCESS: self.compute_reward(*state.cue) == 0}
 
 
 PROBES: dict[str, type[Probe]] = {

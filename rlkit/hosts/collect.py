@@ -28,6 +28,7 @@ class Collected(NamedTuple):
     transitions: Transition  # [T, N, ...]
     returns: np.ndarray  # [T, N] float32, return of the episode that ended at this step; NaN elsewhere
     lengths: np.ndarray  # [T, N] int32, its length in steps; 0 elsewhere
+    successes: np.ndarray  # [T, N] float32, 1 or 0, whether that episode was a success; NaN elsewhere, or if unknown
     held: Any  # with `hold`, a Transition [N, ...]: the steps held back for the next rollout; else ()
     seconds: float  # spent in stepping the environments
 
@@ -79,7 +80,7 @@ class Collector:
         reward: Any = np.zeros(self.num_envs, np.float32)
         flag: Any = self.ended
         length = np.zeros(self.num_envs, np.int32)
-        row = (Transition(obs, action, reward, flag, flag, obs, extras), reward, length)
+        row = (Transition(obs, action, reward, flag, flag, obs, extras), reward, length, reward)
         self.treedef = jax.tree.structure(row)
         shapes = [(x.shape, np.dtype(x.dtype)) for x in jax.tree.leaves(row)]
         self.buffers = [[np.empty((self.rows, *shape), dtype) for shape, dtype in shapes] for _ in range(3)]
@@ -102,8 +103,9 @@ class Collector:
         if held:
             done = np.asarray(held.terminated) | np.asarray(held.truncated)
             held = held._replace(truncated=np.asarray(held.truncated) | ~done)
-            no_episode = np.full(self.num_envs, np.nan, np.float32), np.zeros(self.num_envs, np.int32)
-            for buffer, leaf in zip(self.buffers[0], jax.tree.leaves((held, *no_episode)), strict=True):
+            nan = np.full(self.num_envs, np.nan, np.float32)
+            row = held, nan, np.zeros(self.num_envs, np.int32), nan
+            for buffer, leaf in zip(self.buffers[0], jax.tree.leaves(row), strict=True):
                 buffer[0] = leaf
             self.counts[:] = 1
 
@@ -148,7 +150,8 @@ class Collector:
     def _write(self, obs: PyTree, action: PyTree, extras: PyTree, step: Step) -> None:
         """Append a step of every environment to its rows; truncate the episodes of those that took no step."""
         transition: Any = (obs, action, step.reward, step.terminated, step.truncated, step.next_obs, extras)
-        leaves = jax.tree.leaves((*transition, step.returns, step.lengths))  # in the order of a Transition's leaves
+        episodes = step.returns, step.lengths, step.successes
+        leaves = jax.tree.leaves((*transition, *episodes))  # in the order of a Transition's leaves
         buffers, counts = self.buffers[0], self.counts
         first = int(counts[0])
         if step.real.all() and first < self.rows and (counts == first).all():
@@ -179,10 +182,10 @@ class Collector:
         for buffer, other in zip(current, following, strict=True):
             other[:surplus] = buffer[num_steps : num_steps + surplus]
         self.counts -= num_steps
-        transitions, returns, lengths = self.treedef.unflatten([buffer[:num_steps] for buffer in current])
+        transitions, *episodes = self.treedef.unflatten([buffer[:num_steps] for buffer in current])
         self._check(transitions)
         held = jax.tree.map(lambda x: x[0].copy(), self.treedef.unflatten(following)[0]) if self.hold else ()
-        return Collected(transitions, returns, lengths, held, seconds)
+        return Collected(transitions, *episodes, held=held, seconds=seconds)
 
     def _check(self, transitions: Transition) -> None:
         fields = (("reward", transitions.reward), ("obs", transitions.obs), ("obs", transitions.next_obs))

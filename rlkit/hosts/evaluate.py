@@ -50,7 +50,8 @@ def play(
     """
     num_envs = pool.num_envs
     shape, dtypes = (num_envs, episodes_per_env), (np.float32, np.int32, bool)
-    result: Any = Evaluation(*(np.zeros(shape, dtype) for dtype in dtypes))  # pyright: ignore[reportArgumentType]
+    zeros: Any = [np.zeros(shape, dtype) for dtype in dtypes]
+    result: Any = Evaluation(*zeros, successes=np.full(shape, np.nan, np.float32))
     obs, env_indices, counts = pool.reset(seed), np.arange(num_envs), np.zeros(num_envs, np.int64)
     initial_memory = jax.tree.map(jnp.asarray, memories(agent, num_envs))
     split = jax.jit(lambda key, time: jax.random.split(jax.random.fold_in(key, time), num_envs))
@@ -76,7 +77,7 @@ def play(
         for env in env_indices[ended & (counts < episodes_per_env)]:
             episode = (env, counts[env])
             result.returns[episode], result.lengths[episode] = step.returns[env], step.lengths[env]
-            result.finished[episode] = True
+            result.finished[episode], result.successes[episode] = True, step.successes[env]
             counts[env] += 1
         if (counts == episodes_per_env).all():
             break

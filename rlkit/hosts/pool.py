@@ -39,6 +39,9 @@ class Step(NamedTuple):
     # wrapper changes these for learning:
     returns: np.ndarray  # [N] float32, the return of the episode that ended with this step; elsewhere NaN
     lengths: np.ndarray  # [N] int32, its length in steps; elsewhere 0
+    # [N] float32, 1 where that episode was a success (`is_success` in the info of its last step), else 0; NaN where
+    # none ended, or without `is_success`.
+    successes: np.ndarray
 
 
 class Episodes:
@@ -232,7 +235,8 @@ class Pool(Closeable):
             obs, real = jax.tree.map(np.copy, obs), real.copy()
             returns, lengths = returns.copy(), lengths.copy()
         reward = views.reward.copy() if copy else views.reward
-        return Step(obs, reward, terminated, truncated, next_obs, real, returns, lengths)
+        successes = np.where(lengths > 0, views.success, np.float32(np.nan))
+        return Step(obs, reward, terminated, truncated, next_obs, real, returns, lengths, successes)
 
     def _obs(self) -> PyTree:
         return contract.build(self.obs_tree, iter(self.views.obs))

@@ -16,7 +16,7 @@ from rlkit.hosts.pool import Closeable, Episodes, Step
 from rlkit.hosts.spaces import space
 from rlkit.hosts.worker import contract, own_rewards
 from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation
-from rlkit.names import OWN_DONE, OWN_REWARD
+from rlkit.names import OWN_DONE, OWN_REWARD, SUCCESS
 from rlkit.types import ConfigError, PyTree
 
 RESETTING = "resetting"  # in the infos of NEXT_STEP, where the next step is no transition; without it: at each end
@@ -134,7 +134,8 @@ class VectorPool(Closeable):
         returns, lengths = self.episodes.step(np.where(played, own_reward, 0.0), over, played)
         self.over = over & (self.mode == "NEXT_STEP")
         reward = np.where(real, reward, 0.0).astype(np.float32)
-        return Step(obs, reward, terminated, truncated, next_obs, real, returns.copy(), lengths.copy())
+        successes = np.where(lengths > 0, _successes(infos, self.num_envs), np.float32(np.nan))
+        return Step(obs, reward, terminated, truncated, next_obs, real, returns.copy(), lengths.copy(), successes)
 
     def _to_native(self, actions: PyTree) -> Any:
         """Convert actions to the dtypes of the vector environment."""
@@ -202,6 +203,17 @@ def _autoreset_mode(envs: Any) -> str:
     if name not in _MODES:
         raise Violation("metadata['autoreset_mode']", " or ".join(_MODES), repr(mode))
     return name
+
+
+def _successes(infos: dict[str, Any], num_envs: int) -> np.ndarray:
+    """Whether each environment's step was a success, [N] float32: 1 or 0, or NaN where the infos do not say."""
+    result = np.full(num_envs, np.nan, np.float32)
+    # Where an episode ended, `infos` may be of the next one already.
+    for found in (infos, infos.get("final_info")):
+        if isinstance(found, dict) and SUCCESS in found:
+            where = np.asarray(found.get(f"_{SUCCESS}", np.ones(num_envs, bool)))
+            result = np.where(where, np.asarray(found[SUCCESS]).astype(np.float32), result)
+    return result
 
 
 def _leaves(tree: SpaceTree, value: Any) -> list[Any]:

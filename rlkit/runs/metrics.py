@@ -27,19 +27,22 @@ from rlkit.runs.versions import require
 from rlkit.types import ConfigError
 
 _COUNTS = ("env_restarts",)  # added up over the updates
-_EPISODES = ("returns", "lengths", "num_episodes", "episode_return", "episode_length")  # summarized over all updates
+# Summarized over all updates.
+_EPISODES = ("returns", "lengths", "successes", "num_episodes", "episode_return", "episode_length")
 
 
 def summarize(metrics: Mapping[str, np.ndarray], num_seeds: int) -> dict[str, Any]:
     """Return the entries of a line from the metrics of its updates.
 
     Args:
-      metrics: "returns" and "lengths" [K, T, N], others [K]; with several seeds [K, S, ...].
+      metrics: "returns", "lengths" and "successes", if there, [K, T, N], others [K]; with several seeds [K, S, ...].
       num_seeds: S.
 
     Returns:
       float by name, or a list of S where num_seeds > 1.
     """
+    if np.isnan(metrics.get("successes", np.nan)).all():  # an environment without them, or no episode ended
+        metrics = {name: array for name, array in metrics.items() if name != "successes"}
     if num_seeds == 1:
         return _summary(metrics)
     seeds = [_summary({name: array[:, seed] for name, array in metrics.items()}) for seed in range(num_seeds)]
@@ -98,6 +101,7 @@ def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "return_min": statistic(np.min, returns),
         "return_max": statistic(np.max, returns),
         "length_mean": statistic(np.mean, lengths),
+        **({"success_rate": _mean(metrics["successes"])} if "successes" in metrics else {}),
     }
     return line | {
         name: int(array.sum()) if name in _COUNTS else _mean(array)

@@ -34,9 +34,18 @@ def interval_name(count: int) -> str:
     return "range" if count <= 3 else "95% interval"
 
 
+def _success_rates(result: Evaluation, batched: bool) -> list[float | None]:
+    """The share of the finished episodes that were a success, for each seed; none where that is not known."""
+    done = np.asarray(result.finished)
+    successes = np.where(done, np.asarray(result.successes), np.nan)
+    if np.isnan(successes).all():
+        return []
+    return [_mean(values[np.isfinite(values)]) for values in (successes if batched else successes[None])]
+
+
 def _finished(result: Evaluation, batched: bool) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns and lengths of the finished episodes, for each seed."""
-    returns, lengths, done = (np.asarray(x) if batched else np.asarray(x)[None] for x in result)
+    returns, lengths, done = (np.asarray(x) if batched else np.asarray(x)[None] for x in result[:3])
     return [(r[d].astype(np.float64), n[d]) for r, n, d in zip(returns, lengths, done, strict=True)]
 
 
@@ -52,12 +61,17 @@ def _finite(value: Any) -> float | None:
 
 
 def summary(result: Evaluation, batched: bool) -> dict[str, Any]:
-    """Return the entries of an evaluation in a metric line: return_mean and episodes, lists with several seeds."""
+    """Return the entries of an evaluation in a metric line, lists with several seeds.
+
+    They are return_mean, episodes, and success_rate where the environment has successes.
+    """
     seeds = _finished(result, batched)
-    line = {
+    line: dict[str, list[Any]] = {
         "return_mean": [_mean(returns) for returns, _ in seeds],
         "episodes": [int(returns.size) for returns, _ in seeds],
     }
+    if rates := _success_rates(result, batched):
+        line["success_rate"] = rates
     return line if batched else {name: values[0] for name, values in line.items()}
 
 
@@ -84,6 +98,7 @@ def report(result: Evaluation, batched: bool) -> dict[str, Any]:
         "interval_over": "seeds" if batched else "episodes",
         "confidence": 0.95,
         "length_mean": _mean(lengths),
+        **({"success_rate_of_seed": rates} if (rates := _success_rates(result, batched)) else {}),
         "mean_of_seed": [_mean(returns) for returns, _ in seeds],
         "min": _finite(every.min()) if every.size else None,
         "max": _finite(every.max()) if every.size else None,

@@ -25,6 +25,8 @@ from rlkit import _mesh
 from rlkit.training.train import Training, TrainState
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
 
+_EPISODES = ("returns", "lengths", "successes")  # metrics [T, N]; all others are the same on every device
+
 # Places in `_split` of a TrainState's leaves.
 BY_ENVIRONMENT = 0  # leaves [N, ...]
 BY_DEVICE = 1  # leaves [...] on one device, and together [D, ...]
@@ -63,7 +65,7 @@ def data_parallel(run: Training, mesh: Mesh | AbstractMesh, axis_name: str, *, c
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         def on_one(parts: tuple[TrainState, ...]) -> tuple[tuple[TrainState, ...], dict[str, Array], dict[str, Array]]:
             state, metrics = run.step(_without_device_axis(_join(parts)))
-            episodes = {name: metrics.pop(name) for name in ("returns", "lengths")}  # [T, N]
+            episodes = {name: metrics.pop(name) for name in _EPISODES if name in metrics}
             return _split(_with_device_axis(state)), metrics, episodes
 
         run_step = on_devices(on_one, in_specs=(specs,), out_specs=(specs, P(), P(None, axis_name)))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rlkit import _cpu
 from rlkit._mesh import vary_like
+from rlkit.names import SUCCESS
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_key
 from rlkit.training.rollout import count_step, reset
@@ -19,6 +20,8 @@ class Evaluation(NamedTuple):
     returns: Array  # [N, E] float32, undiscounted; 0 where not finished
     lengths: Array  # [N, E] int32, in steps
     finished: Array  # [N, E] bool, False only where max_steps ended the episode
+    # [N, E] float32, 1 where an episode was a success, else 0; NaN where the environment has no `is_success`.
+    successes: Any = jnp.nan
 
 
 @_cpu.straight_line_keys
@@ -58,6 +61,7 @@ def evaluate(
         jnp.zeros((num_envs, episodes_per_env), jnp.float32),
         jnp.zeros((num_envs, episodes_per_env), jnp.int32),
         jnp.zeros((num_envs, episodes_per_env), bool),
+        jnp.full((num_envs, episodes_per_env), jnp.nan, jnp.float32),
     )
     environments = jnp.arange(num_envs)
 
@@ -78,7 +82,8 @@ def evaluate(
         counts, episode_return, length, ended = count_step(state, reward, done, info)
         # An episode is stored in the first free place of its environment, and dropped if there is none.
         place = jnp.where(ended, result.finished.sum(1), episodes_per_env)
-        values = Evaluation(episode_return, length, ended)
+        success = jnp.broadcast_to(jnp.asarray(info.get(SUCCESS, jnp.nan), jnp.float32), (num_envs,))
+        values = Evaluation(episode_return, length, ended, success)
         result = jax.tree.map(lambda x, value: x.at[environments, place].set(value, mode="drop"), result, values)
         after = state.replace(env_state=env_state, obs=obs, memory=where_rows(done, agent.memory, memory), **counts)
         return vary_like((after, result, time + 1), carry)

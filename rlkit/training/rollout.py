@@ -8,7 +8,7 @@ from flax import struct
 
 from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
-from rlkit.names import OWN_DONE, OWN_REWARD
+from rlkit.names import OWN_DONE, OWN_REWARD, SUCCESS
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_keys
 from rlkit.types import Agent, Array, Env, Key, PyTree, StateNode, Transition
@@ -31,6 +31,8 @@ class Episodes(struct.PyTreeNode):
 
     returns: Array  # [T, N] float32, the return of the episode that ended at this step; NaN elsewhere
     lengths: Array  # [T, N] int32, its length in steps; 0 elsewhere
+    # [T, N] float32, 1 where it was a success, else 0; NaN elsewhere. None where the environment has no `is_success`.
+    successes: Array | None = None
 
 
 def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int, *, axis_name: str | None = None) -> EnvsState:
@@ -126,7 +128,10 @@ def rollout(
         transition = Transition(state.obs, action, reward, terminated, truncated, info["final_observation"], extras)
         done = terminated | truncated
         counts, episode_return, length, ended = count_step(state, reward, done, info)
-        episodes = Episodes(jnp.where(ended, episode_return, jnp.nan), jnp.where(ended, length, 0))
+        success = None
+        if SUCCESS in info:
+            success = jnp.where(ended, jnp.asarray(info[SUCCESS], jnp.float32), jnp.nan)
+        episodes = Episodes(jnp.where(ended, episode_return, jnp.nan), jnp.where(ended, length, 0), success)
         next_state = EnvsState(env_state=env_state, obs=obs, memory=where_rows(done, fresh, memory), **counts)
         return vary_like(next_state, state), _cpu.sequence(lambda x: x, (transition, episodes), max_bytes=128)
 

@@ -57,6 +57,7 @@ def make(
         episode_return, episode_length: [] float32, means; NaN where none ended.
         num_episodes: [] int32.
         returns, lengths: [T, N] of each episode at the step where it ended; elsewhere NaN and 0.
+        successes: [T, N] float32, where the environment has `is_success`: 1 or 0 at that step; elsewhere NaN.
       Of an agent with an `axis_name`, both are functions for the inside of `jax.shard_map`, see `data_parallel`.
 
     Raises:
@@ -94,6 +95,7 @@ def make(
             "num_episodes": num_episodes,
             "returns": episodes.returns,
             "lengths": episodes.lengths,
+            **({} if episodes.successes is None else {"successes": episodes.successes}),
         }
         return _next(agent, state, agent_state, envs, next_key), metrics
 

@@ -165,7 +165,8 @@ class Scripted:
         if self.bad == self.time:
             reward[1] = np.nan
         returns, lengths = self.episodes.step(reward, done, real)
-        return Step(self.obs.copy(), reward, done, done.copy(), following, real, returns.copy(), lengths.copy())
+        none = np.full(self.num_envs, np.nan, np.float32)
+        return Step(self.obs.copy(), reward, done, done.copy(), following, real, returns.copy(), lengths.copy(), none)
 
 
 @pytest.mark.parametrize("hold", [False, True])

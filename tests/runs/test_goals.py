@@ -9,7 +9,8 @@ from tiny_runs import digest
 
 import rlkit
 from rlkit.agents.common.off_policy import check_goals
-from rlkit.runs import loop
+from rlkit.hosts.vector import VectorPool
+from rlkit.runs import loop, metrics
 from rlkit.runs.config.parse import parse
 from rlkit.runs.programs.make import make_program
 from rlkit.spaces import Box, Dict
@@ -23,14 +24,14 @@ RUN |= {"total_steps": 320, "log_every": 64}
 class Line:
     """A point on a line, which an action moves; Gymnasium-Robotics' interface, and an end at the goal."""
 
-    def __init__(self, batched=True):
+    def __init__(self, batched=True, success=False):
         import gymnasium
 
         goal = gymnasium.spaces.Box(-4, 4, (1,), np.float32)
         names = ("observation", "achieved_goal", "desired_goal")
         self.observation_space = gymnasium.spaces.Dict(dict.fromkeys(names, goal))
         self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-        self.batched, self.called = batched, []
+        self.batched, self.success = batched, success
 
     def _obs(self):
         return {"observation": self.at, "achieved_goal": self.at, "desired_goal": self.goal}
@@ -43,7 +44,8 @@ class Line:
     def step(self, action):
         self.at, self.time = np.clip(self.at + action, -4, 4).astype(np.float32), self.time + 1
         reward = float(self.compute_reward(self.at, self.goal, {}))
-        return self._obs(), reward, bool(self.compute_terminated(self.at, self.goal, {})), self.time == 8, {}
+        reached = self.compute_terminated(self.at, self.goal, {})
+        return self._obs(), reward, reached, self.time == 8, {"is_success": reached} if self.success else {}
 
     def compute_reward(self, achieved, desired, info):
         assert self.batched or np.ndim(achieved) == 1
@@ -79,6 +81,56 @@ def test_a_run_in_jax_learns_from_the_rewards_of_its_environment(tmp_path, agent
     np.testing.assert_array_equal(terminated, reached)
     assert reached.mean() > 0.2
     assert "goal_reward: environment" in (run.run / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_success_rates_are_of_the_last_steps_of_episodes(tmp_path, seeds):
+    run = loop.train(RUN | {"num_seeds": seeds, "eval_every": 320}, out=tmp_path / "run", show=False)
+    assert run.evaluation is not None
+    reached = [np.mean(np.array(returns) > -8) for returns in run.evaluation["returns"]]  # else 8 steps of -1
+    assert run.evaluation["success_rate_of_seed"] == pytest.approx(reached)
+    lines = metrics.read(run.run)
+    assert np.atleast_1d(lines[-1]["eval_success_rate"]) == pytest.approx(reached)
+    for line in lines:
+        rates, returns = np.atleast_1d(line["success_rate"]), np.atleast_1d(line["return_mean"])
+        assert rates.shape == (seeds,)
+        assert ((rates >= 0) & (rates <= 1)).all()
+        assert ((rates == 0) == (returns == -8)).all()
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread"])
+def test_outside_of_jax_successes_are_those_of_the_infos(tmp_path, backend):
+    run = loop.train(LINE | {"env_kwargs": {"success": True}, "backend": backend}, out=tmp_path / "run", show=False)
+    assert run.evaluation is not None
+    reached = np.mean(np.array(run.evaluation["returns"][0]) > -8)
+    assert run.evaluation["success_rate_of_seed"] == pytest.approx([reached])
+    ended = [line for line in metrics.read(run.run) if line["episodes"]]
+    assert ended
+    assert all((line["success_rate"] == 0) == (line["return_max"] == -8) for line in ended)
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+def test_successes_of_vector_environments(mode):
+    import gymnasium
+
+    autoreset = gymnasium.vector.AutoresetMode[mode]
+
+    class Task(Line, gymnasium.Env): ...
+
+    def make(seed):
+        return gymnasium.vector.SyncVectorEnv([lambda: Task(success=True)] * 3, autoreset_mode=autoreset)
+
+    with VectorPool(make, name="line") as pool:
+        pool.reset(0)
+        rng, found = np.random.default_rng(0), []
+        for _ in range(40):
+            step = pool.step(rng.uniform(-1, 1, (3, 1)).astype(np.float32))
+            ended = step.lengths > 0
+            assert np.isnan(step.successes[~ended]).all()
+            np.testing.assert_array_equal(step.successes[ended], step.returns[ended] > -step.lengths[ended])
+            found += step.successes[ended].tolist()
+    assert 0 in found
+    assert 1 in found
 
 
 def test_a_run_goes_on_to_the_bit(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlkit.hosts.worker import contract, own_rewards, shared_arrays, wrappers
 from rlkit.hosts.worker.contract import SpaceTree, Violation
-from rlkit.names import MASK_SOURCES
+from rlkit.names import MASK_SOURCES, SUCCESS
 
 STARTING, IMPORTING, MAKING, READY, STEPPING, RESETTING = range(6)
 STAGE_NAMES = ("start", "import", "the constructor", "waiting", "step", "reset")
@@ -100,6 +100,7 @@ class Group:
         self._reward = _memoryview(views.reward)[first : first + count]
         self._own_reward = _memoryview(views.own_reward)[first : first + count]
         self._own_done = _memoryview(views.own_done)[first : first + count]
+        self._success = _memoryview(views.success)[first : first + count]
         self._terminated = _memoryview(views.terminated)[first : first + count]
         self._truncated = _memoryview(views.truncated)[first : first + count]
 
@@ -143,7 +144,7 @@ class Group:
                 token.check()
                 if type(result) is not tuple or len(result) != 5:
                     raise Violation("step", "obs, reward, terminated, truncated, info", _describe(result))
-                obs, reward, terminated, truncated, _ = result
+                obs, reward, terminated, truncated, info = result
                 if type(reward) is not float or type(terminated) is not bool or type(truncated) is not bool:
                     reward = contract.check_scalars(reward, terminated, truncated)
                     terminated, truncated = bool(terminated), bool(truncated)
@@ -152,6 +153,7 @@ class Group:
                 own[index] = reward if recorder is None else recorder.take_reward()
                 if terminated or truncated:
                     self._write_final("obs of step", index, obs)
+                    self._success[index] = _success(info)
                     stage = RESETTING
                     report(RESETTING, first + index)
                     obs = _observation(env.reset())
@@ -215,6 +217,12 @@ def _observation(result: Any) -> Any:
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         raise Violation("reset", "obs, info", _describe(result))
     return result[0]
+
+
+def _success(info: Any) -> float:
+    """1 where the info of an episode's last step says that it was a success, else 0; NaN where it does not say."""
+    success = info.get(SUCCESS) if isinstance(info, dict) else None
+    return np.nan if success is None else float(bool(success))
 
 
 def _describe(result: Any) -> str:

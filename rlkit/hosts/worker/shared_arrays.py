@@ -27,6 +27,7 @@ class Views(NamedTuple):
     reward: np.ndarray  # float32, that is learned from
     own_reward: np.ndarray  # float64, the environment's own; see `own_rewards`
     own_done: np.ndarray  # bool, where an episode ended: whether it is one of the environment's own
+    success: np.ndarray  # float32, where an episode ended: 1 if it was a success, else 0; NaN if that is not known
     terminated: np.ndarray  # bool
     truncated: np.ndarray  # bool
     seed: np.ndarray  # int64, the seeds of the next reset
@@ -40,7 +41,7 @@ def make_layout(num_envs: int, obs: SpaceTree, action: SpaceTree) -> Layout:
     for name, tree in (("obs", obs), ("final", obs), ("action", action)):
         arrays += [(name, leaf.shape, leaf.stored_dtype.str) for leaf in contract.leaves(tree)]
     arrays += [("native", leaf.shape, "<f8") for leaf in contract.wide_leaves(obs)]
-    arrays += [("reward", (), "<f4"), ("own_reward", (), "<f8"), ("own_done", (), "|b1")]
+    arrays += [("reward", (), "<f4"), ("own_reward", (), "<f8"), ("own_done", (), "|b1"), ("success", (), "<f4")]
     arrays += [("terminated", (), "|b1"), ("truncated", (), "|b1"), ("seed", (), "<i8"), ("inspect", (), "|u1")]
     entries, offset = [], 0
     for name, shape, dtype in arrays:

@@ -345,6 +345,7 @@ class HostProgram:
             **metrics,
             "returns": rollout.returns[steps].copy(),
             "lengths": rollout.lengths[steps].copy(),
+            "successes": rollout.successes[steps].copy(),
             "update_seconds": update_seconds,
             "envs_idle": max(0.0, 1.0 - collect_seconds / seconds),
             "learner_idle": max(0.0, 1.0 - update_seconds / seconds),
