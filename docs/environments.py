@@ -229,7 +229,7 @@ def _environments(name: str) -> list[str]:
 
 def _configs(prefix: str, example: str) -> list[str]:
     """The configs of a suite: the files whose environment it has; without any, a command with its example."""
-    rows, folder = [], "algorithms" if prefix in ("gymnasium", "ale") else "../algorithms"
+    rows, folder = [], "algorithms" if prefix in ("gymnasium", "ale", "envpool") else "../algorithms"
     for path in sorted((ROOT / "configs").glob("*/*.yaml")):
         config = yaml.safe_load(path.read_text())
         env, short = str(config.get("env", "")), path.relative_to(ROOT / "configs").with_suffix("").as_posix()
