@@ -1,5 +1,7 @@
 """Iterations of runs in environments outside of JAX: updates that act in the same call, and steps before learning."""
 
+from contextlib import closing
+
 import jax
 import numpy as np
 import pytest
@@ -74,17 +76,24 @@ def test_steps_before_learning_are_collected_together(agent, num_envs, num_steps
 
 def test_nothing_is_acted_on_after_steps_that_were_collected_together(monkeypatch):
     """A wait between updates that act: each of those is on the newest observation, which its transition begins with."""
-    monkeypatch.setattr(host_program, "_WAIT_STEPS", 15)
+    monkeypatch.setattr(host_program, "_WAIT_STEPS", 16)
     program = host_program.HostProgram(runs.parse(EACH_STEP | {"env": "host_envs:Counter", "learning_starts": 64}))
     chunk, acts = program.advance(program.start(), np.int32(3)), []
     act = program.collector.act
     program.collector.act = lambda *args: acts.append(jax.device_get(args[3])) or act(*args)
-    chunk = program.advance(chunk.state, np.int32(15))
-    assert len(acts) == 15
+    chunk = program.advance(chunk.state, np.int32(16))
+    assert len(acts) == 16
     chunk = program.advance(chunk.state, np.int32(1))  # no longer together, and nothing is acted on beforehand
     program.close()
-    assert len(acts) == 16
-    assert int(chunk.state.agent.replay.num_steps) == 19
+    assert len(acts) == 17
+    assert int(chunk.state.agent.replay.num_steps) == 20
+
+
+@pytest.mark.parametrize(("line", "together"), [(150, 150), (1000, 250), (3000, 250), (257, 128), (1, 0)])
+def test_steps_before_learning_starts_are_taken_together_for_lines_of_any_length(line, together):
+    config = runs.parse(EACH_STEP | {"log_every": line, "learning_starts": 5000, "total_steps": 6000, "capacity": 6000})
+    with closing(host_program.HostProgram(config)) as program:
+        assert program.wait_count == together
 
 
 def test_the_last_line_has_the_speed_of_the_whole_run(tmp_path):

@@ -43,13 +43,20 @@ _WAIT_STEPS, _WAIT_BYTES = 256, 1 << 24  # of each environment, and of all obser
 
 
 def updates_before_learning(config: RunConfig, agent: Agent, obs_space: Space) -> int:
-    """Return the number of updates that are made together before learning starts; 0 where each is made by itself."""
+    """Return the number of updates that are made together before learning starts; 0 where each is made by itself.
+
+    A metric line is a whole number of such parts, but for a rest that is smaller than their number.
+    """
     if agent.wait is None or not isinstance(config.agent, OffPolicyConfig):
         return 0
     run, capacity = config.run, config.agent.capacity
     num_bytes = config.steps_per_update * 2 * tree_num_bytes(shape_of(obs_space))
     steps = min(_WAIT_STEPS, capacity // run.num_envs // 2)
-    count = min(steps // run.num_steps, _WAIT_BYTES // num_bytes)
+    most = min(steps // run.num_steps, _WAIT_BYTES // num_bytes)
+    if most < 1:
+        return 0
+    parts = -(-config.updates_per_line // most)
+    count = config.updates_per_line // parts
     return count if count > 1 and count * config.steps_per_update < config.agent.learning_starts else 0
 
 
