@@ -79,6 +79,8 @@ ROWS = {
     "ppo/freeway_minatar": _minatar("ppo/freeway"),
     "ppo/cartpole_gymnasium": Row("ppo/cartpole_gymnasium", mean=475, note="in worker processes"),
     "dqn/cartpole": Row("dqn/cartpole", mean=475, note="rl_zoo3: 500"),
+    "dqn/acrobot": Row("dqn/acrobot", mean=-85, note="rl_zoo3: -76.6"),
+    "dqn/mountain_car": Row("dqn/mountain_car", mean=-120, note="rl_zoo3: -100.8"),
     "c51/cartpole": Row("c51/cartpole", mean=475),
     "qrdqn/cartpole": Row("qrdqn/cartpole", mean=475),
     "iqn/cartpole": Row("iqn/cartpole", mean=475),
