@@ -2,6 +2,8 @@
 
 Parts, each with results of its own (`--parts`):
   command  `rlkit train ppo/cartpole --seeds 10` on one device and on all
+  several  the same and `dqn/cartpole` as two processes, joined by --coordinator, against one with two devices; and what
+           a checkpoint costs either
   rejax    ten seeds of PPO at 4 and 64 environments, against rejax's ten vmapped seeds
   curve    steps per second of all seeds together, for 1 to 256 seeds on one device and on all; draws scale.png
   sweep    64 trials x 4 seeds of PPO on CartPole, 100k steps each, killed twice; with halving
@@ -14,6 +16,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -64,6 +67,55 @@ def command(rounds: int) -> dict[str, Any]:
                 rlkit("train", "ppo/cartpole", *words, *LARGE, "--out", out, cwd=folder, cache=Path(folder) / "cache")
                 times.append(json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["seconds"])
     return {"seconds": seconds, "ratio": report.ratio(seconds["1"], seconds["auto"]), "made": report.provenance()}
+
+
+def several(rounds: int) -> dict[str, Any]:
+    """Ten seeds of two processes with a device each and of one with two: seconds of training, and of a checkpoint.
+
+    The time of a checkpoint is the difference of whole commands with 2 and with 42 of them.
+    """
+    result: dict[str, Any] = {"made": report.provenance()}
+    sizes = {"ppo": (("ppo/cartpole", *LARGE), 5_120), "dqn": (("dqn/cartpole",), 1_024)}
+    with tempfile.TemporaryDirectory() as folder:
+        for agent, (config, every) in sizes.items():
+            words = (*config, "--total_steps", 42 * every, "--log_every", every, "--eval_episodes", 0)
+            training: dict[str, list[float]] = {"one": [], "two": []}
+            whole: dict[str, dict[str, list[float]]] = {name: {"2": [], "42": []} for name in training}
+            for index in range(-1, rounds):  # the first round compiles
+                for name, times in training.items():
+                    for count, saved in (("2", 42 * every), ("42", every)):
+                        out = Path(folder) / f"{agent}-{name}-{index}-{count}"
+                        own = ("--seeds", 10, "--seed", 100 * index + 100, "--checkpoint_every", saved, "--out", out)
+                        begin = time.perf_counter()
+                        _together(name == "two", "train", *words, *own, cwd=Path(folder))
+                        if index < 0:
+                            continue
+                        whole[name][count].append(time.perf_counter() - begin)
+                        if count == "2":
+                            last = (out / "metrics.jsonl").read_text().splitlines()[-1]
+                            times.append(json.loads(last)["seconds"])
+            cost = {
+                name: (statistics.median(times["42"]) - statistics.median(times["2"])) / 40
+                for name, times in whole.items()
+            }
+            ratio = report.ratio(training["one"], training["two"])
+            result[agent] = {"seconds": training, "ratio": ratio, "whole": whole, "checkpoint": cost}
+    return result
+
+
+def _together(two: bool, *words: Any, cwd: Path) -> None:
+    """Run a command as one process, or as two that are joined."""
+    if not two:
+        rlkit(*words, cwd=cwd, cache=cwd / "cache")
+        return
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{opened.getsockname()[1]}"
+    joined = [*words, "--coordinator", address, "--num-processes", 2, "--process-id"]
+    other = rlkit(*joined, 1, cwd=cwd, cache=cwd / "cache", wait=False)
+    rlkit(*joined, 0, cwd=cwd, cache=cwd / "cache")
+    if other.wait():
+        raise SystemExit(f"{' '.join(map(str, joined))} 1 ended with {other.returncode}")
 
 
 def against_rejax(python: Path, rounds: int) -> dict[str, Any]:
@@ -196,6 +248,17 @@ def render(results: Mapping[str, Any]) -> str:
         text += "`rlkit train ppo/cartpole --seeds 10`, steps per second of all seeds together, compilation apart.\n\n"
         text += report.table(["one device", "all cores", "ratio", "target"], rows)
         text += f"\n{report.provenance_line(one['made'])}\n\n"
+    if joined := results.get("several"):
+        rows = []
+        for agent in ("ppo", "dqn"):
+            cell = joined[agent]
+            speeds = (f"{statistics.median(x):.2f} s" for x in cell["seconds"].values())
+            costs = (f"{1000 * cell['checkpoint'][name]:.0f} ms" for name in ("one", "two"))
+            rows.append([agent, *speeds, report.spread(cell["ratio"]), *costs])
+        text += "Ten seeds on CartPole, one process with two devices against two processes with one each: training,\n"
+        text += "compilation apart, and a checkpoint, which two processes gather first.\n\n"
+        text += report.table(["agent", "one", "two", "ratio", "checkpoint, one", "two"], rows)
+        text += f"\n{report.provenance_line(joined['made'])}\n\n"
     if versus := results.get("rejax"):
         rows = []
         for size in ("4", "64"):
@@ -287,7 +350,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("command", "rejax", "curve", "sweep", "zoo")
+    parts = ("command", "several", "rejax", "curve", "sweep", "zoo")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds (%(default)s)")
     parser.add_argument("--zoo-trials", type=int, default=8, help="trials of rl_zoo3 (%(default)s)")
@@ -300,6 +363,8 @@ def main() -> None:
     for part in options.parts:
         if part == "command":
             results[part] = command(options.rounds)
+        elif part == "several":
+            results[part] = several(min(options.rounds, 3))
         elif part == "rejax":
             python = options.peer_python or peers.python(options.peer_env / "rejax", peers.REJAX)
             results[part] = against_rejax(python, options.rounds)
