@@ -7,6 +7,7 @@ A gradient step minimizes, over transitions drawn from a replay buffer,
 `double` selects the next action by the online network as above (van Hasselt et al. 2016), or else by the target one.
 `dueling` splits the head (Wang et al. 2016), `n_step` sums rewards before the bootstrap, `replay: prioritized` draws by
 |TD error| with importance weights w (Schaul et al. 2016), `noisy` explores by learned noise (Fortunato et al. 2018).
+`random_shift` learns from images o and o' that are each moved by a few pixels (Kostrikov et al. 2021).
 
 Departures from the papers: many environments may collect at once, followed by `replay_ratio` gradient steps for each of
 their steps; Adam in place of RMSProp; a target network that is copied, or that follows (`tau`); noise in the layers of

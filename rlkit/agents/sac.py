@@ -21,6 +21,9 @@ maximizes the mean of all critics: `num_critics: 10`, `target_subset: 2`, `actor
 DroQ (Hiraoka et al. 2022) has two critics with dropout and layer norms instead: `critic_dropout: 0.01`,
 `layer_norm: true`, which is of the policy as well here, and the last three keys of REDQ. Dropout is active in the
 targets and in the policy's loss too.
+
+With `random_shift: 4` all three losses are of images o and o' that are each moved by up to four pixels, as in DrQ
+(Kostrikov et al. 2021). DrQ averages targets and losses over two shifts of each image; here it is one.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Observations of any space as floating-point arrays, the inputs of encoders."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -126,6 +126,20 @@ def by_path(obs: PyTree) -> dict[str, Any]:
 def replace(obs: PyTree, values: dict[str, Any]) -> PyTree:
     """Return `obs` with the leaves of `by_path` that `values` has replaced by those."""
     return jax.tree_util.tree_map_with_path(lambda path, x: values.get(jax.tree_util.keystr(path), x), obs)
+
+
+def map_images(
+    function: Callable[[Array, tuple[int, int]], Array], space: Space, obs: PyTree, image_axes: str = "auto"
+) -> PyTree:
+    """Return an observation with `function` of each leaf that `is_image` and of its axes of height and width."""
+    if isinstance(space, Dict):
+        return {name: map_images(function, part, obs[name], image_axes) for name, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        parts = zip(space.spaces, obs, strict=True)
+        return tuple(map_images(function, part, x, image_axes) for part, x in parts)
+    if not is_image(space, image_axes):
+        return obs
+    return function(obs, (-2, -1) if channels_first(space.shape, image_axes) else (-3, -2))
 
 
 def to_normalize(space: Space, image_axes: str = "auto") -> list[str]:

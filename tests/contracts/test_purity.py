@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rlkit import ops
-from rlkit.ops import chunked, distributional, losses, permutation, returns, schedules, statistics, windows
+from rlkit.ops import chunked, distributional, images, losses, permutation, returns, schedules, statistics, windows
 from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
 from rlkit.replay import segment_tree, slice_index
 
@@ -87,6 +87,7 @@ TABLE: dict[str, tuple] = {
     "chunked.chunked_map": (lambda x: chunked.chunked_map(jnp.sin, x, 3), floats(7, 2)),
     "permutation.permutations": (lambda key: permutation.permutations(key, 2, 300), fresh_key),
     "permutation.permute": (lambda key, i: permutation.permute(key, i, 300), fresh_key, ints(300, 5)),
+    "images.random_shift": (partial(images.random_shift, pad=2), fresh_key, floats(2, 5, 6, 3)),
     "schedules.schedule": (partial(schedules.schedule, "cosine"), floats(4)),
     "segment_tree.init": (lambda x: segment_tree.init(x.size, ("sum", "max")), floats(150)),
     "segment_tree.build": (partial(segment_tree.build, fanout=4), positive(150)),

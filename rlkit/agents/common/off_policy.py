@@ -16,7 +16,7 @@ import numpy as np
 
 from rlkit import _mesh, replay
 from rlkit._mesh import vary_like
-from rlkit.agents.common import clocks, normalization, own_parts
+from rlkit.agents.common import batches, clocks, normalization, own_parts
 from rlkit.agents.common.clocks import ReplayState
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.normalization import Normalizer
@@ -265,13 +265,20 @@ def _if_started(static: Any, gradient_step: GradientStep, state: Any) -> Callabl
     """The gradient step from `learning_starts` on and where the buffer has items; before, one that changes nothing.
 
     The function takes and returns a state with its replay state. The gradient step gets the state without it, because
-    a `lax.cond` around a buffer would copy the buffer.
+    a `lax.cond` around a buffer would copy the buffer. The images of its sample are shifted by `random_shift`.
     """
     axis_name = static.axis_name
     # On each device, so that all learn or none.
     has_items = _mesh.least(static.buffer.size(state.replay.buffer), axis_name) > 0
     started = (state.replay.num_steps >= np.uint32(static.config.learning_starts)) & has_items
-    bound = jax.jit(partial(gradient_step, static))  # traced once, for its shapes and for its branch
+
+    def shifting(state: Any, sample: Sample, schedules: Schedules, key: Key) -> tuple[Any, Array, dict[str, Array]]:
+        if pad := static.config.random_shift:
+            key, shift_key = jax.random.split(key)
+            sample = batches.shift_images(sample, static.obs_space, pad, static.config.image_axes, shift_key)
+        return gradient_step(static, state, sample, schedules, key)
+
+    bound = jax.jit(shifting)  # traced once, for its shapes and for its branch
 
     def step(state: Any, *arguments: Any) -> tuple[Any, Array, dict[str, Array]]:
         replay, state = state.replay, state.replace(replay=())

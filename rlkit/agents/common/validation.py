@@ -151,6 +151,7 @@ def check_encoder(config: Any, obs_space: Space, action_space: Space) -> None:
     for leaf, kind in images:
         _check_image(config, leaf, kind)
     _check_used(config, leaves(obs_space), [kind for _, kind in images])
+    _check_shift(config, obs_space)
     by_default = type(config).model_fields["normalize_obs"].default  # a default is for every observation
     if config.normalize_obs and not by_default and not to_normalize(obs_space, config.image_axes):
         raise ConfigError(
@@ -207,6 +208,18 @@ def _check_used(config: Any, found: list[Leaf], kinds: list[str]) -> None:
         if (value := getattr(config, name)) != fields[name].default:
             used = f"the encoder of images is {kinds[0]!r}" if kinds else "images are flattened"
             raise ConfigError(f"{name}={value!r} has no effect, as {used}; use encoder='conv', or leave {name} out")
+
+
+def _check_shift(config: Any, obs_space: Space) -> None:
+    """Raise a ConfigError where images are to be shifted, and there are none or they are as small as the shift."""
+    if not (pad := getattr(config, "random_shift", 0)):
+        return
+    spaces = [leaf.space for leaf in leaves(obs_space) if is_image(leaf.space, config.image_axes)]
+    sides = [min(shape[:2]) for space in spaces if (shape := image_shape(space, config.image_axes))]
+    if not sides:
+        raise ConfigError(f"random_shift={pad} needs observations with an image, and this is {obs_space}; use 0")
+    if pad >= min(sides):
+        raise ConfigError(f"random_shift={pad} must be less than the {min(sides)} pixels of an image's side; try 4")
 
 
 def _check_image(config: Any, leaf: Leaf, kind: str) -> None:
