@@ -69,7 +69,7 @@ def test_processes_write_the_run_that_one_process_with_as_many_devices_writes(tm
         lines, leaves, evaluation = content(tmp_path / "many" / name)
         expected = content(tmp_path / "one" / name)
         if name == "sac_data":  # sums over four devices have another order between processes
-            assert lines[0] == pytest.approx(expected[0][0], rel=1e-3), name
+            assert lines[0]["critic_loss"] == pytest.approx(expected[0][0]["critic_loss"], rel=1e-3)
             continue
         assert lines == expected[0], name
         assert leaves.keys() == expected[1].keys()

@@ -21,7 +21,7 @@ DQN = {"agent": "dqn", "env": "CartPole-v1", "num_envs": 4, "num_steps": 4, "tot
     "batch_size": 32,
     "hidden_sizes": [16],
 }
-SAC = {"agent": "sac", "env": "Pendulum-v1", "num_envs": 4, "num_steps": 4, "total_steps": 320, "log_every": 80} | {
+SAC = {"agent": "sac", "env": "Pendulum-v1", "num_envs": 4, "num_steps": 4, "total_steps": 160, "log_every": 80} | {
     "capacity": 320,
     "learning_starts": 64,
     "batch_size": 32,
@@ -31,12 +31,11 @@ COMMON = {"eval_episodes": 2, "eval_every": 160, "keep_best": True, "checkpoint_
 CONFIGS = {
     2: {
         "ppo_seeds": PPO | COMMON | {"num_seeds": 3},  # which two devices do not divide
-        "dqn_seeds": DQN | COMMON | {"num_seeds": 2},
         "dqn_data": DQN | COMMON | {"devices": "all"},
     },
-    4: {"ppo_seeds": PPO | COMMON | {"num_seeds": 4}, "sac_data": SAC | COMMON | {"devices": "all"}},
+    4: {"dqn_seeds": DQN | COMMON | {"num_seeds": 4}, "sac_data": SAC | COMMON | {"devices": "all"}},
 }
-RESUMED = {2: "dqn_data", 4: "ppo_seeds"}
+RESUMED = "dqn_data"
 
 
 def main(folder: Path, number: int, port: int | None = None, index: int = 0) -> None:
@@ -51,10 +50,8 @@ def main(folder: Path, number: int, port: int | None = None, index: int = 0) -> 
         trained = runs.train(config, out=folder / name, show=False)
         assert trained.run == folder / name
         assert trained.evaluation is not None
-    name = RESUMED[number]
-    total = 2 * CONFIGS[number][name]["total_steps"]
-    runs.resume(folder / name, overrides={"total_steps": total}, show=False)
     if number == 2:
+        runs.resume(folder / RESUMED, overrides={"total_steps": 2 * DQN["total_steps"]}, show=False)
         own = iter([False, index == 0, False])  # of the first process, this ends the run
         config = CONFIGS[2]["ppo_seeds"]
         trained = runs.train(config, lambda line, state: next(own), out=folder / "stopped", show=False)
