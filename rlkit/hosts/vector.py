@@ -206,7 +206,7 @@ def _autoreset_mode(envs: Any) -> str:
 
 
 def _successes(infos: dict[str, Any], num_envs: int) -> np.ndarray:
-    """Whether each environment's step was a success, [N] float32: 1 or 0, or NaN where the infos do not say."""
+    """The success of each environment's step, [N] float32: 1 or 0, or NaN where the infos do not say."""
     result = np.full(num_envs, np.nan, np.float32)
     # Where an episode ended, `infos` may be of the next one already.
     for found in (infos, infos.get("final_info")):

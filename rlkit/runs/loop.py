@@ -6,6 +6,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Unpack
 
+import jax
+
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs import files, records, run_directory, transfer
 from rlkit.runs.checkpoints import checkpoint
@@ -105,6 +107,8 @@ def _begin(config: RunConfig, out: str | Path | None, init_from: str | Path | No
 
 def _of_first(make: Callable[[], Path]) -> Path:
     """The path that `make` returns in the first process, or the ConfigError that it raises there, in all processes."""
+    if jax.process_count() == 1:
+        return make()
     path, problem = "", ""
     if processes.is_first():
         try:

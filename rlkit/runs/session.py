@@ -214,7 +214,8 @@ class Session:
                     self._show_hints(line, seconds, first=self.began[0] >= step - updates.count * self.batch)
                 best = self._is_best(line)
                 stop = self._write(line, state, lines)
-                if best or stop or signals.agreed is not None or self.schedule.saves(update):
+                stopped = signals.look() is not None
+                if best or stop or stopped or self.schedule.saves(update):
                     self._save(state, step, lines, seconds)
         return state, step
 
