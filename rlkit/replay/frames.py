@@ -105,7 +105,7 @@ def add(frames: Frames, before: Array, continues: Array, obs: Array, next_obs: A
     total, number = total[-1], frames.counts[0] + nth
 
     # Numbers by environment and position in its sequence of frames, which begins with the stack before.
-    position = jnp.cumsum(shift, 0)[..., None] + place
+    position = jnp.cumsum(shift, axis=0)[..., None] + place
     env = jnp.broadcast_to(jnp.arange(num_envs)[None, :, None], position.shape)
     sequence = vary_like(jnp.pad(before, ((0, 0), (0, 2 * num_steps * n))), number)
     sequence = sequence.at[env, jnp.where(is_new, position, sequence.shape[1])].set(number, mode="drop")

@@ -57,8 +57,9 @@ def content(run):
     return lines, leaves, json.loads((run / "eval.json").read_text())
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize(
+    "number", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_processes_write_the_run_that_one_process_with_as_many_devices_writes(tmp_path, number):
     at = port()
     (*codes,), outputs = end(*(start(PROGRAM, tmp_path / "many", number, at, i) for i in range(number)))
