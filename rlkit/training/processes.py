@@ -47,7 +47,6 @@ def place(tree: PyTree, shardings: PyTree) -> PyTree:
       tree: the same values in each process.
       shardings: of each leaf; None for the first device of the process.
     """
-
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
 

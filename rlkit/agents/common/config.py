@@ -201,8 +201,8 @@ class OffPolicyConfig(AgentConfig):
     batch_size: Count = Field(default=128, description="items of a gradient step")
     random_shift: Annotated[int, Interval(ge=0, le=1024)] = Field(
         default=0,
-        description="pixels by which images of a sample are moved at most, each way, while learning (DrQ: 4); actions "
-        "are of images as they are",
+        description="pixels by which images of a sample are moved at most, each way, while learning (DrQ: 4); acting "
+        "uses them unchanged",
     )
     replay_ratio: Annotated[float, Interval(gt=0.0, le=1e4)] = Field(
         default=1.0, description="gradient steps for each environment step; a whole number for each rollout"

@@ -45,7 +45,7 @@ _WAIT_STEPS, _WAIT_BYTES = 256, 1 << 24  # of each environment, and of all obser
 def updates_before_learning(config: RunConfig, agent: Agent, obs_space: Space) -> int:
     """Return the number of updates that are made together before learning starts; 0 where each is made by itself.
 
-    A metric line is a whole number of such parts, but for a rest that is smaller than their number.
+    The updates of a metric line are divided into as few equal parts as possible; what is left over is made one by one.
     """
     if agent.wait is None or not isinstance(config.agent, OffPolicyConfig):
         return 0
