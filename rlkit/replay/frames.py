@@ -3,7 +3,8 @@
 The observations of an environment, obs and next_obs of each of its steps in turn, are compared: each is the one before
 shifted by some frames, and only the frames that are new are added to the pool. In an episode that is one frame a step.
 An end costs one frame more, and a first stack of equal frames one. Nothing is assumed of resets, of lost lives or of
-gaps between rollouts, and every observation is returned bit by bit. Observations that are no such stacks are stored too, and take more room.
+gaps between rollouts, and every observation is returned bit by bit. Observations that are no such stacks are stored
+too, and take more room.
 
 The pool holds the newest F frames of all environments. Where episodes are so short that its spare frames do not
 suffice, the oldest steps lose theirs, and are not drawn.
