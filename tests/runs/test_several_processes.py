@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,6 +15,9 @@ from command_line import fails
 from doc_pages import ROOT, execute
 from several_processes import CONFIGS
 
+from rlkit.runs.checkpoints import checkpoint
+
+FAULTY = Path(__file__).parents[1] / "support" / "faulty_processes.py"
 PROGRAM = Path(__file__).parents[1] / "support" / "several_processes.py"
 LONG = ["--env", "CartPole-v1", "--num_envs", "4", "--num_steps", "8", "--total_steps", "1e8", "--log_every", "3200"]
 
@@ -84,26 +88,31 @@ def test_the_commands_of_the_page_train_and_go_on(tmp_path):
     assert "step 8192: greedy return" in printed
 
 
-def train(out, at, index, *words):
-    joined = ["--coordinator", f"127.0.0.1:{at}", "--num-processes", "2", "--process-id", index]
-    return start("-m", "rlkit", "train", "ppo/cartpole", *LONG, *words, "--out", out, *joined)
+def both(*words):
+    """A command of two processes that are joined."""
+    joined = ["--coordinator", f"127.0.0.1:{port()}", "--num-processes", "2", "--process-id"]
+    return [start("-m", "rlkit", *words, *joined, index) for index in (0, 1)]
 
 
-def wait_for_line(run, *processes):
-    """Wait until a run that is in training has a metric line."""
+def train(out, *words):
+    return both("train", "ppo/cartpole", *LONG, *words, "--out", out)
+
+
+def wait_for_lines(run, number, *processes):
+    """Wait until a run that is in training has so many metric lines."""
     deadline = time.monotonic() + 200
-    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").read_bytes():
+    while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_bytes().count(b"\n") < number:
         assert time.monotonic() < deadline
         assert all(process.poll() is None for process in processes), end(*processes)
-        time.sleep(0.2)
+        time.sleep(0.01)
 
 
 def test_a_signal_to_one_process_stops_and_saves_the_run_and_one_process_goes_on(tmp_path):
-    run, at = tmp_path / "run", port()
-    both = [train(run, at, index, "--seeds", 2) for index in (0, 1)]
-    wait_for_line(run, *both)
-    both[1].send_signal(signal.SIGTERM)
-    codes, outputs = end(*both)
+    run = tmp_path / "run"
+    processes = train(run, "--seeds", 2)
+    wait_for_lines(run, 1, *processes)
+    processes[1].send_signal(signal.SIGTERM)
+    codes, outputs = end(*processes)
     assert codes == [128 + signal.SIGTERM] * 2, outputs
     assert "and saved; continue with: rlkit resume" in outputs[0]
     assert "saved" not in outputs[1]  # the first process speaks for all
@@ -116,11 +125,11 @@ def test_a_signal_to_one_process_stops_and_saves_the_run_and_one_process_goes_on
 @pytest.mark.thorough
 @pytest.mark.parametrize("killed", [0, 1])
 def test_the_death_of_one_process_ends_the_others_and_is_named(tmp_path, killed):
-    run, at = tmp_path / "run", port()
-    both = [train(run, at, index, "--seeds", 2, "--checkpoint_every", 3200) for index in (0, 1)]
-    wait_for_line(run, *both)
-    both[killed].kill()
-    codes, outputs = end(*both, seconds=100)
+    run = tmp_path / "run"
+    processes = train(run, "--seeds", 2, "--checkpoint_every", 3200)
+    wait_for_lines(run, 1, *processes)
+    processes[killed].kill()
+    codes, outputs = end(*processes, seconds=100)
     assert codes[killed] == -signal.SIGKILL
     assert codes[1 - killed] not in (0, -signal.SIGKILL)
     # JAX ends a process at once that cannot reach the first one, and else after some seconds; it names the dead one.
@@ -128,6 +137,65 @@ def test_the_death_of_one_process_ends_the_others_and_is_named(tmp_path, killed)
     step = max(int(path.name) for path in (run / "checkpoints").iterdir())
     (code,), (output,) = end(start("-m", "rlkit", "resume", run, "--total_steps", step + 64))
     assert code == 0, output
+
+
+def pair(run, *fault):
+    """Two processes of `faulty_processes.py`."""
+    at = port()
+    return [start(FAULTY, run, at, index, *fault) for index in (0, 1)]
+
+
+@pytest.mark.thorough
+def test_a_run_of_two_processes_goes_on_from_any_moment_of_a_save(tmp_path):
+    whole = tmp_path / "run"
+    codes, outputs = end(*pair(whole, "copy"))
+    assert codes == [0, 0], outputs
+    left = sorted(tmp_path.glob("run-*"), key=lambda path: int(path.name.partition("-")[2]))
+    newest = [checkpoint.steps(copy)[-1] for copy in left]
+    assert len(newest) > 8
+    assert newest == sorted(newest)
+    assert set(newest) == {640, 1280}
+    for copy in left:
+        for folder in (copy / "checkpoints").glob("[0-9]*"):
+            assert checkpoint.find_damage(folder) is None
+    for copy in (left[newest.index(1280) - 1], left[newest.index(1280)]):  # with and without a save that was cut
+        codes, outputs = end(*both("resume", copy))
+        assert codes == [0, 0], outputs
+        assert content(copy) == content(whole)
+
+
+@pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.thorough) for number in (12, 25))])
+def test_a_full_disk_of_the_first_process_ends_both_with_a_line(tmp_path, number):
+    codes, outputs = end(*pair(tmp_path / "run", "full", number), seconds=100)
+    assert all(code not in (0, None) for code in codes), outputs
+    assert "No space left on device" in outputs[0], outputs[0]
+    assert "Traceback" not in outputs[0] + outputs[1]
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "kills", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(200, marks=pytest.mark.slow)]
+)
+def test_two_processes_that_are_killed_go_on_as_if_they_had_not_been(tmp_path, kills):
+    whole, killed, rng = tmp_path / "whole", tmp_path / "killed", random.Random(kills)
+    lines = 40  # of a run, for each kill; every second one is followed by a checkpoint
+    config = ["train", "ppo/cartpole", *LONG[2:6], "--seeds", 2, "--total_steps", 64 * lines * kills]
+    config += ["--log_every", 64, "--checkpoint_every", 128, "--eval_episodes", 2, "--report", "false", "--out"]
+    codes, outputs = end(*both(*config, whole))
+    assert codes == [0, 0], outputs
+    words = [*config, killed]
+    for moment in sorted(rng.sample(range(1, lines * kills * 3 // 4), kills)):
+        processes = both(*words)
+        wait_for_lines(killed, moment, *processes)
+        time.sleep(rng.uniform(0, 0.05))
+        for process in rng.sample(processes, 2):
+            process.kill()
+        codes, outputs = end(*processes)
+        assert codes == [-signal.SIGKILL] * 2, outputs
+        words = ["resume", killed]
+    codes, outputs = end(*both(*words))
+    assert codes == [0, 0], outputs
+    assert content(killed) == content(whole)
 
 
 @pytest.mark.parametrize(
