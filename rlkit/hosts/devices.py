@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,15 +21,21 @@ def prepare() -> None:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
-def acting() -> tuple[Any, str | None]:
-    """Return the device for acting and, where learning runs on the same one, the reason for that; else None."""
-    learning = jax.devices()[0]
+def acting(learning: Sequence[Any] = ()) -> tuple[Any, str | None]:
+    """Return the device for acting and, where learning runs on the same one, the reason for that; else None.
+
+    Args:
+      learning: the devices of this process that learn; none for its first one.
+    """
+    learning = learning or jax.local_devices()[:1]
     try:
-        cpus = [device for device in jax.local_devices(backend="cpu") if device != learning]
+        cpus = [device for device in jax.local_devices(backend="cpu") if device not in learning]
     except RuntimeError:
-        return learning, "JAX has no CPU device here: add cpu to JAX_PLATFORMS"
+        return learning[0], "JAX has no CPU device here: add cpu to JAX_PLATFORMS"
     if cpus:
         return cpus[0], None
-    return learning, (
+    if len(learning) > 1:
+        return learning[0], "each CPU device has a part of the run: leave one of them to acting"
+    return learning[0], (
         "JAX has one CPU device: call jax.config.update('jax_num_cpu_devices', 2) before anything else of JAX"
     )

@@ -1,7 +1,7 @@
 """Training loops as pure functions: rollouts, the train step, evaluation, populations."""
 
 from rlkit.training import mesh, population
-from rlkit.training.data_parallel import data_parallel, data_parallel_add
+from rlkit.training.data_parallel import data_parallel, data_parallel_add, data_parallel_agent
 from rlkit.training.evaluate import Evaluation, evaluate
 from rlkit.training.mesh import over_runs
 from rlkit.training.rollout import EnvsState, Episodes, reset, rollout
@@ -15,6 +15,7 @@ __all__ = [
     "Training",
     "data_parallel",
     "data_parallel_add",
+    "data_parallel_agent",
     "evaluate",
     "make",
     "mesh",

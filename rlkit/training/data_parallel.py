@@ -15,6 +15,7 @@ sample from its own part of the replay buffer, by keys of its own.
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
+from typing import Any
 
 import jax
 from flax import struct
@@ -58,21 +59,76 @@ def data_parallel(run: Training, mesh: Mesh | AbstractMesh, axis_name: str, *, c
 
     def init(hyper: PyTree, key: Key) -> TrainState:
         def on_one(key: Key) -> tuple[TrainState, ...]:
-            return _split(_with_device_axis(run.init(hyper, key)))
+            return _parts(run.init(hyper, key))
 
         return _join(on_devices(on_one, in_specs=P(), out_specs=specs)(key))
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         def on_one(parts: tuple[TrainState, ...]) -> tuple[tuple[TrainState, ...], dict[str, Array], dict[str, Array]]:
-            state, metrics = run.step(_without_device_axis(_join(parts)))
+            state, metrics = run.step(_of_device(parts))
             episodes = {name: metrics.pop(name) for name in _EPISODES if name in metrics}
-            return _split(_with_device_axis(state)), metrics, episodes
+            return _parts(state), metrics, episodes
 
         run_step = on_devices(on_one, in_specs=(specs,), out_specs=(specs, P(), P(None, axis_name)))
         parts, metrics, episodes = run_step(_split(state))
         return _join(parts), metrics | episodes
 
     return Training(init, step)
+
+
+def data_parallel_agent(agent: Agent, mesh: Mesh | AbstractMesh, axis_name: str, *, check_vma: bool = True) -> Agent:
+    """Return an agent that learns on the devices of one axis of a mesh together, from rollouts that are given.
+
+        agent = training.data_parallel_agent(ppo.make(..., axis_name="data"), mesh, "data")
+        state, metrics = jax.jit(agent.update, donate_argnums=0)(state, rollout, key)
+
+    Its `init`, `update`, `add` and `wait` are pure functions of whole arrays, to be jitted. A state is divided as
+    `data_parallel` divides it, and rollouts, leaves [T, N, ...], are divided by environment. All else of it is as in
+    `agent`, for the inside of `jax.shard_map`; an agent made without `axis_name` acts for it.
+
+    Args:
+      agent: made with the same `axis_name`.
+      mesh, axis_name, check_vma: as for `data_parallel`.
+
+    Raises:
+      ConfigError: the agent has another axis, or the mesh has no such axis; and from the functions, a number that
+        cannot be divided over the devices.
+    """
+    _check_axis(mesh, axis_name)
+    if agent.axis_name != axis_name:
+        raise ConfigError(
+            f"axis_name={axis_name!r} must be that of the agent, {agent.axis_name!r}; make it with the same"
+        )
+    on_devices = partial(jax.shard_map, mesh=mesh, check_vma=check_vma)
+    specs = _specs(axis_name)
+
+    def init(hyper: PyTree, key: Key, example: Transition, num_envs: int) -> PyTree:
+        def on_one(key: Key) -> tuple[PyTree, ...]:
+            return _parts(agent.init(hyper, key, example, num_envs))
+
+        return _join(on_devices(on_one, in_specs=P(), out_specs=specs)(key))
+
+    def divided(function: Callable[..., tuple[PyTree, dict[str, Array]]]) -> Callable[..., Any]:
+        """A function of a state, a rollout and perhaps a key, on all devices."""
+
+        def on_one(parts: tuple[PyTree, ...], *arguments: Any) -> tuple[tuple[PyTree, ...], dict[str, Array]]:
+            state, metrics = function(_of_device(parts), *arguments)
+            return _parts(state), metrics
+
+        def on_all(state: PyTree, rollout: Transition, *key: Key) -> tuple[PyTree, dict[str, Array]]:
+            in_specs = (specs, P(None, axis_name), *[P()] * len(key))
+            parts, metrics = on_devices(on_one, in_specs=in_specs, out_specs=(specs, P()))(_split(state), rollout, *key)
+            return _join(parts), metrics
+
+        return on_all
+
+    functions: dict[str, Any] = {"init": init, "update": divided(agent.update)}
+    if (agent_add := agent.add) is not None:
+        add = divided(lambda state, rollout: (agent_add(state, rollout), {}))
+        functions["add"] = lambda state, rollout: add(state, rollout)[0]
+    if agent.wait is not None:
+        functions["wait"] = divided(agent.wait)
+    return agent._replace(**functions)
 
 
 def data_parallel_add(
@@ -94,32 +150,19 @@ def data_parallel_add(
       ConfigError: the agent has no replay buffer or another axis, the mesh has no such axis; and from the function, a
         number of streams that cannot be divided over the devices.
     """
-    _check_axis(mesh, axis_name)
-    add = agent.add
-    if add is None:
+    if agent.add is None:
         raise ConfigError("this agent learns from what it collects itself, not from a dataset; use iql or td3_bc")
-    if agent.axis_name != axis_name:
-        raise ConfigError(
-            f"axis_name={axis_name!r} must be that of the agent, {agent.axis_name!r}; make it with the same"
-        )
-
-    def on_one(parts: tuple[TrainState, ...], transitions: Transition) -> tuple[TrainState, ...]:
-        state = _without_device_axis(_join(parts))
-        return _split(_with_device_axis(state.replace(agent=add(state.agent, transitions))))
+    add: Any = data_parallel_agent(agent, mesh, axis_name, check_vma=check_vma).add
 
     def add_all(state: TrainState, transitions: Transition) -> TrainState:
         _mesh.share("num_envs", transitions.reward.shape[1], mesh.shape[axis_name])
-        specs = _specs(axis_name)
-        run = jax.shard_map(
-            on_one, mesh=mesh, in_specs=(specs, P(None, axis_name)), out_specs=specs, check_vma=check_vma
-        )
-        return _join(run(_split(state), transitions))
+        return state.replace(agent=add(state.agent, transitions))
 
     return add_all
 
 
-def shardings(state: TrainState, mesh: Mesh, axis_name: str) -> TrainState:
-    """Return the sharding of each leaf of a state, or of its shapes, as `data_parallel` returns it."""
+def shardings(state: PyTree, mesh: Mesh | AbstractMesh, axis_name: str) -> PyTree:
+    """Return the sharding of each leaf of a TrainState or of an agent's state, or of its shapes, as it is divided."""
     by_place = {place: NamedSharding(mesh, spec) for place, spec in enumerate(_specs(axis_name))}
     return jax.tree.map(lambda place: by_place[place], _division(state))
 
@@ -135,7 +178,7 @@ def _specs(axis_name: str) -> tuple[P, ...]:
     return P(axis_name), P(axis_name), P()
 
 
-def _split(state: TrainState) -> tuple[TrainState, ...]:
+def _split(state: PyTree) -> tuple[PyTree, ...]:
     """The leaves by environment, those by device, and the replicated ones, each as a state that is None elsewhere."""
     division = _division(state)
     return tuple(
@@ -143,7 +186,7 @@ def _split(state: TrainState) -> tuple[TrainState, ...]:
     )
 
 
-def _join(parts: tuple[TrainState, ...]) -> TrainState:
+def _join(parts: tuple[PyTree, ...]) -> PyTree:
     """The state of which `parts` are the parts."""
 
     def first(*leaves: Array | None) -> Array | None:  # None where the state itself has None
@@ -171,11 +214,12 @@ def _is_record(tree: PyTree) -> bool:
     return isinstance(tree, struct.PyTreeNode)
 
 
-def _with_device_axis(state: TrainState) -> TrainState:
-    """The state of one device, where the leaves by device have a new first axis [1, ...]."""
-    return jax.tree.map(lambda place, x: x[None] if place == BY_DEVICE else x, _division(state), state)
+def _parts(state: PyTree) -> tuple[PyTree, ...]:
+    """`_split` of the state of one device, where the leaves by device have a new first axis [1, ...]."""
+    return _split(jax.tree.map(lambda place, x: x[None] if place == BY_DEVICE else x, _division(state), state))
 
 
-def _without_device_axis(state: TrainState) -> TrainState:
-    """The inverse of `_with_device_axis`."""
+def _of_device(parts: tuple[PyTree, ...]) -> PyTree:
+    """The inverse of `_parts`."""
+    state = _join(parts)
     return jax.tree.map(lambda place, x: x[0] if place == BY_DEVICE else x, _division(state), state)

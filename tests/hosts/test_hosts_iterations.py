@@ -36,7 +36,7 @@ def test_an_update_that_acts_is_an_update_and_then_acting(values, monkeypatch):
 
 
 def test_overlap_is_on_by_default_where_an_agent_with_replay_learns_after_several_steps(monkeypatch):
-    monkeypatch.setattr(host_program.devices, "acting", lambda: (jax.devices()[0], None))
+    monkeypatch.setattr(host_program.devices, "acting", lambda learning: (jax.devices()[0], None))
     cases = ((EACH_STEP, False), (EACH_STEP | {"overlap": True}, True), (DQN, True), (DQN | {"overlap": False}, False))
     for values, expected in (*cases, (PPO, False), (PPO | {"overlap": True}, True)):
         program = host_program.HostProgram(runs.parse(values | {"backend": "serial"}))

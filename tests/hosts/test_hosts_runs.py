@@ -127,7 +127,7 @@ def test_overlap_uses_the_log_probs_of_acting(tmp_path, monkeypatch):
     assert "jax_num_cpu_devices" in program.note
     assert program.config.agent.old_log_prob == "recompute"
     program.close()
-    monkeypatch.setattr(host_program.devices, "acting", lambda: (jax.devices()[0], None))
+    monkeypatch.setattr(host_program.devices, "acting", lambda learning: (jax.devices()[0], None))
     program = host_program.HostProgram(config)
     program.close()
     assert program.overlap

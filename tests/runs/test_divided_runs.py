@@ -1,4 +1,4 @@
-"""A single run divided over devices: the library's numbers, checkpoints of any number of devices, and refusals."""
+"""A single run divided over devices: its numbers, checkpoints of any number of devices, and refusals."""
 
 import os
 import subprocess
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import TINY, fails
+from command_line import TINY
 
-PROGRAM = Path(__file__).parents[1] / "support" / "divided_runs.py"
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def process(*words, **variables):
@@ -30,7 +30,7 @@ def process(*words, **variables):
     ["refusals", pytest.param("ppo", marks=pytest.mark.thorough), pytest.param("dqn", marks=pytest.mark.thorough)],
 )
 def test_a_run_over_devices(case):
-    assert "agrees" in process(PROGRAM, case)
+    assert "agrees" in process(SUPPORT / "divided_runs.py", case)
 
 
 @pytest.mark.thorough
@@ -44,6 +44,14 @@ def test_the_commands_divide_a_run_and_read_it_on_one_device(tmp_path):
     assert "step 96" in process("-m", "rlkit", "resume", run, "--devices", 1, "--total_steps", 96, **one)
 
 
-def test_environments_outside_of_jax_have_one_device(capsys):
-    message = fails(capsys, "check", "ppo/cartpole", "--env", "gymnasium:CartPole-v1", "--devices", "2")
-    assert "devices=2 must be 1 or auto with env='gymnasium:CartPole-v1', which is outside of JAX" in message
+@pytest.mark.parametrize(
+    "case",
+    [
+        "refusals",
+        pytest.param("ppo", marks=pytest.mark.thorough),
+        pytest.param("dqn", marks=pytest.mark.thorough),
+        pytest.param("sac", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_run_outside_of_jax_over_devices(case):
+    assert "agrees" in process(SUPPORT / "divided_hosts.py", case)

@@ -77,7 +77,7 @@ def test_with_the_number_of_streams_the_dataset_is_not_opened(dataset, env):
 
 def test_overlap_keeps_the_log_probs_of_collection(monkeypatch):
     """Without a second device there is no overlap, and nothing is changed."""
-    monkeypatch.setattr(host_program.devices, "acting", lambda: (jax.devices()[0], None))
+    monkeypatch.setattr(host_program.devices, "acting", lambda learning: (jax.devices()[0], None))
     for overlap, old_log_prob in ((True, "collected"), (False, "recompute")):
         config = parse(PPO | {"env": "gymnasium:CartPole-v1", "overlap": overlap})
         program = host_program.HostProgram(config)

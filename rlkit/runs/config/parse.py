@@ -109,10 +109,10 @@ def _check(config: RunConfig) -> None:
         raise ConfigError(f"eval_episodes=0 does not go with eval_every={run.eval_every}; leave out one of them")
     if run.seed + run.num_seeds > 2**31:
         raise ConfigError(f"seed={run.seed} must leave room for num_seeds={run.num_seeds}; try {2**31 - run.num_seeds}")
-    if is_host(run.env) and run.dataset is None and run.devices not in ("auto", 1):
+    if is_host(run.env) and run.dataset is None and run.num_seeds > 1 and run.devices not in ("auto", 1):
         raise ConfigError(
-            f"devices={show_value(run.devices)} must be 1 or auto with env={show_value(run.env)}, which is outside of "
-            "JAX: its seeds take turns on one device; leave devices out"
+            f"devices={show_value(run.devices)} must be 1 or auto with env={show_value(run.env)} and num_seeds="
+            f"{run.num_seeds}: seeds outside of JAX take turns on one device; leave one of them out"
         )
     if run.network is not None and not is_own(run.network):
         raise ConfigError(f"network={show_value(run.network)} must be module:function; give the name of a function")

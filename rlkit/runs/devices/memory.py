@@ -1,5 +1,6 @@
 """Memory of the device: how much there is, and how much arrays take."""
 
+import math
 from typing import Any
 
 import jax
@@ -36,3 +37,17 @@ def of_host() -> int | None:
 def tree_num_bytes(tree: Any) -> int:
     """Return the bytes of all arrays, or shapes, of a tree."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def num_bytes_on_all(tree: Any, number: int) -> int:
+    """Return the bytes of arrays on `number` devices together, with the copies of what is the same on each.
+
+    Arrays, or shapes, without a sharding count once.
+    """
+
+    def on_all(x: Any) -> int:
+        if getattr(x, "sharding", None) is None:
+            return x.size * x.dtype.itemsize
+        return number * math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+
+    return sum(map(on_all, jax.tree.leaves(tree)))

@@ -5,18 +5,22 @@ rollout k + 1 with the parameters from before update k while update k runs: roll
 log-probs are those of the parameters that acted. A replaying agent that learns after every step makes an update and
 acts in one compiled call. And before a replaying agent starts to learn, the rollouts of many updates are collected and
 stored together. A run that is resumed begins new episodes.
+
+A run may be divided over the devices of the mesh axis `data`: one device acts for all environments, and rollouts are
+divided by environment. Agents that learn after every step then update and act in two calls.
 """
 
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractMesh
 
 from rlkit import agents, hosts
 from rlkit.agents.common.config import OffPolicyConfig
@@ -27,15 +31,17 @@ from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.devices.memory import tree_num_bytes
+from rlkit.runs.devices import mesh_of_data
+from rlkit.runs.devices.memory import num_bytes_on_all, tree_num_bytes
 from rlkit.runs.programs.environments import HostEnvironments
 from rlkit.runs.programs.finite import name_non_finite
 from rlkit.runs.programs.goals import with_goal_reward
+from rlkit.runs.programs.host_devices import HostDevices
 from rlkit.runs.programs.host_update import HeldSteps, HostUpdates, Updated, first_state
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import join, split
 from rlkit.spaces import Space, shape_of
-from rlkit.training import Evaluation, TrainState
+from rlkit.training import Evaluation, TrainState, mesh, processes
 from rlkit.types import Agent, Array, ConfigError, PyTree
 
 _RESUMED = 2**32 - 2  # folded into the seeds of resumed runs
@@ -104,7 +110,6 @@ class HostProgram:
       HostError: the environment fails when it is made.
     """
 
-    num_devices = num_shards = 1
     most_updates: int | None = None
     num_streams: int | None = None
 
@@ -121,13 +126,16 @@ class HostProgram:
         self.restarts = 0  # of workers, until the last update
         run, module = config.run, agents.get(config.run.agent)
         devices.prepare()
-        self.device, why = devices.acting()
+        data_mesh = mesh_of_data(run.devices, run.num_seeds)
+        self.devices = HostDevices(data_mesh, run.num_envs)
+        self.num_devices = self.num_shards = self.devices.number
+        self.device, why = devices.acting(() if data_mesh is None else data_mesh.local_devices)
         off_policy = isinstance(config.agent, OffPolicyConfig)
         after_each_step = off_policy and run.num_steps == 1
         wanted = (off_policy and not after_each_step) if run.overlap is None else run.overlap
         self.overlap = wanted and why is None
         self.note = f"overlap is off: {why}" if wanted and why is not None else None
-        if after_each_step and not self.overlap:
+        if after_each_step and not self.overlap and data_mesh is None:
             self.device = jax.devices()[0]  # an update and acting are one call
         if self.overlap and hasattr(config.agent, "old_log_prob"):  # to recompute it takes the parameters that acted
             config = replace(config, agent=config.agent.model_copy(update={"old_log_prob": "collected"}))
@@ -144,6 +152,7 @@ class HostProgram:
                 make_agent(with_goal_reward(config, self.environments), *spaces) if like is None else like.agent
             )
             self.agent.check(run.num_envs, run.num_steps)
+            self.learner = self._learner(self.devices)
             self.wait_count = updates_before_learning(config, self.agent, spaces[0])
         except BaseException:
             self.close()
@@ -157,23 +166,49 @@ class HostProgram:
 
     def init(self, seed: Array, hyper: PyTree) -> TrainState:
         """Return the state of a seed before the first update."""
+        return self._init(self.learner, seed, hyper)
+
+    def _init(self, learner: Agent, seed: Array, hyper: PyTree) -> TrainState:
         key = jax.random.split(jax.random.key(seed))[0]
-        return first_state(self.agent, self.env, self.config.run.num_envs, self.hold, hyper, key)
+        return first_state(self.agent, self.env, self.config.run.num_envs, self.hold, hyper, key, learner)
+
+    def _learner(self, on: HostDevices) -> Agent:
+        """The agent as it learns on devices."""
+        if on.mesh is None:
+            return self.agent
+        agent = make_agent(with_goal_reward(self.config, self.environments), self.env.obs, self.env.action, mesh.DATA)
+        agent.check(self.config.run.num_envs, self.config.run.num_steps, on.number)
+        return on.learner(agent)
 
     @cached_property
     def template(self) -> PyTree:
-        return jax.eval_shape(self.init, self.seeds[0], self.hyper)
+        state = jax.eval_shape(self.init, self.seeds[0], self.hyper)
+        if self.devices.mesh is None:
+            return state
+        places = self.devices.state(state.agent)
+        divided = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), state.agent, places)
+        return state.replace(agent=divided)
+
+    def template_of(self, num_shards: int) -> PyTree:
+        """Shapes and dtypes of the state of this run, divided over another number of devices."""
+        data_mesh = AbstractMesh((num_shards,), (mesh.DATA,)) if num_shards > 1 else None
+        learner = self._learner(HostDevices(data_mesh, self.config.run.num_envs))
+        return jax.eval_shape(partial(self._init, learner), self.seeds[0], self.hyper)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the state twice, but of the buffer once as an update takes it over, and of three rollouts."""
         state = self.template
         obs = tree_num_bytes(shape_of(self.env.obs))
-        replay = tree_num_bytes(split(state.agent)[1])
-        return 2 * tree_num_bytes(state) - replay + 3 * self.config.steps_per_update * (2 * obs + 32)
+        held = partial(num_bytes_on_all, number=self.num_devices)
+        replay = held(split(state.agent)[1])
+        return 2 * held(state) - replay + 3 * self.config.steps_per_update * (2 * obs + 32)
 
     def start(self) -> PyTree:
-        return jax.jit(self.init)(self.seeds[0], self.hyper)
+        init = jax.jit(self.init, out_shardings=self._start_places)
+        state = init(self.seeds[0], self.hyper)
+        own = self.devices.own((state.envs, state.key, state.step))
+        return state.replace(**dict(zip(("envs", "key", "step"), own, strict=True)))
 
     def export(self, state: PyTree) -> PyTree:
         """Return the state itself."""
@@ -204,7 +239,13 @@ class HostProgram:
             return self.like.updates
         wait_steps = self.wait_count * self.config.run.num_steps
         return HostUpdates(
-            self.agent, self.template, self.collector, in_one_call=self.in_one_call, wait_steps=wait_steps
+            self.agent,
+            self.learner,
+            self.devices,
+            self.template,
+            self.collector,
+            in_one_call=self.in_one_call,
+            wait_steps=wait_steps,
         )
 
     def begin(self, state: PyTree) -> None:
@@ -215,7 +256,23 @@ class HostProgram:
         self.collector.begin(derive(seed, _RESUMED, update) if update else seed, jax.tree.map(np.asarray, held))
 
     def advance(self, state: PyTree, count: np.int32) -> Chunk:
-        return advance(self, state, count)
+        return advance(self, self._place(state), count)
+
+    def _place(self, state: PyTree) -> PyTree:
+        """The state with that of the agent on the devices, where it is not there yet."""
+        if self.devices.mesh is None:
+            return state
+        return state.replace(agent=processes.place(state.agent, self._places))
+
+    @cached_property
+    def _places(self) -> PyTree:
+        return self.devices.state(self.template.agent)
+
+    @property
+    def _start_places(self) -> Any:
+        """The shardings of the first state."""
+        everywhere: Any = self.devices.everywhere
+        return None if everywhere is None else TrainState(self._places, everywhere, everywhere, everywhere)
 
     def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
         return self.before
@@ -229,7 +286,8 @@ class HostProgram:
     @property
     def in_one_call(self) -> bool:
         """True where an update and the acting after it are one call."""
-        return self.agent.add is not None and self.config.run.num_steps == 1 and not self.overlap
+        after_each_step = self.agent.add is not None and self.config.run.num_steps == 1
+        return after_each_step and not self.overlap and self.devices.mesh is None
 
     def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
         """Make one update, or at most `most` before learning starts.
@@ -367,11 +425,13 @@ class HostProgram:
     def evaluate(self, state: PyTree) -> Evaluation:
         """Play greedy episodes, as `HostEnvironments.evaluate` does; leaves [N, E]."""
         actor_of, policy = self._eval_functions
-        actor, seed = actor_of(state.agent), self.config.run.seed
+        actor, seed = self.devices.own(actor_of(self._place(state).agent)), self.config.run.seed
         return self.environments.evaluate(self.agent, policy, actor, seed, self.on_progress)
 
     @cached_property
     def _eval_functions(self) -> tuple[Callable[[PyTree], PyTree], Callable[..., Any]]:
         if self.like is not None:
             return self.like._eval_functions
-        return jax.jit(self.agent.actor), jax.jit(jax.vmap(self.agent.policy, (None, 0, 0, 0)))
+        return jax.jit(self.agent.actor, out_shardings=self.devices.everywhere), jax.jit(
+            jax.vmap(self.agent.policy, (None, 0, 0, 0))
+        )

@@ -13,6 +13,7 @@ from rlkit import _cpu
 from rlkit.hosts.collect import Collector, act, act_shapes
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs.programs.finite import update_is_finite
+from rlkit.runs.programs.host_devices import HostDevices
 from rlkit.runs.programs.state import join, split
 from rlkit.spaces import zeros
 from rlkit.training import TrainState
@@ -30,7 +31,9 @@ class HeldSteps(struct.PyTreeNode):
 
 
 @_cpu.straight_line_keys
-def first_state(agent: Agent, env: HostEnv, num_envs: int, hold: bool, hyper: PyTree, key: Key) -> TrainState:
+def first_state(
+    agent: Agent, env: HostEnv, num_envs: int, hold: bool, hyper: PyTree, key: Key, learner: Agent | None = None
+) -> TrainState:
     """Return the TrainState before the first update.
 
     Args:
@@ -39,12 +42,13 @@ def first_state(agent: Agent, env: HostEnv, num_envs: int, hold: bool, hyper: Py
       hold: True where the collector holds steps back.
       hyper: the agent's Hyper.
       key: of the agent's parameters and of the run.
+      learner: the agent whose state it is, where another one than `agent` learns.
     """
     agent_key, run_key = jax.random.split(key)
     obs, action = zeros(env.obs), zeros(env.action)
     reward, flag = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
     example = Transition(obs, action, reward, flag, flag, obs)
-    state = agent.init(hyper, agent_key, example, num_envs)
+    state = (learner or agent).init(hyper, agent_key, example, num_envs)
     steps: PyTree = ()
     if hold:
         extras = act_shapes(agent, env.obs, agent.actor(state), num_envs)[2]
@@ -67,16 +71,28 @@ class HostUpdates:
     """Functions of an agent's state, compiled once for all seeds of a run. They take the replay buffer over.
 
     Args:
-      agent: the agent.
+      agent: the agent, as it acts.
+      learner: the agent, as it learns on the devices.
+      devices: of the run.
       template: shapes and dtypes of the TrainState.
       collector: of rollouts, compiled.
       in_one_call: True for `update_and_act`, False for `update`.
       wait_steps: steps of each environment that `wait` stores; 0 for no `wait`.
     """
 
-    def __init__(self, agent: Agent, template: TrainState, collector: Collector, *, in_one_call: bool, wait_steps: int):
+    def __init__(
+        self,
+        agent: Agent,
+        learner: Agent,
+        devices: HostDevices,
+        template: TrainState,
+        collector: Collector,
+        *,
+        in_one_call: bool,
+        wait_steps: int,
+    ):
         def update(replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> tuple[PyTree, dict, Array]:
-            state, metrics = agent.update(join(rest, replay), rollout, key)
+            state, metrics = learner.update(join(rest, replay), rollout, key)
             finite = update_is_finite(agent, state, metrics)
             return state, metrics | {"reward_mean": rollout.reward.mean()}, finite
 
@@ -90,23 +106,27 @@ class HostUpdates:
             return updated, next_key, acted
 
         def wait(replay: PyTree, rest: PyTree, rollout: Transition) -> tuple[PyTree, dict]:
-            assert agent.wait is not None
-            return agent.wait(join(rest, replay), rollout)
+            assert learner.wait is not None
+            return learner.wait(join(rest, replay), rollout)
 
+        self._devices, agent_places = devices, devices.state(template.agent)
         (rest, replay), rollout, key = split(template.agent), collector.shapes(), template.key
-        self.actor = jax.jit(agent.actor).lower(template.agent).compile()
+        actor = jax.jit(agent.actor, out_shardings=devices.everywhere).lower(template.agent).compile()
+        self.actor: Callable[[PyTree], PyTree] = lambda state: devices.own(actor(state))
         self.keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(key).compile()
         if in_one_call:
             obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rollout.obs)
             collected = collector.memory, collector.ended, obs
             self._update_and_act = compiled(update_and_act, replay, rest, rollout, key, *collected)
         else:
-            self._update = compiled(update, replay, rest, rollout, key)
+            divided = replay, rest, *devices.shapes(rollout, key)
+            self._update = compiled(update, *divided, places=(agent_places, devices.everywhere, devices.everywhere))
         self.uniform: Callable[[Key], Any] | None = None  # actions [K + 1, N, ...] for the K steps of `wait`
         if wait_steps:
             rollout = collector.shapes(wait_steps)
-            self._wait = compiled(wait, replay, rest, rollout)
-            shapes = jax.eval_shape(update, replay, rest, rollout, key)[1]
+            divided = replay, rest, *devices.shapes(rollout, key)
+            self._wait = compiled(wait, *divided[:3], places=(agent_places, devices.everywhere))
+            shapes = jax.eval_shape(update, *divided)[1]
             self._zeros = {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
             if (one := agent.uniform) is not None:
                 shape = wait_steps + 1, collector.num_envs
@@ -116,7 +136,7 @@ class HostUpdates:
     def update(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> Updated:
         """Make one update with a rollout [T, N, ...], to its end."""
         begin = time.perf_counter()
-        agent, metrics, finite = self._update(replay, rest, rollout, key)
+        agent, metrics, finite = self._update(replay, rest, *self._devices.place(rollout, key))
         metrics, finite = jax.device_get((metrics, finite))
         jax.block_until_ready(agent)
         return Updated(agent, metrics, bool(finite), time.perf_counter() - begin)
@@ -148,10 +168,14 @@ class HostUpdates:
     def wait(self, agent: PyTree, rollout: Transition) -> tuple[PyTree, dict[str, Any]]:
         """Store a rollout before learning starts: the agent's state, and the metrics; zeros for those of learning."""
         rest, replay = split(agent)
-        agent, metrics = self._wait(replay, rest, rollout)
+        agent, metrics = self._wait(replay, rest, self._devices.place_rollout(rollout))
         return agent, self._zeros | jax.device_get(metrics)
 
 
-def compiled(function: Callable, *arguments: PyTree) -> Callable[..., Any]:
-    """Return a function compiled for arguments of these shapes; the first one, the replay buffer, is donated."""
-    return jax.jit(_cpu.straight_line_keys(function), donate_argnums=0).lower(*arguments).compile()
+def compiled(function: Callable, *arguments: PyTree, places: Any = None) -> Callable[..., Any]:
+    """Return a function compiled for arguments of these shapes; the first one, the replay buffer, is donated.
+
+    `places` are the shardings of its results; None for the compiler's choice.
+    """
+    straight = _cpu.straight_line_keys(function)
+    return jax.jit(straight, donate_argnums=0, out_shardings=places).lower(*arguments).compile()

@@ -17,7 +17,7 @@ from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs import devices
 from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.devices.memory import tree_num_bytes
+from rlkit.runs.devices.memory import num_bytes_on_all, tree_num_bytes
 from rlkit.runs.programs.environments import HostEnvironments, JaxEnvironments
 from rlkit.runs.programs.finite import all_finite, floats, watched
 from rlkit.runs.programs.goals import with_goal_reward
@@ -238,18 +238,13 @@ class JaxProgram:
     def num_bytes(self) -> int:
         """Bytes of the state, of what a chunk changes in it again, of each seed's rollout, and of a chunk's metrics."""
         changed, _ = _part(self._device_template, self._constant)
-        held = tree_num_bytes if self.data_mesh is None else self._num_bytes_on_all
+        held = tree_num_bytes if self.data_mesh is None else partial(num_bytes_on_all, number=self.num_shards)
         return (
             held(self._device_template)
             + held(changed)
             + self.config.run.num_seeds * self._rollout_num_bytes()
             + self.most_updates * self._metrics_num_bytes
         )
-
-    def _num_bytes_on_all(self, state: PyTree) -> int:
-        """Bytes of a divided state on all devices together, with the copies of what is the same on each."""
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.sharding.shard_shape(x.shape), x.dtype), state)
-        return self.num_shards * tree_num_bytes(shapes)
 
     @cached_property
     def _metrics_num_bytes(self) -> int:

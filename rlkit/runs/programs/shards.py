@@ -9,6 +9,7 @@ import numpy as np
 from rlkit.agents.common.clocks import ReplayState
 from rlkit.replay import shards
 from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.programs.host_program import HostProgram
 from rlkit.runs.programs.jax_program import JaxProgram
 from rlkit.runs.programs.protocol import Program
 from rlkit.training import processes
@@ -33,9 +34,9 @@ def restore(
     return (state if _of(extra) == program.num_shards else _divide(state, program, _of(extra))), step, extra
 
 
-def _single(program: Program) -> JaxProgram:
+def _single(program: Program) -> JaxProgram | HostProgram:
     """A program of a single run. Raises ConfigError for one that no division can be read into."""
-    if isinstance(program, JaxProgram) and not program.batched:
+    if isinstance(program, JaxProgram | HostProgram) and not program.batched:
         return program
     raise ConfigError("the checkpoint is of a run that was divided over devices, and this one is not; train it anew")
 
