@@ -1,6 +1,7 @@
 """Spaces: the shapes, dtypes and bounds of observations and actions.
 
-`shape_of` gives the structure, shapes and dtypes of a space's values, `zeros` a value that is all zero.
+`shape_of` gives the structure, shapes and dtypes of a space's values, `leaf_spaces` the space of each leaf in that
+structure, `zeros` a value that is all zero.
 """
 
 from dataclasses import dataclass, field
@@ -168,14 +169,23 @@ class Tuple:
 Space = Discrete | MultiDiscrete | Box | Dict | Tuple
 
 
-def shape_of(space: Space) -> PyTree:
-    """Shapes and dtypes of a space's values: `jax.ShapeDtypeStruct`s in its structure, in JAX's present dtypes."""
+def leaf_spaces(space: Space) -> PyTree:
+    """The Box, Discrete and MultiDiscrete spaces of a space, in the structure of its values."""
     match space:
         case Dict():
-            return {name: shape_of(child) for name, child in space.spaces.items()}
+            return {name: leaf_spaces(child) for name, child in space.spaces.items()}
         case Tuple():
-            return tuple(shape_of(child) for child in space.spaces)
-    return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
+            return tuple(leaf_spaces(child) for child in space.spaces)
+    return space
+
+
+def shape_of(space: Space) -> PyTree:
+    """Shapes and dtypes of a space's values: `jax.ShapeDtypeStruct`s in its structure, in JAX's present dtypes."""
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+    return jax.tree.map(shape, leaf_spaces(space))
 
 
 def zeros(space: Space) -> PyTree:

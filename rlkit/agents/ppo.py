@@ -6,6 +6,9 @@ One update maximizes, over several epochs of minibatches of a rollout,
 
 with r = pi(a|o) / pi_old(a|o), A the generalized advantage estimate, and R = A + V_old.
 
+In a Dict or Tuple of these spaces, pi is a product of independent distributions over one network, one for each part:
+log-probs, entropies and KL divergences are sums over the parts.
+
 Departures from the paper, each by a field: the advantages are normalized (Andrychowicz et al. 2021), the value loss may
 be clipped, the clip may be asymmetric (Yu et al. 2025) or dual (Ye et al. 2020), the epochs may stop early at a KL
 divergence, the KL coefficient adapts (section 4 of the paper). Old log-probs, values and next values are computed in
@@ -135,7 +138,7 @@ class Batch(NamedTuple):
     """Rows of a rollout with their advantages: leaves [B, ...], or [T, B, ...] for a recurrent network."""
 
     obs: PyTree
-    action: Array  # raw, see policy_evaluation.raw_action
+    action: PyTree  # raw, see policy_evaluation.raw_action
     start: Array  # bool, whether an episode begins here
     old_log_prob: Array
     old_value: Array
@@ -346,8 +349,9 @@ def make(
       obs_space, action_space: an environment's spaces.
       networks: a network from observations to `(policy, value)`, in any form of `networks.as_network`; None for that
         of `config`. `policy` is the logits [..., A] (for MultiDiscrete all of them joined), or `(loc, log_std)`, both
-        [..., D], for a Box; `value` is [...]. A network with a memory is recurrent. A dict of `policy` and `value` has
-        a network of each; then the value has the observation's leaf `privileged`.
+        [..., D], for a Box; for a Dict or a Tuple it is a dict or a tuple of these. `value` is [...]. A network with a
+        memory is recurrent. A dict of `policy` and `value` has a network of each; then the value has the observation's
+        leaf `privileged`.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -377,4 +381,5 @@ EXAMPLES = (  # (environment, settings) that the contract tests run
     ("Probe-ObservationAction", {"normalize_obs": True}),
     ("Probe-Continuous", {"gsde": True, "normalize_reward": True}),
     ("Probe-Memory", {"recurrent": "gru"}),
+    ("Probe-HybridAction", {"squash": True, "kl_penalty": True}),
 )

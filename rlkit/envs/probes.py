@@ -174,6 +174,20 @@ class MultiDiscreteAction(Probe):
         return jnp.where(first, 0.5, 0.0) + jnp.where(action[1] == 2, 0.5, 0.0)
 
 
+class HybridAction(Continuous):
+    """The observation o is uniform in [-1, 1]; an action is {"amount": in [-2, 2], [1] float32; "side": 0 or 1}.
+
+    The reward is 1/2 if the side is 0 for o < 0 and 1 for o > 0, plus (1 - (amount - o)^2) / 2. Best V = 1.
+    """
+
+    def action_space(self, params: Any = ()) -> Space:
+        return Dict({"amount": super().action_space(params), "side": Discrete(2)})
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        correct = (action["side"] == 1) == (state.cue > 0)
+        return jnp.where(correct, 0.5, 0.0) + super()._reward(state, action["amount"]) / 2
+
+
 @dataclass(frozen=True)
 class BitFlip(Probe):
     """Flips one of `length` bits a step until they equal a goal; both are drawn anew (Andrychowicz et al. 2017, 3.1).
@@ -277,6 +291,7 @@ PROBES: dict[str, type[Probe]] = {
         Continuous,
         MaskedAction,
         MultiDiscreteAction,
+        HybridAction,
         BitFlip,
         PointGoal,
     )

@@ -2,13 +2,15 @@
 
 Each has `sample(key)`, `mode()`, `log_prob(x)`, `entropy()` and `kl(other)`. Batch axes come first and are free; the
 last axis holds the categories or the action's dimensions, and results have the batch shape. Parameters below float32
-are promoted to float32 before anything is computed; float64 stays float64.
+are promoted to float32 before anything is computed; float64 stays float64. `Joint` is a product of any of them.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import flax.struct
 import jax
@@ -18,7 +20,7 @@ from jax.typing import ArrayLike
 
 from rlkit import _cpu
 from rlkit.ops._arrays import as_floats, check_integers, check_shape
-from rlkit.types import Array, Key
+from rlkit.types import Array, Key, PyTree
 
 
 class Categorical(flax.struct.PyTreeNode):
@@ -267,6 +269,59 @@ class TanhNormal(flax.struct.PyTreeNode):
     def kl(self, other: TanhNormal) -> Array:
         """[...] float, KL(self || other) in nats: that of the normals, as both squash alike. Bounds must be equal."""
         return self.normal.kl(other.normal)
+
+
+class Joint(flax.struct.PyTreeNode):
+    """Independent distributions of the parts of an action that is a tree: a dict or a tuple, or one within another.
+
+    Attributes:
+      parts: one distribution [...] for each part, in the structure of the action, all of the same batch shape.
+    """
+
+    parts: PyTree  # of distributions [...]
+
+    def map(self, function: Callable[..., Any], *trees: PyTree) -> PyTree:
+        """Return `function(part, *values)` of each distribution [...], in the structure of the action.
+
+        `trees` have a value for each distribution. Raises ValueError where they have another structure.
+        """
+        return jax.tree.map(function, self.parts, *trees, is_leaf=_is_distribution)
+
+    def total(self, function: Callable[..., Array], *trees: PyTree) -> Array:
+        """Return the sum [...] of `map`. Raises ValueError where the terms differ in shape."""
+        first, *others = jax.tree.leaves(self.map(function, *trees))
+        for term in others:
+            check_shape("parts", term, first.shape)
+        return _sum([first, *others])
+
+    def split(self, key: Key) -> PyTree:
+        """Return one key [] for each distribution, in the structure of the action."""
+        parts, structure = jax.tree.flatten(self.parts, is_leaf=_is_distribution)
+        return structure.unflatten(jax.random.split(key, len(parts)))
+
+    def sample(self, key: Key) -> PyTree:
+        """A tree of draws [...], one for each row, with the shape and dtype of each part's own."""
+        return self.map(lambda part, key: part.sample(key), self.split(key))
+
+    def mode(self) -> PyTree:
+        """A tree of the modes [...] of the parts, with the shape and dtype of each part's own."""
+        return self.map(lambda part: part.mode())
+
+    def log_prob(self, action: PyTree) -> Array:
+        """action: a tree of actions -> [...] float, summed over the parts. Raises ValueError on another structure."""
+        return self.total(lambda part, x: part.log_prob(x), action)
+
+    def entropy(self) -> Array:
+        """[...] float, in nats, summed over the parts."""
+        return self.total(lambda part: part.entropy())
+
+    def kl(self, other: Joint) -> Array:
+        """[...] float, KL(self || other) in nats, summed over the parts. ValueError if the structures differ."""
+        return self.total(lambda part, of_other: part.kl(of_other), other.parts)
+
+
+def _is_distribution(x: Any) -> bool:
+    return hasattr(x, "log_prob")
 
 
 def _sum(terms) -> Array:

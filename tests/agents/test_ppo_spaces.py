@@ -124,7 +124,7 @@ def test_settings_that_do_not_fit_the_action_space_are_named():
         with pytest.raises(ConfigError, match=rf"{field}=True needs"):
             ppo.make(ppo.Config(**{field: True}), OBS, space)
     with pytest.raises(ConfigError, match=r"agent='ppo' needs .* no agent can act in it"):
-        ppo.make(ppo.Config(), OBS, Dict({"a": Discrete(2)}))
+        ppo.make(ppo.Config(), OBS, Box(0, 1, (2, 2), np.uint8))
     image = Box(0, 1, (5, 5, 1))
     for settings, space, words in (
         ({"encoder": "conv"}, OBS, "encoder='conv' needs observations"),

@@ -168,7 +168,8 @@ def test_matrix_is_that_of_the_code(monkeypatch):
     supported = importlib.import_module("algorithms").supported
     rows = {name: {key for key, value in supported(agents.get(name)).items() if value} for name in agents.names()}
     off_policy = {"replay", "prioritized", "offline", "own networks"}
-    assert rows["ppo"] == {"Discrete", "MultiDiscrete", "bounded Box", "unbounded Box", "recurrent", "own networks"}
+    kinds = {"Discrete", "MultiDiscrete", "bounded Box", "unbounded Box", "Dict, Tuple"}
+    assert rows["ppo"] == kinds | {"recurrent", "own networks"}
     assert rows["sac"] == {"Discrete", "bounded Box"} | off_policy
     assert rows["ddpg"] == {"bounded Box"} | off_policy
     assert rows["pqn"] == {"Discrete", "own networks"}

@@ -15,7 +15,7 @@ import pytest
 
 from rlkit import ops
 from rlkit.ops import chunked, distributional, images, losses, permutation, returns, schedules, statistics, windows
-from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, TanhNormal
+from rlkit.ops.distributions import Categorical, DiagNormal, Joint, MultiDiscrete, TanhNormal
 from rlkit.replay import segment_tree, slice_index
 
 MODULES = {name: getattr(ops, name) for name in ops.__all__} | {
@@ -76,6 +76,7 @@ CATEGORICAL = of(Categorical, floats(*A))
 MULTI = of(partial(MultiDiscrete, nvec=NVEC), floats(*A))
 DIAG = of(DiagNormal, floats(4, 2), positive(4, 2))
 TANH = of(partial(TanhNormal, low=-2.0, high=3.0), floats(4, 2), positive(4, 2))
+JOINT = of(lambda *parts: Joint({"a": parts[0], "b": (parts[1],)}), CATEGORICAL, DIAG)
 RUNNING = of(lambda x: statistics.running_update(statistics.running_init({"x": jnp.zeros(2)}), {"x": x}), floats(6, 2))
 SLICES = of(partial(slice_index.build, slice_len=2, num_rows=6), bools(5, 2))
 EPISODES = of(partial(slice_index.build, slice_len=2, num_rows=6, sampling="episode"), bools(5, 2))
@@ -196,6 +197,9 @@ TABLE: dict[str, tuple] = {
         bools(*A),
     ),
     "distributions.MultiDiscrete.parts": (lambda d: d.parts, MULTI),
+    "distributions.Joint.map": (lambda d: d.map(lambda part: part.entropy()), JOINT),
+    "distributions.Joint.total": (lambda d: d.total(lambda part: part.entropy()), JOINT),
+    "distributions.Joint.split": (lambda d, key: jax.tree.map(jax.random.key_data, d.split(key)), JOINT, fresh_key),
     "distributions.TanhNormal.normal": (lambda d: d.normal, TANH),
     "distributions.TanhNormal.squash": (TanhNormal.squash, TANH, floats(4, 2)),
     "distributions.TanhNormal.sample_pre_tanh": (TanhNormal.sample_pre_tanh, TANH, fresh_key),
@@ -206,6 +210,7 @@ for example, action in (
     (MULTI, ints(1, 4, 2)),
     (DIAG, floats(4, 2)),
     (TANH, lambda key: jax.random.uniform(key, (4, 2))),
+    (JOINT, of(lambda a, b: {"a": a, "b": (b,)}, ints(3, 4), floats(4, 2))),
 ):
     kind = type(example(jax.random.key(0)))
     name = f"distributions.{kind.__name__}"

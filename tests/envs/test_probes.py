@@ -54,6 +54,7 @@ CASES = {
     "Probe-Continuous": (lambda obs: obs, lambda obs: 1.0),
     "Probe-MaskedAction": (lambda obs: jnp.where(obs["action_mask"][2], 2, 1), lambda obs: 1.0),
     "Probe-MultiDiscreteAction": (lambda obs: jnp.stack([by_sign(obs), jnp.int32(2)]), lambda obs: 1.0),
+    "Probe-HybridAction": (lambda obs: {"amount": obs, "side": by_sign(obs)}, lambda obs: 1.0),
 }
 
 
@@ -75,6 +76,7 @@ def test_the_best_policy_gets_the_stated_value(name):
         ("Probe-Continuous", lambda obs: obs + 2, -3),
         ("Probe-MaskedAction", lambda obs: jnp.argmin(obs["action_mask"]), -10),
         ("Probe-MultiDiscreteAction", lambda obs: jnp.stack([1 - by_sign(obs), jnp.int32(1)]), 0),
+        ("Probe-HybridAction", lambda obs: {"amount": obs + 2, "side": 1 - by_sign(obs)}, -1.5),
     ],
 )
 def test_a_wrong_policy_gets_less(name, act, least):

@@ -8,13 +8,27 @@ import pytest
 
 from rlkit import envs, training
 from rlkit.agents import ppo
+from rlkit.envs.probes import HybridAction
+from rlkit.spaces import Tuple
 
 SETTINGS = {"hidden_sizes": (16,), "num_epochs": 4, "num_minibatches": 4}
 
 
+class HybridTuple(HybridAction):
+    """Its action as a tuple within a tuple."""
+
+    def action_space(self, params=()):
+        amount, side = super().action_space(params).spaces.values()
+        return Tuple((side, Tuple((amount,))))
+
+    def _reward(self, state, action):
+        side, (amount,) = action
+        return super()._reward(state, {"amount": amount, "side": side})
+
+
 def learn(env_name, updates, *, num_envs=32, num_steps=16, networks=None, hyper=None, **config):
     """Train PPO; return the agent's final state and the mean return of the greedy policy."""
-    env, params = envs.make(env_name)
+    env, params = envs.make(env_name) if isinstance(env_name, str) else (env_name, ())
     spaces = env.observation_space(params), env.action_space(params)
     agent = ppo.make(ppo.Config(**(SETTINGS | config)), *spaces, networks)
     pair = training.make(agent, env, params, num_envs=num_envs, num_steps=num_steps)
@@ -74,6 +88,8 @@ def test_truncation_differs_from_termination():
     ("Probe-ObservationAction", 40, 1.0, {}),
     pytest.param("Probe-MaskedAction", 40, 1.0, {}, marks=pytest.mark.thorough),
     pytest.param("Probe-MultiDiscreteAction", 60, 1.0, {}, marks=pytest.mark.thorough),
+    ("Probe-HybridAction", 60, 0.95, {"log_std_init": -0.5}),
+    pytest.param(HybridTuple(), 60, 0.95, {"log_std_init": -0.5, "squash": True}, marks=pytest.mark.thorough),
     pytest.param("Probe-Continuous", 150, 0.97, {"log_std_init": -0.5}, marks=pytest.mark.thorough),
     pytest.param("Probe-Continuous", 150, 0.95, {"squash": True, "log_std_init": -0.5}, marks=pytest.mark.thorough),
     pytest.param("Probe-Continuous", 150, 0.9, {"gsde": True, "log_std_init": -1.0}, marks=pytest.mark.thorough),

@@ -77,7 +77,7 @@ def test_large_orthogonal_weights_have_no_preferred_direction():
     "settings",
     [
         {},
-        {"real_valued": True, "layer_norm": True},
+        {"action_space": Box(-1, 1, (2,)), "layer_norm": True},
         {"obs_space": Box(0, 255, (10, 10, 2), np.uint8), "encoder": "conv"},
         {"recurrent": "gru"},
         {"recurrent": "lstm", "shared_torso": True},

@@ -67,6 +67,7 @@ MLPS = {
     "rebrac": ("rebrac", VECTOR, ARM, NORM),
 }
 OTHERS = {
+    "hybrid": ("ppo", VECTOR, Dict({"arm": ARM, "more": Tuple((ONE_OF_THREE, MultiDiscrete((2, 3))))}), NORM),
     "conv": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "conv", "channels": [4, 6], "norm": "layer", "padding": "same"}),
     "nature": ("ppo", SCREEN, ONE_OF_THREE, {"encoder": "nature", "layer_norm": True}),
     "impala": ("ppo", CAMERA, ARM, {"encoder": "impala"}),
@@ -80,7 +81,7 @@ OTHERS = {
 }
 HEART = "ppo-box"
 # Of stablehlo and onnx, one case of each kind; npz has code of its own for each agent.
-KINDS = ("ppo", "ppo-half-open", "sac", "iqn", "conv", "ppo-gru")
+KINDS = ("ppo", "ppo-half-open", "sac", "iqn", "conv", "ppo-gru", "hybrid")
 
 
 def marks(name, format):

@@ -286,6 +286,27 @@ class Masked(gymnasium.Env):
         return self._obs(), 1.0, False, self.time == 5, {}
 
 
+class Hybrid(gymnasium.Env):
+    """`Probe-HybridAction` outside of JAX; `kind` is that of the action space, and the sides are 1 and 2."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, kind="dict"):
+        amount, side = spaces.Box(-2, 2, (1,), np.float64), spaces.Discrete(2, start=1)
+        self.action_space = spaces.Dict(amount=amount, side=side) if kind == "dict" else spaces.Tuple((amount, side))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cue = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.cue, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        amount, side = action.values() if isinstance(action, dict) else action
+        reward = 0.5 * ((side == 2) == (self.cue[0] > 0)) + 0.5 * (1 - (amount[0] - self.cue[0]) ** 2)
+        return self.cue, float(reward), True, False, {}
+
+
 class Writes(gymnasium.Env):
     """An environment that adds actions up and then writes into them, and returns its reward in an array of its own."""
 

@@ -2,12 +2,12 @@
 
 from rlkit.networks.encoders import combine
 from rlkit.networks.heads import actor_critic
-from rlkit.spaces import Box
+from rlkit.spaces import Box, Discrete
 
 
 def small_settings(**settings):
     return {
-        "obs_space": Box(-1, 1, (3,)), "policy_size": 2, "real_valued": False, "encoder": "mlp", "hidden_sizes": (8, 8),
+        "obs_space": Box(-1, 1, (3,)), "action_space": Discrete(2), "encoder": "mlp", "hidden_sizes": (8, 8),
         "channels": (4,), "activation": "tanh", "layer_norm": False, "shared_torso": False, "recurrent": "none",
         "memory_size": 4, "log_std_init": -1.0, "gsde": False, "compute_dtype": "float32", **settings,
     }  # fmt: skip

@@ -15,7 +15,7 @@ from rlkit.networks.cores.recurrent import along
 from rlkit.networks.features import action_mask
 from rlkit.networks.heads import actor_critic
 from rlkit.ops.chunked import chunked_map
-from rlkit.spaces import Box, Space
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, leaf_spaces
 from rlkit.types import Array, Key, Network, PyTree, Transition
 
 
@@ -23,7 +23,7 @@ class Policy(NamedTuple):
     """Static arguments of every function below."""
 
     obs_space: Space
-    action_space: action_distributions.ActionSpace
+    action_space: Space
     network: Network  # apply -> (outputs of the policy head, value), and the next memory where it is recurrent
     squash: bool = False  # tanh normal
     gsde: bool = False  # state-dependent exploration
@@ -53,7 +53,7 @@ class Memory(NamedTuple):
 class Extras(NamedTuple):
     """Outputs of acting that learning needs."""
 
-    raw: PyTree  # [D] the action before clipping or tanh, for a Box; else ()
+    raw: PyTree  # the action before clipping or tanh: [D] for a Box; () for a Discrete or MultiDiscrete
     log_prob: Array  # []
     core: PyTree  # a recurrent network's memory before the step
 
@@ -82,26 +82,27 @@ def make(
     Raises:
       ConfigError: the action space has no distribution, or a setting does not fit the spaces or the network.
     """
-    supported = action_distributions.supports(action_space)
     needed = "a Discrete or MultiDiscrete action space or a Box of floats"
-    validation.check_action_space(agent, config, action_space, supported=supported, needed=needed)
-    assert isinstance(action_space, action_distributions.ActionSpace)
-    for field in ("squash", "gsde"):
-        if getattr(config, field):
-            validation.check_box(field, action_space, bounded=field == "squash")
+    parts = jax.tree.leaves(leaf_spaces(action_space)) if isinstance(action_space, Dict | Tuple) else []
+    for space in parts or [action_space]:
+        supported = action_distributions.supports(space)
+        validation.check_action_space(agent, config, space, supported=supported, needed=needed)
+    if config.gsde:
+        validation.check_box("gsde", action_space, bounded=False)
+    if config.squash:
+        for space in [space for space in parts if isinstance(space, Box)] or [action_space]:
+            validation.check_box("squash", space, bounded=True)
     validation.check_encoder(config, obs_space, action_space)
     validation.check_gsde(config)
     if networks is None:
         described = config.model_dump(include=set(actor_critic.SETTINGS)) | {"log_std_init": config.initial_log_std}
         network = actor_critic.actor_critic(
             obs_space=obs_space,
-            policy_size=action_distributions.policy_size(action_space),
-            real_valued=isinstance(action_space, Box),
+            action_space=action_space,
             **described,
         )
     else:
-        size = np.array([action_distributions.policy_size(action_space)])
-        policy_form = ("(loc, log_std)", (size, size)) if isinstance(action_space, Box) else ("logits", size)
+        policy_form = user_networks.policy_form(action_space)
         check = partial(user_networks.checked, axis_name=axis_name)
         described, alone = {"gsde": config.gsde, "recurrent": config.recurrent}, np.array([], int)
         if isinstance(networks, Mapping):
@@ -122,7 +123,7 @@ def start_memory(policy: Policy) -> Memory:
     """The memory at the start of an episode."""
     if not policy.gsde:
         return Memory(policy.network.memory)
-    size = action_distributions.policy_size(policy.action_space)
+    size = actor_critic.policy_size(policy.action_space)
     return Memory(policy.network.memory, exploration.gsde_start(policy.gsde_features, size))
 
 
@@ -169,7 +170,7 @@ def act(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> 
     else:
         raw = action_distributions.sample(dist, key)
     log_prob = action_distributions.log_prob(dist, raw)
-    extras = Extras(raw if isinstance(policy.action_space, Box) else (), log_prob, memory.core)
+    extras = Extras(() if _is_raw(policy.action_space) else raw, log_prob, memory.core)
     return Memory(core, noise), action_distributions.action(policy.action_space, raw, squash=policy.squash), extras
 
 
@@ -181,9 +182,14 @@ def act_greedily(policy: Policy, actor: Actor, memory: Memory, obs: PyTree, key:
     return Memory(core, memory.noise), action, ()
 
 
-def raw_action(policy: Policy, rollout: Transition) -> Array:
+def _is_raw(space: Space) -> bool:
+    """True where an action is its own raw action."""
+    return isinstance(space, Discrete | MultiDiscrete)
+
+
+def raw_action(policy: Policy, rollout: Transition) -> PyTree:
     """The actions [T, N, ...] whose log-probs count."""
-    return rollout.extras.raw if isinstance(policy.action_space, Box) else rollout.action
+    return rollout.action if _is_raw(policy.action_space) else rollout.extras.raw
 
 
 def episode_starts(rollout: Transition) -> Array:

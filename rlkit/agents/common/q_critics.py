@@ -18,7 +18,7 @@ from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer
 from rlkit.networks.encoders import combine
 from rlkit.networks.features import action_mask
-from rlkit.networks.heads import critics
+from rlkit.networks.heads import actor_critic, critics
 from rlkit.ops._arrays import pick
 from rlkit.spaces import Box, Discrete, Space
 from rlkit.types import Array, Buffer, Key, Network, PyTree
@@ -39,7 +39,7 @@ class Networks(NamedTuple):
     @property
     def size(self) -> int:
         """Dimensions of an action, or the number of actions of a discrete space."""
-        return action_distributions.policy_size(self.action_space)
+        return actor_critic.policy_size(self.action_space)
 
     @property
     def normalized_space(self) -> Discrete | Box:
@@ -107,7 +107,7 @@ def make(
     given = user_networks.by_name(networks, names)
     validation.check_encoder(config, obs_space, action_space)
     described = config.model_dump(include=set(combine.SETTINGS)) | {"make_norm": make_norm}
-    size = action_distributions.policy_size(action_space)
+    size = actor_critic.policy_size(action_space)
     spread = spread if box else "none"
     alone, vector, check = np.array([], int), np.array([size]), partial(user_networks.checked, axis_name=axis_name)
     if "policy" in given:

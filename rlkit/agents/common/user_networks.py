@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.networks import views
+from rlkit.networks.heads.actor_critic import policy_size
 from rlkit.networks.network import as_network
-from rlkit.spaces import Space, shape_of
+from rlkit.spaces import Box, Space, leaf_spaces, shape_of
 from rlkit.types import ConfigError, Network, PyTree
 
 _BATCH = 3  # observations, of the batch that is traced beside one observation
@@ -117,6 +118,17 @@ def checked(
     results = outputs[:-1] if recurrent else outputs
     network = _with_float32_outputs(network) if _low_precision(results) else network
     return network if privileged else views.without_privileged(network)
+
+
+def policy_form(space: Space) -> tuple[str, PyTree]:
+    """`form` and `sizes` of a policy's outputs for an action space, as `checked` takes them."""
+
+    def sizes(leaf: Any) -> PyTree:
+        size = np.array([policy_size(leaf)])
+        return (size, size) if isinstance(leaf, Box) else size
+
+    forms = jax.tree.map(lambda leaf: "(loc, log_std)" if isinstance(leaf, Box) else "logits", leaf_spaces(space))
+    return _text(forms), jax.tree.map(sizes, leaf_spaces(space))
 
 
 def _low_precision(tree: PyTree) -> str | None:

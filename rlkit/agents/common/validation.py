@@ -113,7 +113,10 @@ def _check_mask(obs_space: Space, action_space: Space) -> None:
         return
     mask = obs_space.spaces[ACTION_MASK]
     if not isinstance(action_space, Discrete | MultiDiscrete):
-        raise ConfigError(f"{ACTION_MASK}={mask} marks legal integers, and actions are {action_space}; rename the leaf")
+        raise ConfigError(
+            f"{ACTION_MASK}={mask} marks legal integers of a Discrete or MultiDiscrete, and this action space is "
+            f"{action_space}; rename the leaf"
+        )
     count = action_space.n if isinstance(action_space, Discrete) else sum(action_space.nvec)
     if getattr(mask, "shape", None) != (count,):  # a Dict or a Tuple has none
         raise ConfigError(f"{ACTION_MASK}={mask} must have the shape ({count},), an entry for each action")

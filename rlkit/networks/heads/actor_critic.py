@@ -1,10 +1,12 @@
 """The default networks of actor-critic agents: encoders, an optional recurrent core, a policy head and a value head."""
 
+import math
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rlkit.networks import views
 from rlkit.networks.cores.cells import CELLS, GRU, LSTM
@@ -12,16 +14,29 @@ from rlkit.networks.dense import Dense
 from rlkit.networks.encoders import combine
 from rlkit.networks.encoders.combine import MakeEncoder
 from rlkit.networks.network import as_network
-from rlkit.spaces import Space
+from rlkit.spaces import Box, Discrete, MultiDiscrete, Space, leaf_spaces
 from rlkit.types import Array, Network, PyTree
+
+
+def policy_size(space: Space) -> int:
+    """The number of logits and means of a policy for an action space."""
+    return sum(map(_size, jax.tree.leaves(leaf_spaces(space))))
+
+
+def _size(leaf: Discrete | MultiDiscrete | Box) -> int:
+    """The logits or means of a part of an action."""
+    if isinstance(leaf, Discrete):
+        return leaf.n
+    return sum(leaf.nvec) if isinstance(leaf, MultiDiscrete) else math.prod(leaf.shape)
 
 
 class ActorCritic(nn.Module):
     """A policy and a value from an observation, through one encoder or two.
 
     Returns `(policy, value)`, and the next memory as a third where `recurrent` names a recurrent cell:
-      policy: logits [..., policy_size]; for real-valued actions `(loc, log_std)`, both [..., policy_size]; with `gsde`
-        `(loc, log_std [F, policy_size], features [..., F])`.
+      policy: logits [..., A]; for a Box `(loc, log_std)`, both [..., D], and with `gsde`
+        `(loc, log_std [F, D], features [..., F])`; for a Dict or a Tuple the logits or `(loc, log_std)` of each part,
+        in the structure of an action.
       value: [...].
     Heads and recurrent cells compute in float32, encoders in their own `compute_dtype`. The leaf `privileged` of an
     observation is for the value alone; the value of an observation that lacks it is NaN.
@@ -30,8 +45,7 @@ class ActorCritic(nn.Module):
     obs_space: Space
     make_encoder: MakeEncoder
     width: int  # of the encoder's features
-    policy_size: int  # logits, or dimensions of a real-valued action
-    real_valued: bool
+    action_space: Space
     shared_torso: bool
     recurrent: str  # "none", "gru" or "lstm"
     memory_size: int
@@ -45,11 +59,12 @@ class ActorCritic(nn.Module):
             for name in self._names()
         }
         self.cells = {name: self._cell() for name in self._names()} if self.recurrent != "none" else {}
-        self.policy = Dense(self.policy_size, 0.01)
+        self.policy = Dense(policy_size(self.action_space), 0.01)
         self.value = Dense(1, 1.0)
-        if self.real_valued:
+        spaces = jax.tree.leaves(leaf_spaces(self.action_space))
+        if real_size := sum(_size(space) for space in spaces if isinstance(space, Box)):
             width = self.width if self.recurrent == "none" else self.memory_size
-            shape = (width, self.policy_size) if self.gsde else (self.policy_size,)
+            shape = (width, real_size) if self.gsde else (real_size,)
             start = nn.initializers.constant(self.log_std_init)
             self.log_std = self.param("log_std", start, shape, jnp.float32)
 
@@ -77,18 +92,30 @@ class ActorCritic(nn.Module):
         names = self._names()
         hidden_policy, value = hidden[names[0]], self.value(hidden[names[-1]])[..., 0]
         out = self.policy(hidden_policy)
-        if not self.real_valued:
-            return out, value
         if self.gsde:
             return (out, self.log_std, jax.lax.stop_gradient(hidden_policy)), value
-        log_std = self.log_std.reshape((1,) * (out.ndim - 1) + (-1,))
-        return (out, jnp.broadcast_to(log_std, out.shape)), value
+        return self._parts(out), value
+
+    def _parts(self, out: Array) -> PyTree:
+        """Return the logits or `(loc, log_std)` of each part of an action, from those of all parts joined."""
+        spaces, structure = jax.tree.flatten(leaf_spaces(self.action_space))
+        parts, boxes = _split(out, spaces), [i for i, space in enumerate(spaces) if isinstance(space, Box)]
+        if boxes:
+            log_std = self.log_std.reshape((1,) * (out.ndim - 1) + (-1,))
+            for i, of_box in zip(boxes, _split(log_std, [spaces[i] for i in boxes]), strict=True):
+                parts[i] = parts[i], jnp.broadcast_to(of_box, parts[i].shape)
+        return structure.unflatten(parts)
 
     def _names(self) -> tuple[str, ...]:
         return ("shared",) if self.shared_torso else ("actor", "critic")
 
     def _cell(self) -> GRU | LSTM:
         return CELLS[self.recurrent](self.memory_size)
+
+
+def _split(x: Array, spaces: list[Any]) -> list[Any]:
+    """Return the columns of [..., sizes of the spaces joined] by space."""
+    return jnp.split(x, np.cumsum([_size(space) for space in spaces])[:-1].tolist(), axis=-1)
 
 
 SETTINGS = (*combine.SETTINGS, *combine.field_names(ActorCritic))  # an agent's Config has some of these names

@@ -20,7 +20,7 @@ from rlkit.ops.statistics import running_std
 from rlkit.runs.exporting import numpy_policy
 from rlkit.runs.exporting.policy_function import ACTION, Arrays, PolicyFunction
 from rlkit.runs.policy import Policy
-from rlkit.spaces import Box, Discrete, MultiDiscrete
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from rlkit.types import ConfigError
 
 _ENCODERS = ("encoders_actor", "encoders_shared", "encoder", "Encoder_0")  # of a policy, by the heads that have them
@@ -77,11 +77,13 @@ def reader(data: bytes) -> Callable[[Arrays], Arrays]:
 def _require_mlp(function: PolicyFunction) -> None:
     """Raise a ConfigError unless the policy is an MLP of one vector."""
     config, run = function.policy.config.agent, function.policy.config.run
-    reason = None
+    action_space, reason = function.policy.env.action_space(function.policy.params), None
     if OWN_CODE.fullmatch(run.agent):
         reason = f"agent={run.agent!r}"
     elif run.network is not None:
         reason = f"network={run.network!r}"
+    elif isinstance(action_space, Dict | Tuple):
+        reason = f"actions of a {type(action_space).__name__}"
     elif len(function.outputs) > 1:
         reason = f"a memory, {function.outputs[1].name}"
     elif found := [kind for kind in choose(function.obs_space, config) if kind != "none"]:

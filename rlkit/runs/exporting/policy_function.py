@@ -38,8 +38,8 @@ class PolicyFunction(NamedTuple):
 
     Inputs are the leaves of an observation, `obs` or `obs/NAME`, without `privileged`. A policy with a memory also has
     `first` [B] bool, True where an episode begins, where the memory is not read, and the leaves `memory/NAME`. Outputs
-    are `action`, and `next_memory/NAME`. Parts of a memory that the greedy policy does not change, such as noise, are
-    constants.
+    are `action`, or `action/NAME` for each part of a Dict or a Tuple, and `next_memory/NAME`. Parts of a memory that
+    the greedy policy does not change, such as noise, are constants.
     """
 
     apply: Callable[[PyTree, Arrays], Arrays]  # (actor, inputs) -> outputs; pure; also without the axis of the batch
@@ -66,7 +66,7 @@ def policy_function(policy: Policy) -> PolicyFunction:
 
     own = OWN_CODE.fullmatch(policy.config.run.agent)
 
-    def step(actor: PyTree, memory: PyTree, obs: PyTree) -> tuple[PyTree, Array]:
+    def step(actor: PyTree, memory: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
         act, (first, one) = greedy, (jax.tree.leaves(tree)[0] for tree in (obs, example))
         if own and first.ndim > len(one.shape):  # the policies of this package take batches themselves
             memory = jax.tree.map(lambda x, x0: jnp.broadcast_to(x, (first.shape[0], *x0.shape)), memory, start)
@@ -94,7 +94,8 @@ def policy_function(policy: Policy) -> PolicyFunction:
         after, action = step(actor, structure.unflatten(memory), obs)
         action = env.native_action(action) if isinstance(env, HostEnv) else action
         after = [x for x, changed in zip(jax.tree.leaves(after), changes, strict=True) if changed]
-        return {ACTION: action} | {f"next_{name}": x for name, x in zip(memory_names, after, strict=True)}
+        outputs = zip(_names(ACTION, action), jax.tree.leaves(action), strict=True)
+        return dict(outputs) | {f"next_{name}": x for name, x in zip(memory_names, after, strict=True)}
 
     inputs = [Value(name, x.shape, x.dtype) for name, x in zip(obs_names, jax.tree.leaves(example), strict=True)]
     if memory_names:
