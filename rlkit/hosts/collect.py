@@ -52,15 +52,25 @@ class Collector:
       device: for acting.
       hold: hold back the last step of each environment.
       max_steps: the most steps of each environment that a call of `run` collects; None for T.
+      total_envs: environments of all processes that train together; None for those of the pool.
     """
 
     def __init__(
-        self, agent: Agent, pool: Any, *, num_steps: int, device: Any, hold: bool, max_steps: int | None = None
+        self,
+        agent: Agent,
+        pool: Any,
+        *,
+        num_steps: int,
+        device: Any,
+        hold: bool,
+        max_steps: int | None = None,
+        total_envs: int | None = None,
     ):
         self.pool, self.num_steps, self.device, self.hold = pool, num_steps, device, hold
         self.num_envs = pool.num_envs
-        self.act = jax.jit(partial(act, agent))
-        initial_memory = jax.tree.map(jnp.asarray, memories(agent, self.num_envs))
+        self.total_envs, self.own = total_envs or pool.num_envs, slice(pool.first, pool.first + pool.num_envs)
+        self.act = jax.jit(partial(act, agent, total_envs=self.total_envs, own=self.own))
+        initial_memory = jax.tree.map(lambda x: jnp.asarray(x)[self.own], memories(agent, self.total_envs))
         self.memory = jax.device_put(initial_memory, device)
         self.counts = np.zeros(self.num_envs, np.int64)  # [N] rows written for the next rollout
         self.env_indices = np.arange(self.num_envs)
@@ -200,12 +210,25 @@ class Collector:
 
 @_cpu.straight_line_keys
 def act(
-    agent: Agent, actor: PyTree, memory: PyTree, ended: Array, obs: PyTree, key: Key, number: Array
+    agent: Agent,
+    actor: PyTree,
+    memory: PyTree,
+    ended: Array,
+    obs: PyTree,
+    key: Key,
+    number: Array,
+    *,
+    total_envs: int | None = None,
+    own: slice = slice(None),
 ) -> tuple[PyTree, PyTree, PyTree]:
-    """Act in N environments; return memory, actions and extras [N, ...]. `number` [] counts the calls with this key."""
-    num_envs = ended.shape[0]
-    keys = jax.random.split(jax.random.fold_in(key, number), num_envs)
-    memory = where_rows(ended, memories(agent, num_envs), memory)
+    """Act in N environments; return memory, actions and extras [N, ...]. `number` [] counts the calls with this key.
+
+    Where these are a part of `total_envs` environments, `own` selects the part.
+    """
+    total_envs = total_envs or ended.shape[0]
+    keys = jax.random.split(jax.random.fold_in(key, number), total_envs)[own]
+    fresh = jax.tree.map(lambda x: x[own], memories(agent, total_envs))
+    memory = where_rows(ended, fresh, memory)
     return jax.vmap(agent.act, (None, 0, 0, 0))(actor, memory, obs, keys)
 
 

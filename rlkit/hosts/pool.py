@@ -109,6 +109,7 @@ class Pool(Closeable):
     """N environments in worker processes, in threads, or in this process; `rlkit.hosts.make` makes one.
 
     All workers end when the pool is closed, when its `with` block is left, and when this process ends in any way.
+    `first` is the index of its first environment among those of all processes that train together.
     """
 
     lockstep = True  # every environment takes a step in each `step`, except at restarts
@@ -124,13 +125,14 @@ class Pool(Closeable):
         num_workers: int | None = None,
         timeout: float = 5.0,
         restarts: int = 10,
+        first: int = 0,
     ):
         _check_positive(
             num_envs=num_envs, timeout=timeout, **({} if num_workers is None else {"num_workers": num_workers})
         )
         if backend not in BACKENDS:
             raise ConfigError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}; try {BACKENDS[0]}")
-        self.name, self.num_envs, self.seed = name, num_envs, seed
+        self.name, self.num_envs, self.seed, self.first = name, num_envs, seed, first
         self.restarts, self.restarted, self.failed = restarts, 0, False  # restarts allowed, and used so far
         self.interrupted: Callable[[], bool] = lambda: False
         self.on_failure: Callable[[Failure], None] = lambda failure: None
@@ -311,15 +313,15 @@ class Pool(Closeable):
 
     def _failure(self, worker: int, fault: Fault) -> Failure:
         stage = "between two steps" if fault.stage == group.READY else f"in {group.STAGE_NAMES[fault.stage]}"
-        return Failure(self.name, fault.env, worker, self._seed(fault.env), stage, fault.kind, fault.text)
+        return Failure(self.name, self.first + fault.env, worker, self._seed(fault.env), stage, fault.kind, fault.text)
 
     def _seed(self, env: int) -> int:
-        return derive(self.seed, env, int(self.attempts[env]))
+        return derive(self.seed, self.first + env, int(self.attempts[env]))
 
     def locate(self, env: int) -> str:
         """Name an environment, its worker and the seed of its last seeded reset, in words, for errors."""
         worker = next(worker for worker in range(len(self.shares)) if env in self._envs(worker))
-        return locate(env, worker, self._seed(env))
+        return locate(self.first + env, worker, self._seed(env))
 
     def _check_open(self) -> None:
         super()._check_open()

@@ -39,6 +39,8 @@ class VectorPool(Closeable):
         rlkit does not support one of its spaces.
     """
 
+    first = 0  # as of `Pool`
+
     def __init__(self, make: Callable[[int], Any], *, name: str, seed: int = 0):
         self.name, self.make, self.seed, self.restarted = name, make, seed, 0
         self._make(seed)

@@ -234,7 +234,8 @@ class Session:
     def _report_failure(self, failure: Failure) -> None:
         """Show a failure of an environment, and write it into the run."""
         self.display.print(str(failure))
-        records.append(self.faults, {"step": self.step, **failure._asdict()})
+        if self.writes:
+            records.append(self.faults, {"step": self.step, **failure._asdict()})
 
     def _show_hints(self, line: Mapping[str, Any], seconds: float, *, first: bool) -> None:
         """Show the hints that a metric line gives, each kind once in a session."""

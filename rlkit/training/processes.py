@@ -80,10 +80,7 @@ def agree_on_text(text: str, most: int = 1 << 14) -> str:
     """Return a text of the first process in each, cut to `most` bytes."""
     if jax.process_count() == 1:
         return text
-    words = np.zeros(most, np.uint8)
-    data = text.encode("utf-8", "surrogateescape")[:most]
-    words[: len(data)] = np.frombuffer(data, np.uint8)
-    return bytes(np.asarray(agree(words))).rstrip(b"\0").decode("utf-8", "surrogateescape")
+    return _text(agree(_words(text, most)))
 
 
 def greatest(value: int) -> int:
@@ -93,3 +90,34 @@ def greatest(value: int) -> int:
     from jax.experimental import multihost_utils
 
     return int(multihost_utils.process_allgather(np.int32(value)).max())
+
+
+def texts(text: str, most: int = 1 << 10) -> list[str]:
+    """Return the texts of all processes in their order, each cut to `most` bytes."""
+    if jax.process_count() == 1:
+        return [text]
+    from jax.experimental import multihost_utils
+
+    return [_text(words) for words in multihost_utils.process_allgather(_words(text, most))]
+
+
+def total(values: np.ndarray) -> np.ndarray:
+    """Return the sums of arrays over all processes."""
+    if jax.process_count() == 1:
+        return values
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(values).sum(0, dtype=values.dtype)
+
+
+def _words(text: str, most: int) -> np.ndarray:
+    """A text as [most] uint8, filled up with zeros."""
+    words = np.zeros(most, np.uint8)
+    data = text.encode("utf-8", "surrogateescape")[:most]
+    words[: len(data)] = np.frombuffer(data, np.uint8)
+    return words
+
+
+def _text(words: Any) -> str:
+    """The inverse of `_words`."""
+    return bytes(np.asarray(words)).rstrip(b"\0").decode("utf-8", "surrogateescape")

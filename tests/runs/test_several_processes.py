@@ -19,7 +19,8 @@ from rlkit.runs.checkpoints import checkpoint
 
 FAULTY = Path(__file__).parents[1] / "support" / "faulty_processes.py"
 PROGRAM = Path(__file__).parents[1] / "support" / "several_processes.py"
-LONG = ["--env", "CartPole-v1", "--num_envs", "4", "--num_steps", "8", "--total_steps", "1e8", "--log_every", "3200"]
+TIMES = {"seconds", "steps_per_second", "update_seconds", "envs_idle", "learner_idle"}
+LONG = ["--num_envs", "4", "--num_steps", "8", "--total_steps", "1e8", "--log_every", "3200"]
 
 
 def start(*words, **options):
@@ -56,21 +57,27 @@ def content(run):
     """What a run's files say: its metric lines without times, its checkpoints' bytes, its evaluation."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
-        del line["seconds"], line["steps_per_second"]
+        for name in TIMES & line.keys():
+            del line[name]
     leaves = {path.parent.name: path.read_bytes() for path in run.glob("checkpoints/*/leaves.bin")}
     return lines, leaves, json.loads((run / "eval.json").read_text())
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(4, marks=pytest.mark.slow)]
+    ("case", "number"),
+    [
+        pytest.param("two", 2, marks=pytest.mark.thorough),
+        pytest.param("hosts", 2, marks=pytest.mark.thorough),
+        pytest.param("four", 4, marks=pytest.mark.slow),
+    ],
 )
-def test_processes_write_the_run_that_one_process_with_as_many_devices_writes(tmp_path, number):
+def test_processes_write_the_run_that_one_process_with_as_many_devices_writes(tmp_path, case, number):
     at = port()
-    (*codes,), outputs = end(*(start(PROGRAM, tmp_path / "many", number, at, i) for i in range(number)))
+    (*codes,), outputs = end(*(start(PROGRAM, tmp_path / "many", case, number, at, i) for i in range(number)))
     assert codes == [0] * number, outputs[0][-3000:] + outputs[-1][-3000:]
-    codes, outputs = end(start(PROGRAM, tmp_path / "one", number))
+    codes, outputs = end(start(PROGRAM, tmp_path / "one", case, number))
     assert codes == [0], outputs[0][-3000:]
-    for name in CONFIGS[number]:
+    for name in CONFIGS[case]:
         lines, leaves, evaluation = content(tmp_path / "many" / name)
         expected = content(tmp_path / "one" / name)
         if name == "sac_data":  # sums over four devices have another order between processes
@@ -88,14 +95,14 @@ def test_the_commands_of_the_page_train_and_go_on(tmp_path):
     assert "step 8192: greedy return" in printed
 
 
-def both(*words):
+def both(*words, **options):
     """A command of two processes that are joined."""
     joined = ["--coordinator", f"127.0.0.1:{port()}", "--num-processes", "2", "--process-id"]
-    return [start("-m", "rlkit", *words, *joined, index) for index in (0, 1)]
+    return [start("-m", "rlkit", *words, *joined, index, **options) for index in (0, 1)]
 
 
-def train(out, *words):
-    return both("train", "ppo/cartpole", *LONG, *words, "--out", out)
+def train(out, *words, **options):
+    return both("train", "ppo/cartpole", *LONG, *words, "--out", out, **options)
 
 
 def wait_for_lines(run, number, *processes):
@@ -107,9 +114,17 @@ def wait_for_lines(run, number, *processes):
         time.sleep(0.01)
 
 
-def test_a_signal_to_one_process_stops_and_saves_the_run_and_one_process_goes_on(tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--seeds", 2),
+        pytest.param(("--env", "gymnasium:CartPole-v1", "--num_workers", 1), marks=pytest.mark.thorough),
+    ],
+    ids=["seeds", "gymnasium"],
+)
+def test_a_signal_to_one_process_stops_and_saves_the_run_and_one_process_goes_on(tmp_path, words):
     run = tmp_path / "run"
-    processes = train(run, "--seeds", 2)
+    processes = train(run, *words)
     wait_for_lines(run, 1, *processes)
     processes[1].send_signal(signal.SIGTERM)
     codes, outputs = end(*processes)
@@ -196,6 +211,20 @@ def test_two_processes_that_are_killed_go_on_as_if_they_had_not_been(tmp_path, k
     codes, outputs = end(*both(*words))
     assert codes == [0, 0], outputs
     assert content(killed) == content(whole)
+
+
+@pytest.mark.thorough
+def test_an_environment_that_fails_in_one_process_ends_all_of_them_with_its_error(tmp_path):
+    """One of four environments raises; the other process waits for no exchange, and both save the same state."""
+    run = tmp_path / "run"
+    words = ["--env", "host_envs:Breaks", "--env_kwargs", f"{{once: {tmp_path / 'broken'}}}", "--env_check", "false"]
+    words += ["--env_restarts", 0, "--num_workers", 1]
+    codes, outputs = end(*train(run, *words, cwd=PROGRAM.parent))
+    assert codes == [1, 1], outputs
+    lines = [[line for line in output.splitlines() if "broken on purpose" in line][-1] for output in outputs]
+    assert lines[0] == lines[1]
+    assert lines[0].startswith("rlkit: env='host_envs:Breaks': environment ")
+    assert [int(path.name) for path in (run / "checkpoints").iterdir()] == [0]
 
 
 @pytest.mark.parametrize(

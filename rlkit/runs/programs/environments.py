@@ -108,6 +108,7 @@ class HostEnvironments:
       config: of the run.
       device: that acts.
       program: where its `should_stop()`, waiting for workers ends; its `on_failure` is called with their failures.
+      envs: those of the run's that this process steps in training; None for all.
 
     Raises:
       ConfigError: the environment cannot be made, or that of evaluations has other spaces.
@@ -116,10 +117,11 @@ class HostEnvironments:
 
     params = None
 
-    def __init__(self, config: RunConfig, device: Any, program: Program):
+    def __init__(self, config: RunConfig, device: Any, program: Program, envs: range | None = None):
         run = config.run
         self.config, self.device, self.program = config, device, program
-        self.pool = self._new_pool(run.num_envs)
+        envs = envs or range(run.num_envs)
+        self.pool = self._new_pool(len(envs), first=envs.start)
         try:
             spaces = self.pool.observation_space, self.pool.action_space
             obs_tree, action_tree = self.pool.obs_tree, self.pool.action_tree
@@ -130,12 +132,12 @@ class HostEnvironments:
             self.close()
             raise
 
-    def _new_pool(self, num_envs: int, task: Task | None = None) -> hosts.Pool | hosts.VectorPool:
+    def _new_pool(self, num_envs: int, task: Task | None = None, first: int = 0) -> hosts.Pool | hosts.VectorPool:
         """A pool of the run's environment, or of another one; it stops waiting for workers where the run shall stop."""
         run = self.config.run
         env, kwargs, wrappers = task or self.config.task
         common = {"backend": run.backend, "seed": run.seed, "num_workers": run.num_workers, "wrappers": wrappers}
-        limits = {"timeout": run.env_timeout, "restarts": run.env_restarts}
+        limits = {"timeout": run.env_timeout, "restarts": run.env_restarts, "first": first}
         pool = registry.pool(env, plain_value(kwargs), num_envs=num_envs, **common, **limits)
         program = self.program
         pool.watch(lambda: program.should_stop(), lambda failure: program.on_failure(failure))

@@ -1,9 +1,11 @@
 """The devices on which a run learns whose environments are outside of JAX: one, or those over which it is divided."""
 
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -28,6 +30,39 @@ class HostDevices:
         self.mesh, self.num_envs = data_mesh, num_envs
         self.number = 1 if data_mesh is None else data_mesh.size
         _mesh.share("num_envs", num_envs, self.number)
+
+    @cached_property
+    def envs(self) -> range:
+        """The environments that this process steps."""
+        if self.mesh is None:
+            return range(self.num_envs)
+        parts = NamedSharding(self.mesh, P(mesh.DATA)).addressable_devices_indices_map((self.num_envs,)).values()
+        rows = [part[0].indices(self.num_envs) for part in parts if part is not None]
+        return range(min(row[0] for row in rows), max(row[1] for row in rows))
+
+    def whole(self, tree: PyTree, axis: int = 0) -> PyTree:
+        """Return NumPy arrays of this process's environments, along an axis, as those of all environments.
+
+        Arrays of all environments are returned as they are, and so are those without the axis.
+        """
+        if jax.process_count() == 1 or self.mesh is None:
+            return tree
+        place = NamedSharding(self.mesh, P(*[None] * axis, mesh.DATA))
+
+        def one(x: Any) -> Any:
+            if np.ndim(x) <= axis or x.shape[axis] == self.num_envs:
+                return x
+            return processes.gather(jax.make_array_from_process_local_data(place, np.asarray(x)))
+
+        return jax.tree.map(one, tree)
+
+    def of_all(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return the metrics of updates with the episodes [K, T, N] and the restarts [K] of all processes."""
+        if jax.process_count() == 1:
+            return metrics
+        return {
+            name: processes.total(x) if name == "env_restarts" else self.whole(x, axis=2) for name, x in metrics.items()
+        }
 
     def learner(self, agent: Agent) -> Agent:
         """Return an agent that learns from whole rollouts on all devices, of one that was made for them."""

@@ -33,6 +33,7 @@ from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import mesh_of_data
 from rlkit.runs.devices.memory import num_bytes_on_all, tree_num_bytes
+from rlkit.runs.programs.agreement import agreed, caught
 from rlkit.runs.programs.environments import HostEnvironments
 from rlkit.runs.programs.finite import name_non_finite
 from rlkit.runs.programs.goals import with_goal_reward
@@ -78,7 +79,8 @@ def advance(program: "HostProgram | Any", state: PyTree, count: np.int32) -> Chu
         program.begin(state)
     rows: list[dict[str, Any]] = []
     finite = True
-    while finite and len(rows) < count and not program.should_stop():
+    several = jax.process_count() > 1  # they agree on the end while they collect
+    while finite and len(rows) < count and (several or not program.should_stop()):
         try:
             state, new_rows, finite = program.iterate(state, int(count) - len(rows))
         except Interrupted:
@@ -142,9 +144,9 @@ class HostProgram:
         self.config, self.params = config, None
         self.batched, self.seeds = False, np.array([run.seed], np.int32)
         self.background = ThreadPoolExecutor(1, "rlkit-update")
-        self.environments = HostEnvironments(config, self.device, self)
+        self.environments = HostEnvironments(config, self.device, self, self.devices.envs)
         self.pool, self.env = self.environments.pool, self.environments.env
-        self.check, self.rollouts = self.environments.check, self.environments.rollouts
+        self.rollouts = self.environments.rollouts
         try:
             spaces = self.env.obs, self.env.action
             self.like = like
@@ -159,6 +161,9 @@ class HostProgram:
             raise
         self.hyper = module.Hyper(**{name: jnp.array(value) for name, value in config.hyper_arrays.items()})
         self.hold = self.agent.add is not None
+
+    def check(self) -> None:
+        agreed(caught(self.environments.check))
 
     def close(self) -> None:
         self.environments.close()
@@ -211,8 +216,11 @@ class HostProgram:
         return state.replace(**dict(zip(("envs", "key", "step"), own, strict=True)))
 
     def export(self, state: PyTree) -> PyTree:
-        """Return the state itself."""
-        return state
+        """Return the state; the parts of several processes as whole arrays."""
+        if jax.process_count() == 1:
+            return state
+        envs = state.envs.replace(steps=self.devices.whole(state.envs.steps))
+        return processes.gather(state.replace(envs=envs))
 
     @cached_property
     def collector(self) -> Collector:
@@ -222,7 +230,7 @@ class HostProgram:
         num_steps = self.config.run.num_steps
         max_steps = self.wait_count * num_steps
         settings = {"num_steps": num_steps, "device": self.device, "hold": self.hold, "max_steps": max_steps}
-        collector = Collector(self.agent, self.pool, **settings)
+        collector = Collector(self.agent, self.pool, **settings, total_envs=self.config.run.num_envs)
         if self.like is not None:
             collector.act = self.like.collector.act
         collector.compile(zero_actor, jax.random.key(0))
@@ -252,11 +260,14 @@ class HostProgram:
         """Reset the environments, after the steps that a checkpoint held back."""
         self.begun = True
         update, seed = int(state.step), self.config.run.seed
-        held = state.envs.steps if bool(state.envs.there) else ()
-        self.collector.begin(derive(seed, _RESUMED, update) if update else seed, jax.tree.map(np.asarray, held))
+        held = jax.tree.map(np.asarray, state.envs.steps if bool(state.envs.there) else ())
+        held = jax.tree.map(lambda x: x[self.collector.own], held)
+        seed = derive(seed, _RESUMED, update) if update else seed
+        agreed(caught(lambda: self.collector.begin(seed, held)))
 
     def advance(self, state: PyTree, count: np.int32) -> Chunk:
-        return advance(self, self._place(state), count)
+        chunk = advance(self, self._place(state), count)
+        return chunk._replace(metrics=self.devices.of_all(chunk.metrics))
 
     def _place(self, state: PyTree) -> PyTree:
         """The state with that of the agent on the devices, where it is not there yet."""
@@ -311,22 +322,24 @@ class HostProgram:
         uniform = self.updates.uniform
         if uniform is None:
             actor, key = self.collector.place((self.updates.actor(state.agent), rollout_key))
-            rollout = self.collector.run(lambda number: self.collector.explore(actor, key, number), count * num_steps)
+            choose: Callable[[int], tuple[PyTree, PyTree]] = partial(self.collector.explore, actor, key)
         else:
             actions: Any = None
 
-            def choose(number: int) -> tuple[PyTree, tuple]:
+            def draw(number: int) -> tuple[PyTree, PyTree]:
                 nonlocal actions
-                draw, index = divmod(number, count * num_steps + 1)
+                part, index = divmod(number, count * num_steps + 1)
                 if index == 0:
-                    actions = np.asarray(uniform(jax.random.fold_in(rollout_key, draw) if draw else rollout_key))
+                    actions = np.asarray(uniform(jax.random.fold_in(rollout_key, part) if part else rollout_key))
                 return actions[index], ()
 
-            rollout = self.collector.run(choose, count * num_steps)
+            choose = draw
+
+        rollout = agreed(caught(lambda: self.collector.run(choose, count * num_steps)))
         self.acted = None  # it was for an earlier observation
         agent, metrics = self.updates.wait(state.agent, rollout.transitions)
         seconds = time.perf_counter() - begin
-        means = rollout.transitions.reward.reshape(count, -1).mean(1)
+        means = self.devices.whole(rollout.transitions.reward, axis=1).reshape(count, -1).mean(1)
         rows = []
         for index in range(count):
             steps = slice(index * num_steps, (index + 1) * num_steps)
@@ -358,20 +371,15 @@ class HostProgram:
         actor = self.collector.place(self.updates.actor(state.agent))  # a copy: the update may take the arrays over
         collect_seconds = 0.0
         if self.next_rollout is None:
-            self.next_rollout = self.collector.collect(actor, rollout_key)
-            collect_seconds += self.next_rollout.seconds
-        rollout = self.next_rollout
-        if isinstance(rollout, Exception):
-            raise rollout
+            self.next_rollout = caught(lambda: self.collector.collect(actor, rollout_key))
+            collect_seconds += getattr(self.next_rollout, "seconds", 0.0)
+        rollout = agreed(self.next_rollout)
         rest, replay = split(state.agent)
         learning = self.background.submit(self.updates.update, replay, rest, rollout.transitions, update_key)
         self.next_rollout = None
         if self.overlap and int(state.step) + 1 < self.config.num_updates:
-            try:
-                self.next_rollout = self.collector.collect(actor, self.updates.keys(next_key)[0])
-                collect_seconds += self.next_rollout.seconds
-            except (NotFinite, Interrupted, hosts.HostError, ConfigError) as error:
-                self.next_rollout = error
+            self.next_rollout = caught(lambda: self.collector.collect(actor, self.updates.keys(next_key)[0]))
+            collect_seconds += getattr(self.next_rollout, "seconds", 0.0)
         return self._finish(state, rollout, learning.result(), next_key, collect_seconds, begin)
 
     def _finish(
@@ -426,7 +434,10 @@ class HostProgram:
         """Play greedy episodes, as `HostEnvironments.evaluate` does; leaves [N, E]."""
         actor_of, policy = self._eval_functions
         actor, seed = self.devices.own(actor_of(self._place(state).agent)), self.config.run.seed
-        return self.environments.evaluate(self.agent, policy, actor, seed, self.on_progress)
+        # Each process plays the same episodes.
+        return processes.agree(
+            agreed(caught(lambda: self.environments.evaluate(self.agent, policy, actor, seed, self.on_progress)))
+        )
 
     @cached_property
     def _eval_functions(self) -> tuple[Callable[[PyTree], PyTree], Callable[..., Any]]:

@@ -129,8 +129,8 @@ class HostUpdates:
             shapes = jax.eval_shape(update, *divided)[1]
             self._zeros = {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
             if (one := agent.uniform) is not None:
-                shape = wait_steps + 1, collector.num_envs
-                uniform = jax.jit(lambda key: jax.vmap(jax.vmap(one))(jax.random.split(key, shape)))
+                shape, own = (wait_steps + 1, collector.total_envs), collector.own
+                uniform = jax.jit(lambda key: jax.vmap(jax.vmap(one))(jax.random.split(key, shape)[:, own]))
                 self.uniform = uniform.lower(key).compile()
 
     def update(self, replay: PyTree, rest: PyTree, rollout: Transition, key: Key) -> Updated:

@@ -29,9 +29,13 @@ def make_program(config: RunConfig, num_streams: int | None = None, runs: Runs |
       HostError: an environment outside of JAX fails when it is made.
     """
     run = config.run
-    for field, value in (("env", run.env if hosts.is_host(run.env) else None), ("dataset", run.dataset)):
-        if value is not None:
-            require_one_process(f"{field}={value!r}", "train each seed by a command of its own (--seed N)")
+    own_command = "train each seed by a command of its own (--seed N)"
+    if run.dataset is not None:
+        require_one_process(f"dataset={run.dataset!r}", own_command)
+    if hosts.is_host(run.env) and run.num_seeds > 1:
+        require_one_process(f"num_seeds={run.num_seeds} with env={run.env!r}", own_command)
+    if run.env.startswith(("ale:", "envpool:")):
+        require_one_process(f"env={run.env!r}", "its library seeds all environments together; use atari:NAME")
     if run.population is not None:
         require_one_process(f"population={run.population}", "start it without a coordinator")
     register(config.objects)  # as configs that were parsed later may have others of the same names
