@@ -12,6 +12,8 @@ import numpy as np
 
 from rlkit.types import PyTree
 
+_TOGETHER = 1 << 20  # bytes of small arrays that are exchanged together
+
 
 def is_first() -> bool:
     """Return True in the process that writes files and prints."""
@@ -21,7 +23,8 @@ def is_first() -> bool:
 def gather(tree: PyTree) -> PyTree:
     """Return arrays that are divided over processes as whole ones, in the host's memory of each process.
 
-    An array at a time is whole on each device as well. Other arrays are returned as they are.
+    Small arrays are exchanged together, as an exchange takes milliseconds whatever its size. A large one is for a
+    moment whole on each device as well. Other arrays are returned as they are.
 
     Args:
       tree: of the same structure and shapes in each process; typed keys included.
@@ -30,14 +33,52 @@ def gather(tree: PyTree) -> PyTree:
         return tree
     from jax.experimental import multihost_utils
 
-    def one(x: Any) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    groups: list[list[int]] = [[]]
+    for i, x in enumerate(leaves):
         if not isinstance(x, jax.Array) or x.is_fully_addressable:
-            return x
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(one(jax.random.key_data(x)), impl=jax.random.key_impl(x))
-        return multihost_utils.process_allgather(x, tiled=True)
+            continue
+        if x.nbytes > _TOGETHER and not x.is_fully_replicated:
+            leaves[i] = multihost_utils.process_allgather(x, tiled=True)
+            continue
+        if sum(leaves[j].nbytes for j in groups[-1]) + x.nbytes > _TOGETHER:
+            groups.append([])
+        groups[-1].append(i)
+    for group in groups:
+        for i, whole in zip(group, _gather_together([leaves[i] for i in group]), strict=True):
+            leaves[i] = whole
+    return structure.unflatten(leaves)
 
-    return jax.tree.map(one, tree)
+
+def _gather_together(arrays: list[jax.Array]) -> list[Any]:
+    """The whole arrays, by one exchange of the bytes that each process has."""
+    from jax.experimental import multihost_utils
+
+    is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in arrays]
+    numbers = [jax.random.key_data(x) if key else x for x, key in zip(arrays, is_key, strict=True)]
+    wholes, own = [], []
+    views: list[list[np.ndarray]] = [[] for _ in range(jax.process_count())]  # the parts of each process, in one order
+    for x in numbers:
+        if x.is_fully_replicated:
+            wholes.append(np.asarray(x.addressable_data(0)))
+            continue
+        wholes.append(np.empty(x.shape, x.dtype))
+        for device, index in sorted(x.sharding.devices_indices_map(x.shape).items(), key=lambda pair: pair[0].id):
+            views[device.process_index].append(wholes[-1][index])
+        shards = sorted(x.addressable_shards, key=lambda shard: shard.device.id)
+        own += [np.ascontiguousarray(shard.data).reshape(-1).view(np.uint8) for shard in shards]
+    if length := max(sum(view.nbytes for view in parts) for parts in views):
+        sent = np.zeros(length, np.uint8)
+        sent[: sum(part.size for part in own)] = np.concatenate([*own, np.zeros(0, np.uint8)])
+        for parts, row in zip(views, np.asarray(multihost_utils.process_allgather(sent)), strict=True):
+            begin = 0
+            for view in parts:
+                view[...] = row[begin : begin + view.nbytes].view(view.dtype).reshape(view.shape)
+                begin += view.nbytes
+    return [
+        jax.random.wrap_key_data(whole, impl=jax.random.key_impl(x)) if key else whole
+        for whole, x, key in zip(wholes, arrays, is_key, strict=True)
+    ]
 
 
 def place(tree: PyTree, shardings: PyTree) -> PyTree:
