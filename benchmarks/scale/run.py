@@ -4,6 +4,7 @@ Parts, each with results of its own (`--parts`):
   command  `rlkit train ppo/cartpole --seeds 10` on one device and on all
   several  the same and `dqn/cartpole` as two processes, joined by --coordinator, against one with two devices; and what
            a checkpoint costs either
+  divided  one run of PPO with the Nature CNN on Atari, on one device and divided over two
   rejax    ten seeds of PPO at 4 and 64 environments, against rejax's ten vmapped seeds
   curve    steps per second of all seeds together, for 1 to 256 seeds on one device and on all; draws scale.png
   sweep    64 trials x 4 seeds of PPO on CartPole, 100k steps each, killed twice; with halving
@@ -72,18 +73,18 @@ def command(rounds: int) -> dict[str, Any]:
 def several(rounds: int) -> dict[str, Any]:
     """Ten seeds of two processes with a device each and of one with two: seconds of training, and of a checkpoint.
 
-    The time of a checkpoint is the difference of whole commands with 2 and with 42 of them.
+    The time of a checkpoint is the difference of whole commands with 2 and with 22 of them, in the same round.
     """
     result: dict[str, Any] = {"made": report.provenance()}
-    sizes = {"ppo": (("ppo/cartpole", *LARGE), 5_120), "dqn": (("dqn/cartpole",), 1_024)}
+    sizes = {"ppo": (("ppo/cartpole", *LARGE), 5_120), "dqn": (("dqn/cartpole",), 256)}
     with tempfile.TemporaryDirectory() as folder:
         for agent, (config, every) in sizes.items():
-            words = (*config, "--total_steps", 42 * every, "--log_every", every, "--eval_episodes", 0)
+            words = (*config, "--total_steps", 22 * every, "--log_every", every, "--eval_episodes", 0)
             training: dict[str, list[float]] = {"one": [], "two": []}
-            whole: dict[str, dict[str, list[float]]] = {name: {"2": [], "42": []} for name in training}
+            whole: dict[str, dict[str, list[float]]] = {name: {"2": [], "22": []} for name in training}
             for index in range(-1, rounds):  # the first round compiles
                 for name, times in training.items():
-                    for count, saved in (("2", 42 * every), ("42", every)):
+                    for count, saved in (("2", 22 * every), ("22", every)):
                         out = Path(folder) / f"{agent}-{name}-{index}-{count}"
                         own = ("--seeds", 10, "--seed", 100 * index + 100, "--checkpoint_every", saved, "--out", out)
                         begin = time.perf_counter()
@@ -95,12 +96,32 @@ def several(rounds: int) -> dict[str, Any]:
                             last = (out / "metrics.jsonl").read_text().splitlines()[-1]
                             times.append(json.loads(last)["seconds"])
             cost = {
-                name: (statistics.median(times["42"]) - statistics.median(times["2"])) / 40
+                name: statistics.median(more - less for more, less in zip(times["22"], times["2"], strict=True)) / 20
                 for name, times in whole.items()
             }
             ratio = report.ratio(training["one"], training["two"])
             result[agent] = {"seconds": training, "ratio": ratio, "whole": whole, "checkpoint": cost}
     return result
+
+
+def divided(rounds: int) -> dict[str, Any]:
+    """Seconds of one run of PPO on Breakout, on one device and on two, from its second metric line to the last."""
+    words = ("--total_steps", 9 * 1024, "--log_every", 1024, "--eval_episodes", 0, "--checkpoint_every", 9 * 1024)
+    seconds: dict[str, list[float]] = {"1": [], "2": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for index in range(rounds):
+            for devices, times in seconds.items():
+                out = Path(folder) / f"{devices}-{index}"
+                own = ("--devices", devices, "--seed", index, "--report", "false", "--out", out)
+                rlkit("train", "ppo/breakout_atari", *words, *own, cwd=folder, cache=Path(folder) / "cache")
+                lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+                times.append(lines[-1]["seconds"] - lines[1]["seconds"])
+    return {
+        "seconds": seconds,
+        "steps": 7 * 1024,
+        "ratio": report.ratio(seconds["1"], seconds["2"]),
+        "made": report.provenance(),
+    }
 
 
 def _together(two: bool, *words: Any, cwd: Path) -> None:
@@ -259,6 +280,11 @@ def render(results: Mapping[str, Any]) -> str:
         text += "compilation apart, and a checkpoint, which two processes gather first.\n\n"
         text += report.table(["agent", "one", "two", "ratio", "checkpoint, one", "two"], rows)
         text += f"\n{report.provenance_line(joined['made'])}\n\n"
+    if one := results.get("divided"):
+        speeds = (f"{one['steps'] / statistics.median(one['seconds'][name]):,.0f}" for name in ("1", "2"))
+        text += "`rlkit train ppo/breakout_atari`, steps per second of one run, on one device and divided over two.\n\n"
+        text += report.table(["one device", "two", "ratio"], [[*speeds, report.spread(one["ratio"])]])
+        text += f"\n{report.provenance_line(one['made'])}\n\n"
     if versus := results.get("rejax"):
         rows = []
         for size in ("4", "64"):
@@ -350,7 +376,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("command", "several", "rejax", "curve", "sweep", "zoo")
+    parts = ("command", "several", "divided", "rejax", "curve", "sweep", "zoo")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds (%(default)s)")
     parser.add_argument("--zoo-trials", type=int, default=8, help="trials of rl_zoo3 (%(default)s)")
@@ -365,6 +391,8 @@ def main() -> None:
             results[part] = command(options.rounds)
         elif part == "several":
             results[part] = several(min(options.rounds, 3))
+        elif part == "divided":
+            results[part] = divided(min(options.rounds, 3))
         elif part == "rejax":
             python = options.peer_python or peers.python(options.peer_env / "rejax", peers.REJAX)
             results[part] = against_rejax(python, options.rounds)
