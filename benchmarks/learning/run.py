@@ -26,7 +26,8 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 from common import report
 
 HERE = Path(__file__).resolve().parent
-SEEDS, MINATAR_SEEDS = 10, 3
+SEEDS, MINATAR_SEEDS, MUJOCO_SEEDS, ATARI_SEEDS = 10, 3, 3, 1
+STEPS = {"total_steps": 100_000}  # of a row of MuJoCo, which stands for the million of its config
 EPISODES = 128  # of each seed's evaluation, unless a config says otherwise
 
 
@@ -93,6 +94,23 @@ ROWS = {
     "ddpg/pendulum": Row("ddpg/pendulum", mean=-250),
     "sac/mountain_car_continuous": Row("sac/mountain_car_continuous", mean=90),
     "sac/cartpole": Row("sac/cartpole"),
+    "sac/mujoco, 100k steps": Row("sac/mujoco", STEPS, seeds=MUJOCO_SEEDS, note="SimbaV2's repository, v4: 6,156"),
+    "td3/mujoco, 100k steps": Row("td3/mujoco", STEPS, seeds=MUJOCO_SEEDS),
+    "tqc/mujoco, 100k steps": Row("tqc/mujoco", STEPS, seeds=MUJOCO_SEEDS),
+    "crossq/mujoco, 100k steps, critics of 256 units": Row(
+        "crossq/mujoco",
+        STEPS | {"critic_hidden_sizes": [256, 256]},
+        seeds=MUJOCO_SEEDS,
+        note="SimbaV2's repository, v4, critics of 2,048: 8,112",
+    ),
+    "ppo/pong_atari, 1.5M steps, 42 x 42 pixels": Row(
+        "ppo/pong_atari",
+        {"total_steps": 1_500_000, "learning_rate": 5e-4, "env_kwargs": {"fire_reset": True, "screen_size": 42}}
+        | {"encoder": "conv", "channels": [16, 32], "kernels": [4, 4], "strides": [2, 2], "hidden_sizes": [256]},
+        mean=0,
+        seeds=ATARI_SEEDS,
+        note="-21 at the start",
+    ),
     "dqn/breakout_minatar": _minatar("dqn/breakout"),
     "dqn/breakout_minatar, priorities": Row(
         "dqn/breakout_minatar", {"replay": "prioritized"}, seeds=MINATAR_SEEDS, note="the same with priorities"

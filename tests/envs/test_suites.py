@@ -27,6 +27,7 @@ from suite_stand_ins import (
 
 from rlkit import cli, envs
 from rlkit.envs import registry
+from rlkit.envs.suites import craftax
 from rlkit.envs.suites.jumanji import JumanjiEnv
 from rlkit.envs.suites.pgx import PgxEnv
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -250,6 +251,15 @@ def test_the_error_for_a_missing_library_has_the_install_command(monkeypatch, su
         envs.make(f"{suite}:{'Craftax-Symbolic-v1' if suite == 'craftax' else 'x'}")
     line = f"env={suite}:... needs {LIBRARIES[suite]}, which is not installed; pip install 'rlkit-jax[{suite}]'"
     assert str(error.value) == line
+
+
+def test_an_incomplete_cache_of_craftax_is_named(monkeypatch):
+    def load(task, auto_reset):
+        raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+
+    monkeypatch.setattr(craftax, "library", lambda *names: types.SimpleNamespace(make_craftax_env_from_name=load))
+    with pytest.raises(ConfigError, match=r"cache of textures is incomplete.*delete texture_cache\*\.pbz2"):
+        envs.make("craftax:Craftax-Classic-Pixels-v1")
 
 
 def test_the_command_line_prints_the_install_command(monkeypatch, capsys):

@@ -4,7 +4,7 @@ from typing import Any
 
 from rlkit.envs.adapter import known_task, library, replace_params, standard_promotion
 from rlkit.envs.suites import legacy
-from rlkit.types import Env
+from rlkit.types import ConfigError, Env
 
 _NAMES = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
 
@@ -24,9 +24,16 @@ def make(task: str, /, **kwargs: Any) -> tuple[Env, Any]:
       kwargs: fields of Craftax's parameters, such as max_timesteps, the time limit of an episode.
 
     Raises:
-      ConfigError: Craftax is not installed, the name is unknown, or a parameter does not fit.
+      ConfigError: Craftax is not installed or its cache is incomplete, the name is unknown, or a parameter does not
+        fit.
     """
     name = f"craftax:{known_task(task, _NAMES, 'craftax:')}"
-    with standard_promotion():  # importing the game computes with mixed types
-        env = library("craftax.craftax_env", "craftax").make_craftax_env_from_name(task, auto_reset=False)
+    try:
+        with standard_promotion():  # importing the game computes with mixed types
+            env = library("craftax.craftax_env", "craftax").make_craftax_env_from_name(task, auto_reset=False)
+    except EOFError:
+        raise ConfigError(
+            f"env={name!r}: Craftax's cache of textures is incomplete, as its first use was stopped; delete "
+            "texture_cache*.pbz2 in the folders `assets` of the package craftax"
+        ) from None
     return legacy.adapt(env, replace_params(name, env.default_params, kwargs), name=name)
