@@ -145,7 +145,7 @@ class Scripted:
     observation_space, action_space = Box(0, np.inf, (3,)), Discrete(2)
 
     def __init__(self, num_envs, breaks, *, lockstep=True, bad=None):
-        self.num_envs, self.breaks, self.lockstep, self.bad = num_envs, set(breaks), lockstep, bad
+        self.num_envs, self.first, self.breaks, self.lockstep, self.bad = num_envs, 0, set(breaks), lockstep, bad
         self.interrupted = lambda: False
 
     def locate(self, env):
