@@ -194,8 +194,9 @@ def test_a_full_disk_of_the_first_process_ends_both_with_a_line(tmp_path, number
 def test_two_processes_that_are_killed_go_on_as_if_they_had_not_been(tmp_path, kills):
     whole, killed, rng = tmp_path / "whole", tmp_path / "killed", random.Random(kills)
     lines = 40  # of a run, for each kill; every second one is followed by a checkpoint
-    config = ["train", "ppo/cartpole", *LONG[2:6], "--seeds", 2, "--total_steps", 64 * lines * kills]
-    config += ["--log_every", 64, "--checkpoint_every", 128, "--eval_episodes", 2, "--report", "false", "--out"]
+    config = ["train", "ppo/cartpole", "--num_envs", 4, "--num_steps", 8, "--seeds", 2]
+    config += ["--total_steps", 64 * lines * kills, "--log_every", 64, "--checkpoint_every", 128]
+    config += ["--eval_episodes", 2, "--report", "false", "--out"]
     codes, outputs = end(*both(*config, whole))
     assert codes == [0, 0], outputs
     words = [*config, killed]
