@@ -20,6 +20,7 @@ from rlkit.runs.checkpoints import checkpoint
 FAULTY = Path(__file__).parents[1] / "support" / "faulty_processes.py"
 PROGRAM = Path(__file__).parents[1] / "support" / "several_processes.py"
 TIMES = {"seconds", "steps_per_second", "update_seconds", "envs_idle", "learner_idle"}
+pytestmark = pytest.mark.timeout(900)  # several processes share the cores with other tests
 LONG = ["--num_envs", "4", "--num_steps", "8", "--total_steps", "1e8", "--log_every", "3200"]
 
 
@@ -43,7 +44,7 @@ def port():
         return opened.getsockname()[1]
 
 
-def end(*processes, seconds=280):
+def end(*processes, seconds=600):
     """The exit codes and outputs of processes."""
     try:
         outputs = [process.communicate(timeout=seconds)[0] for process in processes]
