@@ -198,7 +198,8 @@ class HostProgram:
         """Shapes and dtypes of the state of this run, divided over another number of devices."""
         data_mesh = AbstractMesh((num_shards,), (mesh.DATA,)) if num_shards > 1 else None
         learner = self._learner(HostDevices(data_mesh, self.config.run.num_envs))
-        return jax.eval_shape(partial(self._init, learner), self.seeds[0], self.hyper)
+        shapes = jax.eval_shape(partial(self._init, learner), self.seeds[0], self.hyper)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)  # without the abstract mesh
 
     @property
     def num_bytes(self) -> int:
