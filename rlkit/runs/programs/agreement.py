@@ -13,7 +13,8 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.training import processes
 from rlkit.types import ConfigError
 
-KINDS = (Interrupted, NotFinite, ConfigError, HostError)  # the last of those that several processes raise counts
+# Where processes raise several of these, all raise the one that comes last here.
+KINDS = (Interrupted, NotFinite, ConfigError, HostError)
 
 T = TypeVar("T")
 

@@ -40,7 +40,7 @@ class HostDevices:
         rows = [part[0].indices(self.num_envs) for part in parts if part is not None]
         return range(min(row[0] for row in rows), max(row[1] for row in rows))
 
-    def whole(self, tree: PyTree, axis: int = 0) -> PyTree:
+    def gather(self, tree: PyTree, axis: int = 0) -> PyTree:
         """Return NumPy arrays of this process's environments, along an axis, as those of all environments.
 
         Arrays of all environments are returned as they are, and so are those without the axis.
@@ -56,16 +56,21 @@ class HostDevices:
 
         return jax.tree.map(one, tree)
 
-    def of_all(self, metrics: dict[str, Any]) -> dict[str, Any]:
+    def gather_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics of updates with the episodes [K, T, N] and the restarts [K] of all processes."""
         if jax.process_count() == 1:
             return metrics
         return {
-            name: processes.total(x) if name == "env_restarts" else self.whole(x, axis=2) for name, x in metrics.items()
+            name: processes.total(x) if name == "env_restarts" else self.gather(x, axis=2)
+            for name, x in metrics.items()
         }
 
     def learner(self, agent: Agent) -> Agent:
-        """Return an agent that learns from whole rollouts on all devices, of one that was made for them."""
+        """Return an agent whose updates take whole rollouts and run on all devices.
+
+        Args:
+          agent: made with `axis_name` of the mesh.
+        """
         return agent if self.mesh is None else data_parallel_agent(agent, self.mesh, mesh.DATA, check_vma=False)
 
     def state(self, agent: PyTree) -> PyTree:
@@ -74,7 +79,7 @@ class HostDevices:
 
     @property
     def everywhere(self) -> NamedSharding | None:
-        """The sharding of what each device has as a whole."""
+        """The sharding of replicated arrays."""
         return None if self.mesh is None else NamedSharding(self.mesh, P())
 
     @property
@@ -104,8 +109,8 @@ class HostDevices:
             return rollout
         return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self.rollout, x), rollout)
 
-    def own(self, tree: PyTree) -> PyTree:
-        """Return arrays that each device has as a whole on one device of this process."""
+    def local_copy(self, tree: PyTree) -> PyTree:
+        """Return replicated arrays on one device of this process."""
         if self.mesh is None:
             return tree
 

@@ -213,14 +213,14 @@ class HostProgram:
     def start(self) -> PyTree:
         init = jax.jit(self.init, out_shardings=self._start_places)
         state = init(self.seeds[0], self.hyper)
-        own = self.devices.own((state.envs, state.key, state.step))
+        own = self.devices.local_copy((state.envs, state.key, state.step))
         return state.replace(**dict(zip(("envs", "key", "step"), own, strict=True)))
 
     def export(self, state: PyTree) -> PyTree:
         """Return the state; the parts of several processes as whole arrays."""
         if jax.process_count() == 1:
             return state
-        envs = state.envs.replace(steps=self.devices.whole(state.envs.steps))
+        envs = state.envs.replace(steps=self.devices.gather(state.envs.steps))
         return processes.gather(state.replace(envs=envs))
 
     @cached_property
@@ -268,7 +268,7 @@ class HostProgram:
 
     def advance(self, state: PyTree, count: np.int32) -> Chunk:
         chunk = advance(self, self._place(state), count)
-        return chunk._replace(metrics=self.devices.of_all(chunk.metrics))
+        return chunk._replace(metrics=self.devices.gather_metrics(chunk.metrics))
 
     def _place(self, state: PyTree) -> PyTree:
         """The state with that of the agent on the devices, where it is not there yet."""
@@ -340,7 +340,7 @@ class HostProgram:
         self.acted = None  # it was for an earlier observation
         agent, metrics = self.updates.wait(state.agent, rollout.transitions)
         seconds = time.perf_counter() - begin
-        means = self.devices.whole(rollout.transitions.reward, axis=1).reshape(count, -1).mean(1)
+        means = self.devices.gather(rollout.transitions.reward, axis=1).reshape(count, -1).mean(1)
         rows = []
         for index in range(count):
             steps = slice(index * num_steps, (index + 1) * num_steps)
@@ -434,7 +434,7 @@ class HostProgram:
     def evaluate(self, state: PyTree) -> Evaluation:
         """Play greedy episodes, as `HostEnvironments.evaluate` does; leaves [N, E]."""
         actor_of, policy = self._eval_functions
-        actor, seed = self.devices.own(actor_of(self._place(state).agent)), self.config.run.seed
+        actor, seed = self.devices.local_copy(actor_of(self._place(state).agent)), self.config.run.seed
         # Each process plays the same episodes.
         return processes.agree(
             agreed(caught(lambda: self.environments.evaluate(self.agent, policy, actor, seed, self.on_progress)))

@@ -112,7 +112,7 @@ class HostUpdates:
         self._devices, agent_places = devices, devices.state(template.agent)
         (rest, replay), rollout, key = split(template.agent), collector.shapes(), template.key
         actor = jax.jit(agent.actor, out_shardings=devices.everywhere).lower(template.agent).compile()
-        self.actor: Callable[[PyTree], PyTree] = lambda state: devices.own(actor(state))
+        self.actor: Callable[[PyTree], PyTree] = lambda state: devices.local_copy(actor(state))
         self.keys = jax.jit(lambda key: tuple(jax.random.split(key, 3))).lower(key).compile()
         if in_one_call:
             obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rollout.obs)
