@@ -18,6 +18,7 @@ from common.workers import Worker
 HERE = Path(__file__).resolve().parent
 PEER = {"stable-baselines3": "2.9.2", "sbx-rl": "0.28.0", "torch": "2.13.0", "gymnasium": "1.3.0", "mujoco": "4.0.0"}
 PEER |= {"imageio": "2.38.1", "packaging": "26.3"}  # which gymnasium imports with MuJoCo
+PEER |= {"ale-py": "0.12.1", "opencv-python-headless": "5.0.0.93"}
 CARTPOLE = {"env": "gymnasium:CartPole-v1", "num_epochs": 4, "num_minibatches": 4, "num_envs": 64, "num_steps": 128}
 LONG = CARTPOLE | {"num_envs": 8, "num_steps": 2048, "num_epochs": 10, "num_minibatches": 256}  # minibatches of 64
 MODES = {  # of stepping with rlkit
@@ -35,8 +36,21 @@ BRIDGES = {  # ours, and Gymnasium's that does the same
     "process": ("process", "async, same step", 8),
     "process, one for each environment": ("process, one each", "async, same step", 8),
 }
-PARTS = ("speed", "update", "bridge", "overlap", "cheetah", "offpolicy", "learning")
-OFF_POLICY = {"sac": "SAC, HalfCheetah-v5", "td3": "TD3, HalfCheetah-v5", "dqn": "DQN, CartPole-v1"}
+ATARI = {  # how rlkit steps the games
+    "rlkit, ale": {"env": "ale:Breakout"},
+    "rlkit, ale, overlap": {"env": "ale:Breakout", "overlap": True},
+    "rlkit, atari, serial": {"env": "atari:Breakout", "backend": "serial"},
+}
+PARTS = ("speed", "update", "bridge", "overlap", "cheetah", "offpolicy", "atari", "learning", "learning-ppo")
+OFF_POLICY = {  # title, the peers that have the agent, and the target of the speed over the first of them
+    "sac": ("SAC, HalfCheetah-v5", ("sbx", "sb3"), 1),
+    "td3": ("TD3, HalfCheetah-v5", ("sbx", "sb3"), 1),
+    "tqc": ("TQC, HalfCheetah-v5", ("sbx",), 1),
+    "crossq": ("CrossQ, HalfCheetah-v5", ("sbx",), 1.2),
+    "dqn": ("DQN, CartPole-v1", ("sbx", "sb3"), 1),
+    "dqn, images": ("DQN, atari:Breakout", ("sb3",), 1.2),
+}
+LIBRARIES = ("rlkit", "sbx", "sb3")
 STEPS_BEFORE, STEPS = 4000, 500  # of a round, before learning starts and from then on
 
 
@@ -98,17 +112,31 @@ def overlap(worker: Worker, settings: dict[str, Any], rounds: int, iterations: i
 def off_policy(workers: Mapping[str, Worker], rounds: int) -> dict[str, Any]:
     """Seconds of a step of one environment with one gradient step, and of a step before learning starts."""
     measured: dict[str, Any] = {}
-    for agent in OFF_POLICY:
+    for task, (_, peers_of_it, _) in OFF_POLICY.items():
         for kind, steps in (("learning", STEPS), ("before", STEPS_BEFORE)):
-            for worker in workers.values():
-                worker.call("prepare_off_policy", agent, kind == "learning")
-                worker.call("run", STEPS)  # compiles, and starts to learn
+            names = ("rlkit", *peers_of_it)
+            for name in names:
+                workers[name].call("prepare_off_policy", task, kind == "learning")
+                workers[name].call("run", STEPS)  # compiles, and starts to learn
             runs: dict[str, list[Any]] = {}
             for index in range(rounds + 1):
-                for name, worker in workers.items():
-                    _add(runs, name, worker.call("run", steps), index)
-            measured.setdefault(agent, {})[kind] = runs
+                for name in names:
+                    _add(runs, name, workers[name].call("run", steps), index)
+            measured.setdefault(task, {})[kind] = runs
     return {"rounds": measured}
+
+
+def atari(workers: Mapping[str, Worker], rounds: int, iterations: int) -> dict[str, Any]:
+    """Seconds of an iteration of PPO with images, and of its update."""
+    measured: dict[str, list[dict[str, float]]] = {}
+    workers["sb3"].call("prepare_atari", "Breakout")
+    for index in range(rounds + 1):
+        for name, keys in ATARI.items():
+            workers["rlkit"].call("prepare_config", "ppo/breakout_atari", keys)
+            workers["rlkit"].call("run", 1)
+            _add(measured, name, workers["rlkit"].call("run", iterations), index)
+        _add(measured, "sb3", workers["sb3"].call("run", iterations), index)
+    return {"iterations": iterations, "rounds": measured}
 
 
 def learning(workers: Mapping[str, Worker], steps: int, seeds: int) -> dict[str, Any]:
@@ -118,6 +146,15 @@ def learning(workers: Mapping[str, Worker], steps: int, seeds: int) -> dict[str,
         for name in workers
     }
     return {"steps": steps, "runs": measured}
+
+
+def learning_ppo(workers: Mapping[str, Worker], steps: int, seeds: int) -> dict[str, Any]:
+    """Returns of PPO on HalfCheetah-v5 with rl_zoo3's settings."""
+    names = ("rlkit", "sb3")
+    return {
+        "steps": steps,
+        "runs": {name: [workers[name].call("returns_ppo", steps, seed) for seed in range(seeds)] for name in names},
+    }
 
 
 def _column(rounds: list[dict[str, float]], name: str) -> list[float]:
@@ -143,15 +180,11 @@ def render(results: Mapping[str, Any]) -> str:
             text += _overlap(title, results[part], part == "overlap")
     if "offpolicy" in results:
         text += _off_policy(results["offpolicy"])
-    if "learning" in results:
-        runs = results["learning"]["runs"]
-        rows = []
-        for name, measured in runs.items():
-            returns, seconds = _column(measured, "return"), _column(measured, "seconds")
-            listed = ", ".join(f"{one:.0f}" for one in returns)
-            rows.append([name, listed, f"{statistics.mean(returns):.0f}", f"{statistics.mean(seconds):.0f}"])
-        title = f"## SAC on HalfCheetah-v5 after {results['learning']['steps']:,} steps\n\n"
-        text += title + report.table(["library", "returns", "mean", "seconds a run"], rows) + "\n"
+    if "atari" in results:
+        text += _atari(results["atari"])
+    for part, title in (("learning", "SAC"), ("learning-ppo", "PPO with rl_zoo3's settings")):
+        if part in results:
+            text += _learning(title, results[part])
     made = {part: report.provenance_line(x["made"] | {"versions": x["versions"]}) for part, x in results.items()}
     lines = [
         f"- {', '.join(part for part in made if made[part] == line)}: {line}\n" for line in dict.fromkeys(made.values())
@@ -213,12 +246,38 @@ def _overlap(title: str, measured: Mapping[str, Any], has_target: bool) -> str:
     return f"## {title}\n\n" + report.table(header, [row]) + "\n"
 
 
+def _atari(measured: Mapping[str, Any]) -> str:
+    rounds, rows = measured["rounds"], []
+    theirs = _column(rounds["sb3"], "seconds")
+    for name, ours in rounds.items():
+        seconds, update = _column(ours, "seconds"), _column(ours, "update_seconds")
+        row = [name, f"{1024 / statistics.median(seconds):,.0f}", f"{statistics.median(update):.2f}"]
+        ratio = report.ratio(theirs, seconds)
+        rows.append([*row, *([] if name == "sb3" else [report.spread(ratio), report.verdict(ratio["median"] >= 1.4)])])
+    rows[-1] += [""] * 2
+    header = ["library", "steps/s", "update s", "speed over sb3", "target >= 1.4"]
+    about = "The settings of ppo/breakout_atari: 8 environments x 128 steps, 4 epochs of 4 minibatches, one Nature CNN "
+    about += "of 512 units. Stable-Baselines3 steps its games in its own process, as rl_zoo3 has it."
+    return f"## PPO on Breakout\n\n{about}\n\n" + report.table(header, rows) + "\n"
+
+
+def _learning(title: str, measured: Mapping[str, Any]) -> str:
+    rows = []
+    for name, runs in measured["runs"].items():
+        returns, seconds = _column(runs, "return"), _column(runs, "seconds")
+        listed = ", ".join(f"{one:.0f}" for one in returns)
+        rows.append([name, listed, f"{statistics.mean(returns):.0f}", f"{statistics.mean(seconds):.0f}"])
+    text = f"## {title} on HalfCheetah-v5 after {measured['steps']:,} steps\n\n"
+    return text + report.table(["library", "returns", "mean", "seconds a run"], rows) + "\n"
+
+
 def _off_policy(measured: Mapping[str, Any]) -> str:
     rows = []
-    for agent, title in OFF_POLICY.items():
-        learns, before = (measured["rounds"][agent][kind] for kind in ("learning", "before"))
+    for task in measured["rounds"]:
+        title, peers_of_it, target = OFF_POLICY[task]
+        learns, before = (measured["rounds"][task][kind] for kind in ("learning", "before"))
         seconds = {name: _column(learns[name], "seconds") for name in learns}
-        ratio = report.ratio(seconds["sbx"], seconds["rlkit"])
+        ratio = report.ratio(seconds[peers_of_it[0]], seconds["rlkit"])
         beside = 1e3 * statistics.median(
             one["seconds"] * one["learner_idle"] - one["seconds"] * (1 - one["envs_idle"]) for one in learns["rlkit"]
         )
@@ -226,33 +285,32 @@ def _off_policy(measured: Mapping[str, Any]) -> str:
         rows.append(
             [
                 title,
-                *(f"{1e3 * statistics.median(seconds[name]):.2f}" for name in ("rlkit", "sbx", "sb3")),
-                report.spread(ratio),
-                f">= 1 {report.verdict(ratio['median'] >= 1)}",
+                *(f"{1e3 * statistics.median(seconds[name]):.2f}" if name in seconds else "" for name in LIBRARIES),
+                f"{report.spread(ratio)} ({peers_of_it[0]})",
+                f">= {target:g} {report.verdict(ratio['median'] >= target)}",
                 f"{beside:.2f}",
                 f"<= 0.4 {report.verdict(beside <= 0.4)}",
-                *(f"{rate[name]:,.0f}" for name in ("rlkit", "sbx", "sb3")),
+                *(f"{rate[name]:,.0f}" if name in rate else "" for name in LIBRARIES),
                 f">= 8,000 {report.verdict(rate['rlkit'] >= 8000)}",
             ]
         )
-    header = ["agent", "rlkit ms", "sbx ms", "sb3 ms", "speed over sbx", "target"]
+    header = ["agent", "rlkit ms", "sbx ms", "sb3 ms", "speed over", "target"]
     header += ["rlkit beside update and environment ms", "target"]
-    header += [f"steps/s before learning, {name}" for name in ("rlkit", "sbx", "sb3")] + ["target"]
+    header += [f"steps/s before learning, {name}" for name in LIBRARIES] + ["target"]
     return (
         "## Off-policy agents: one environment, one gradient step after each of its steps\n\n"
-        "Milliseconds of the whole loop for each step; 2x256 units, batches of 256 (DQN: 128).\n\n"
-        + report.table(header, rows)
-        + "\n"
+        "Milliseconds of the whole loop for each step; 2x256 units, batches of 256 (DQN: 128; with images the Nature "
+        "CNN, batches of 32).\n\n" + report.table(header, rows) + "\n"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=PARTS[:-1], choices=PARTS, help="(%(default)s)")
+    parser.add_argument("--parts", nargs="+", default=PARTS[:-2], choices=PARTS, help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds (%(default)s)")
     parser.add_argument("--iterations", type=int, default=10, help="rollouts and updates in a round (%(default)s)")
     parser.add_argument("--steps", type=int, default=1000, help="of the bridge in a round (%(default)s)")
-    parser.add_argument("--learning-steps", type=int, default=30_000)
+    parser.add_argument("--learning-steps", type=int, help="of the learning parts (30,000; 1,000,000 for PPO)")
     parser.add_argument("--seeds", type=int, default=3, help="of the learning part (%(default)s)")
     parser.add_argument("--peer-env", type=Path, default=Path.home() / ".cache/rlkit/peers/sb3")
     parser.add_argument("--peer-python", type=Path, help="an interpreter that has the peers; else --peer-env is used")
@@ -281,7 +339,11 @@ def main() -> None:
             elif part == "offpolicy":
                 measured = off_policy(workers, options.rounds)
             elif part == "learning":
-                measured = learning(workers, options.learning_steps, options.seeds)
+                measured = learning(workers, options.learning_steps or 30_000, options.seeds)
+            elif part == "learning-ppo":
+                measured = learning_ppo(workers, options.learning_steps or 1_000_000, options.seeds)
+            elif part == "atari":
+                measured = atari(workers, options.rounds, 2)
             versions = {name: worker.versions for name, worker in workers.items() if name != "sbx"}
             results[part] = measured | {"made": report.provenance(), "versions": versions}
             report.write(options.results, "hosts", results, render)

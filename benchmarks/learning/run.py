@@ -70,6 +70,7 @@ ROWS = {
     "ppo/mountain_car_continuous": Row("ppo/mountain_car_continuous", mean=90),
     "ppo/pendulum": Row("ppo/pendulum", mean=-250),
     "ppo/cartpole_no_velocity": Row("ppo/cartpole_no_velocity", mean=450),
+    "ppo/cartpole_no_velocity, 100k steps": Row("ppo/cartpole_no_velocity", {"total_steps": 100_000}),
     "ppo/cartpole_no_velocity, feed-forward": Row(
         "ppo/cartpole_no_velocity", {"recurrent": "none"}, below=200, note="the same task, feed-forward"
     ),
@@ -83,7 +84,9 @@ ROWS = {
     "dqn/acrobot": Row("dqn/acrobot", mean=-85, note="rl_zoo3: -76.6"),
     "dqn/mountain_car": Row("dqn/mountain_car", mean=-120, note="rl_zoo3: -100.8"),
     "c51/cartpole": Row("c51/cartpole", mean=475),
-    "qrdqn/cartpole": Row("qrdqn/cartpole", mean=475),
+    "qrdqn/cartpole": Row("qrdqn/cartpole", mean=475, note="rl_zoo3: 500"),
+    "qrdqn/acrobot": Row("qrdqn/acrobot", mean=-80, note="rl_zoo3: -69.1"),
+    "qrdqn/mountain_car": Row("qrdqn/mountain_car", mean=-105, note="rl_zoo3: -106.0"),
     "iqn/cartpole": Row("iqn/cartpole", mean=475),
     "pqn/cartpole": Row("pqn/cartpole", mean=475, least=475),
     "r2d2/cartpole_no_velocity": Row("r2d2/cartpole_no_velocity", mean=400),
@@ -91,8 +94,14 @@ ROWS = {
     "tqc/pendulum": Row("tqc/pendulum", mean=-155, note="rl_zoo3, one run of 20k steps: -151"),
     "crossq/pendulum": Row("crossq/pendulum", mean=-155),
     "td3/pendulum": Row("td3/pendulum", mean=-200),
+    "td3/pendulum, 20k steps": Row(
+        "td3/pendulum", {"total_steps": 20_000, "capacity": 20_000, "gamma": 0.98}, note="rl_zoo3: -151.9"
+    ),
     "ddpg/pendulum": Row("ddpg/pendulum", mean=-250),
     "sac/mountain_car_continuous": Row("sac/mountain_car_continuous", mean=90),
+    "sac/mountain_car_continuous, 50k steps": Row(
+        "sac/mountain_car_continuous", {"total_steps": 50_000}, note="rl_zoo3: 94.7"
+    ),
     "sac/cartpole": Row("sac/cartpole"),
     "sac/mujoco, 100k steps": Row("sac/mujoco", STEPS, seeds=MUJOCO_SEEDS, note="SimbaV2's repository, v4: 6,156"),
     "td3/mujoco, 100k steps": Row("td3/mujoco", STEPS, seeds=MUJOCO_SEEDS),
@@ -103,9 +112,10 @@ ROWS = {
         seeds=MUJOCO_SEEDS,
         note="SimbaV2's repository, v4, critics of 2,048: 8,112",
     ),
-    "ppo/pong_atari, 1.5M steps, 42 x 42 pixels": Row(
+    "ppo/pong_atari, 3.2M steps, 42 x 42 pixels": Row(
         "ppo/pong_atari",
-        {"total_steps": 1_500_000, "learning_rate": 5e-4, "env_kwargs": {"fire_reset": True, "screen_size": 42}}
+        {"total_steps": 3_200_000, "learning_rate": 5e-4, "env_kwargs": {"fire_reset": True, "screen_size": 42}}
+        | {"clip_schedule": "constant"}
         | {"encoder": "conv", "channels": [16, 32], "kernels": [4, 4], "strides": [2, 2], "hidden_sizes": [256]},
         mean=0,
         seeds=ATARI_SEEDS,
