@@ -2,7 +2,10 @@
 
 import importlib
 import importlib.util
+import json
 import re
+import shlex
+import subprocess
 import sys
 from importlib import metadata
 
@@ -108,5 +111,28 @@ def test_the_examples_make_an_environment_of_the_table(environments, name):
 
 @pytest.mark.thorough
 def test_the_scripts_of_the_page_of_host_environments_run(tmp_path):
-    pool, settings = (text for text in blocks(PAGES["host"], "python") if "self" not in text and "MyEnv" not in text)
+    others = ("self", "MyEnv", "AddRenderObservation")
+    pool, settings = (text for text in blocks(PAGES["host"], "python") if not any(name in text for name in others))
     assert run(sys.executable, "-c", f"{settings}\n{pool}", cwd=tmp_path).startswith("(16, 4) [1. 1.")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_the_camera_of_the_page_is_learned_from(tmp_path, monkeypatch):
+    require("mujoco")
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    draws = "import gymnasium as g; e = g.make('InvertedPendulum-v5', render_mode='rgb_array'); e.reset(); e.render()"
+    if subprocess.run([sys.executable, "-c", draws], capture_output=True, check=False).returncode:
+        pytest.skip("MuJoCo cannot draw here")
+    (camera,) = (text for text in blocks(PAGES["host"], "python") if "AddRenderObservation" in text)
+    (tmp_path / "camera.py").write_text(camera)
+    command = re.search(
+        r"    (rlkit train [^\n]*camera:make.*?--out runs/camera)\n", PAGES["host"].read_text(), re.DOTALL
+    )
+    assert command is not None
+    words = shlex.split(command[1].replace("\\\n", " "))
+    words[words.index("--total_steps") + 1] = "2048"
+    run(*words, "--eval_episodes", "0", cwd=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "runs/camera/metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == 2048
+    assert all(line["entropy"] > 0 and line["episodes"] > 0 for line in lines)
