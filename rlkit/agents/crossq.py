@@ -58,7 +58,7 @@ class Hyper(sac.Hyper):
         Scalar,
         Interval(ge=0.0, lt=1.0),
         "decay of Adam's mean gradient",
-        Unused(optimizer=lambda optimizer: optimizer not in ("adam", "adamw")),
+        Unused(optimizer=lambda optimizer: optimizer not in ("adam", "adamw", "radam")),
     ] = 0.5
 
 

@@ -88,7 +88,7 @@ def test_a_buffer_is_made_of_the_config():
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"optimizer": "adamm"}, "optimizer='adamm' must be 'adam', 'adamw', 'rmsprop' or 'sgd'"),
+    ({"optimizer": "adamm"}, "optimizer='adamm' must be 'adam', 'adamw', 'radam', 'rmsprop' or 'sgd'"),
     ({"optimizer": "optax:no_such"}, "optimizer='optax:no_such': module 'optax' has no attribute 'no_such'"),
     ({"optimizer": lambda rate: rate}, "must be a transformation of optax, or a function of the learning rate"),
     ({"replay": lambda config: 3}, "must return an rlkit.types.Buffer, and it returned 3"),

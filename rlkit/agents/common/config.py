@@ -49,7 +49,7 @@ def not_hindsight(replay: Any) -> bool:
 class AgentConfig(base.Config):
     """Static: the optimizer and its schedule, of every agent of this package."""
 
-    optimizer: Annotated[Literal["adam", "adamw", "rmsprop", "sgd"], OrOwn] = Field(
+    optimizer: Annotated[Literal["adam", "adamw", "radam", "rmsprop", "sgd"], OrOwn] = Field(
         default="adam",
         description="adamw: with weight_decay; or module:name, a transformation of optax or a function of the learning "
         "rate that makes one, such as optax:lion",

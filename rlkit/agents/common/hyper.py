@@ -22,7 +22,7 @@ OwnRate = Annotated[Scalar | None, Interval(ge=0.0, lt=jnp.inf)]
 
 def has_no_eps(optimizer: Any) -> bool:
     """Return true for a value of `optimizer` that does not read adam_eps."""
-    return optimizer not in ("adam", "adamw", "rmsprop")
+    return optimizer not in ("adam", "adamw", "radam", "rmsprop")
 
 
 def value_or(value: Scalar | None, otherwise: Scalar) -> Scalar:

@@ -1,9 +1,9 @@
 """The optimizer of every agent, on gradients clipped by their global norm, and its learning rate.
 
-`adam` is Kingma and Ba (2015), `adamw` the same with decoupled weight decay (Loshchilov and Hutter 2019), `rmsprop`
-divides by a running root mean square with decay 0.99, `sgd` is plain descent without momentum. One of the user's own is
-a transformation of optax, or a function that makes one of the learning rate, such as `optax.lion`: the function is
-called at each step, with the scheduled rate.
+`adam` is Kingma and Ba (2015), `adamw` the same with decoupled weight decay (Loshchilov and Hutter 2019), `radam` the
+same with a rectified step (Liu et al. 2020), `rmsprop` divides by a running root mean square with decay 0.99, `sgd` is
+plain descent without momentum. One of the user's own is a transformation of optax, or a function that makes one of the
+learning rate, such as `optax.lion`: the function is called at each step, with the scheduled rate.
 
 Where a batch is divided over devices, all gradients are averaged in `over_devices`.
 """
@@ -31,10 +31,10 @@ class Optimizer(NamedTuple):
 
     learning_rate: Scalar | Mapping[str, Scalar]  # one, or one for each entry of the parameters
     max_grad_norm: Scalar  # infinity does not clip
-    eps: Scalar  # of Adam and RMSprop
+    eps: Scalar  # of Adam, RAdam and RMSprop
     weight_decay: Scalar = 0.0  # of AdamW
     kind: Any = "adam"  # one of the names above, or the user's own or its name
-    adam_b1: Scalar = 0.9  # decay of the mean gradient, of Adam and AdamW
+    adam_b1: Scalar = 0.9  # decay of the mean gradient, of Adam, AdamW and RAdam
 
     @classmethod
     def of(cls, config: Any, hyper: Any, learning_rate: Scalar | Mapping[str, Scalar]) -> "Optimizer":
@@ -67,6 +67,7 @@ class Optimizer(NamedTuple):
         """The transformation of gradients to updates that are yet to be multiplied by the learning rate."""
         steps = {
             "adam": (optax.scale_by_adam(self.adam_b1, eps=self.eps),),  # type: ignore[arg-type]
+            "radam": (optax.scale_by_radam(self.adam_b1, eps=self.eps),),  # type: ignore[arg-type]
             "rmsprop": (optax.scale_by_rms(decay=0.99, eps=self.eps, eps_in_sqrt=False),),  # type: ignore[arg-type]
             "sgd": (),
         }
