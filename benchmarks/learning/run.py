@@ -93,12 +93,7 @@ ROWS = {
     "sac/pendulum": Row("sac/pendulum", mean=-155, note="rl_zoo3: -157.0"),
     "tqc/pendulum": Row("tqc/pendulum", mean=-155, note="rl_zoo3, one run of 20k steps: -151"),
     "crossq/pendulum": Row("crossq/pendulum", mean=-155),
-    "td3/pendulum": Row("td3/pendulum", mean=-200),
-    "td3/pendulum, 20k steps": Row(
-        "td3/pendulum",
-        {"total_steps": 20_000, "capacity": 20_000, "gamma": 0.98, "layer_norm": True},
-        note="rl_zoo3: -151.9",
-    ),
+    "td3/pendulum": Row("td3/pendulum", mean=-155, note="rl_zoo3: -151.9"),
     "ddpg/pendulum": Row("ddpg/pendulum", mean=-250),
     "sac/mountain_car_continuous": Row("sac/mountain_car_continuous", mean=90),
     "sac/mountain_car_continuous, 50k steps": Row(
