@@ -112,9 +112,9 @@ def overlap(worker: Worker, settings: dict[str, Any], rounds: int, iterations: i
 def off_policy(workers: Mapping[str, Worker], rounds: int) -> dict[str, Any]:
     """Seconds of a step of one environment with one gradient step, and of a step before learning starts."""
     measured: dict[str, Any] = {}
-    for task, (_, peers_of_it, _) in OFF_POLICY.items():
+    for task, (_, libraries, _) in OFF_POLICY.items():
         for kind, steps in (("learning", STEPS), ("before", STEPS_BEFORE)):
-            names = ("rlkit", *peers_of_it)
+            names = ("rlkit", *libraries)
             for name in names:
                 workers[name].call("prepare_off_policy", task, kind == "learning")
                 workers[name].call("run", STEPS)  # compiles, and starts to learn
@@ -274,10 +274,10 @@ def _learning(title: str, measured: Mapping[str, Any]) -> str:
 def _off_policy(measured: Mapping[str, Any]) -> str:
     rows = []
     for task in measured["rounds"]:
-        title, peers_of_it, target = OFF_POLICY[task]
+        title, libraries, target = OFF_POLICY[task]
         learns, before = (measured["rounds"][task][kind] for kind in ("learning", "before"))
         seconds = {name: _column(learns[name], "seconds") for name in learns}
-        ratio = report.ratio(seconds[peers_of_it[0]], seconds["rlkit"])
+        ratio = report.ratio(seconds[libraries[0]], seconds["rlkit"])
         beside = 1e3 * statistics.median(
             one["seconds"] * one["learner_idle"] - one["seconds"] * (1 - one["envs_idle"]) for one in learns["rlkit"]
         )
@@ -286,7 +286,7 @@ def _off_policy(measured: Mapping[str, Any]) -> str:
             [
                 title,
                 *(f"{1e3 * statistics.median(seconds[name]):.2f}" if name in seconds else "" for name in LIBRARIES),
-                f"{report.spread(ratio)} ({peers_of_it[0]})",
+                f"{report.spread(ratio)} ({libraries[0]})",
                 f">= {target:g} {report.verdict(ratio['median'] >= target)}",
                 f"{beside:.2f}",
                 f"<= 0.4 {report.verdict(beside <= 0.4)}",

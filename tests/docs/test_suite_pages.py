@@ -118,7 +118,7 @@ def test_the_scripts_of_the_page_of_host_environments_run(tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-def test_the_camera_of_the_page_is_learned_from(tmp_path, monkeypatch):
+def test_the_camera_of_the_page_trains(tmp_path, monkeypatch):
     require("mujoco")
     monkeypatch.setenv("MUJOCO_GL", "egl")
     draws = "import gymnasium as g; e = g.make('InvertedPendulum-v5', render_mode='rgb_array'); e.reset(); e.render()"
