@@ -14,7 +14,7 @@ import numpy as np
 
 from rlkit.hosts.pool import Closeable, Episodes, Step
 from rlkit.hosts.spaces import space
-from rlkit.hosts.worker import contract, own_rewards
+from rlkit.hosts.worker import contract, identity, own_rewards
 from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation
 from rlkit.names import OWN_DONE, OWN_REWARD, SUCCESS
 from rlkit.types import ConfigError, PyTree
@@ -52,6 +52,8 @@ class VectorPool(Closeable):
                         f"env={name!r} must be a vector environment, and {kind} has no {attribute}; use "
                         "gymnasium.make_vec, or hosts.make for single environments"
                     )
+            if isinstance(singles := getattr(self.envs, "envs", None), list | tuple):  # of a SyncVectorEnv
+                identity.check_distinct(singles)
             self.num_envs, self.mode = int(self.envs.num_envs), _autoreset_mode(self.envs)
             self.lockstep = self.mode != "NEXT_STEP"
             self.obs_tree = contract.describe(self.envs.single_observation_space)

@@ -64,3 +64,62 @@ def test_environments_of_a_pool_are_copies_of_an_instance():
     env.lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"must be picklable, as .*; give a class or a function"):
         hosts.make(env, num_envs=1)
+
+
+class Bare:
+    """An environment without Gymnasium's base class, or one around another."""
+
+    observation_space, action_space = Counter().observation_space, Counter().action_space
+
+    def __init__(self, env=None):
+        self.env = env or Counter()
+        self.reset, self.step = self.env.reset, self.env.step
+
+
+@pytest.mark.parametrize(
+    ("form", "backend"),
+    [
+        *((form, "serial") for form in ("returned", "wrapped", "module", "module, wrapped")),
+        *((form, backend) for form in ("returned", "module, wrapped") for backend in ("thread", "process")),
+    ],
+)
+def test_a_maker_that_returns_one_object_again_is_refused(form, backend):
+    env = Counter()
+    makers = {
+        "returned": lambda: env,
+        "wrapped": lambda: gymnasium.wrappers.TimeLimit(env, 5),
+        "module": "host_envs:same_counter",
+        "module, wrapped": "host_envs:same_counter_wrapped",
+    }
+    with pytest.raises(ConfigError, match=r"environment [1-3] of .*: the constructor: expected a new object"):
+        hosts.make(makers[form], num_envs=4, num_workers=2, backend=backend)
+    with hosts.make(makers[form], num_envs=1, backend=backend) as pool:  # an object of its own
+        pool.reset()
+
+
+def test_one_object_without_gymnasiums_classes_is_refused():
+    env, inner = Bare(), Counter()
+    for make in (lambda: env, lambda: Bare(inner)):
+        with pytest.raises(ConfigError, match="expected a new object"):
+            hosts.make(make, num_envs=2, backend="serial", wrappers=("time_limit:9",))
+    with hosts.make(Bare, num_envs=2, backend="serial", wrappers=("time_limit:9",)) as pool:
+        pool.reset()
+    with pytest.raises(ConfigError, match="expected a new object"):
+        hosts.from_vector(lambda: gymnasium.vector.SyncVectorEnv([lambda: inner] * 2))
+
+
+def test_environments_of_two_pools_are_not_one_object():
+    for _ in range(2):  # closed, it may be given again
+        with hosts.make("host_envs:same_counter", num_envs=1, backend="serial"):
+            with pytest.raises(ConfigError, match="expected a new object"):
+                hosts.make("host_envs:same_counter", num_envs=1, backend="thread")
+            with hosts.make("host_envs:same_counter", num_envs=1):  # in another process
+                pass
+
+
+@pytest.mark.parametrize("backend", ["serial", "thread"])
+def test_evaluations_do_not_reset_the_environment_that_is_trained_in(tmp_path, backend):
+    values = SHORT | {"env": "host_envs:same_counter", "num_envs": 1, "num_minibatches": 1, "backend": backend}
+    with pytest.raises(ConfigError, match="expected a new object"):
+        runs.train(values, out=tmp_path / "run", show=False)
+    assert runs.train(values | {"eval_episodes": 0}, out=tmp_path / "alone", show=False).evaluation is None

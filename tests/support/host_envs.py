@@ -39,6 +39,19 @@ class Counter(gymnasium.Env):
         return self._obs(), float(self.time), *flags, {}
 
 
+_shared = Counter()
+
+
+def same_counter():
+    """Return the same Counter in each call."""
+    return _shared
+
+
+def same_counter_wrapped():
+    """Wrap the same Counter anew in each call."""
+    return gymnasium.wrappers.TimeLimit(_shared, 5)
+
+
 class Noise(gymnasium.Env):
     """Random observations, rewards and episode ends, which depend on the seed alone."""
 

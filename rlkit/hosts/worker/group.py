@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlkit.hosts.worker import contract, own_rewards, shared_arrays, wrappers
+from rlkit.hosts.worker import contract, identity, own_rewards, shared_arrays, wrappers
 from rlkit.hosts.worker.contract import SpaceTree, Violation
 from rlkit.names import MASK_SOURCES, SUCCESS
 
@@ -65,17 +65,27 @@ class Group:
         self.first, self.report, self.token = first, report, token or CancelToken()
         self.envs: list[Any] = []
         self.recorders: list[own_rewards.Recorder | None] = []
-        for index in range(count):
-            env = self._call(MAKING, index, make)
-            self.envs.append(env)
-            self._call(MAKING, index, lambda env=env: _check_interface(env))
-            spaces = self._call(MAKING, index, lambda env=env: _spaces(env))
-            if index == 0:
-                self.obs, self.action = spaces
-            elif not (contract.equal(self.obs, spaces[0]) and contract.equal(self.action, spaces[1])):
-                text = f"expected the spaces of environment {first}, got {contract.dtypes_and_shapes(spaces[0])}"
-                raise Failed(Fault("contract", first + index, MAKING, f"observation_space or action_space: {text}"))
-            self.recorders.append(self._call(MAKING, index, lambda env=env: own_rewards.record(env)))
+        self.claimed: list[Any] = []  # objects that no other environment of this process may be
+        try:
+            for index in range(count):
+                self._make(index, make)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, index: int, make: Callable[[], Any]) -> None:
+        """Make one environment, and check its interface and its spaces."""
+        env = self._call(MAKING, index, make)
+        self._call(MAKING, index, lambda: _check_interface(env))
+        self._call(MAKING, index, lambda: self.claimed.extend(identity.claim(env)))
+        self.envs.append(env)
+        spaces = self._call(MAKING, index, lambda: _spaces(env))
+        if index == 0:
+            self.obs, self.action = spaces
+        elif not (contract.equal(self.obs, spaces[0]) and contract.equal(self.action, spaces[1])):
+            text = f"expected the spaces of environment {self.first}, got {contract.dtypes_and_shapes(spaces[0])}"
+            raise Failed(Fault("contract", self.first + index, MAKING, f"observation_space or action_space: {text}"))
+        self.recorders.append(self._call(MAKING, index, lambda: own_rewards.record(env)))
 
     def _call(self, stage: int, index: int, function: Callable[[], Any]) -> Any:
         self.report(stage, self.first + index)
@@ -175,7 +185,8 @@ class Group:
                 env.close()
             except Exception:
                 continue  # the others have to be closed as well
-        self.envs = []
+        identity.release(self.claimed)
+        self.envs, self.claimed = [], []
 
 
 def fault(error: BaseException, env: int, stage: int) -> Fault:
