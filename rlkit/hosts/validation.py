@@ -12,43 +12,72 @@ import numpy as np
 
 from rlkit.envs.checks import check_bounds, check_mask, legal_action
 from rlkit.hosts import precision
+from rlkit.hosts.pool import Pool
 from rlkit.hosts.worker import contract
 from rlkit.names import ACTION_MASK
 from rlkit.spaces import Dict, Discrete, MultiDiscrete
 from rlkit.types import ConfigError, Key, PyTree
 
 _STEPS = 16
+_COMPARED = 16  # first observations that must be equal: two states may be so by chance
 _ROUNDED_SHARE = 0.1  # a rounding step of float32 in standard deviations of so few steps; 1% in a whole dataset
 
 
-def check(pool: Any, seed: int) -> str | None:
+def check(pool: Any, seed: int) -> list[str]:
     """Take 16 random steps, of legal actions, in every environment of a pool, and check the values.
 
     The pool has to be reset afterwards.
 
     Returns:
-      A line on a mask of actions that the environments have and that is not used; None where there is none.
+      Lines on what may be a mistake: environments that share the state of a generator, and a mask of actions that the
+      environments have and that is not used.
 
     Raises:
       ConfigError: at the first violation, naming the environment, the field, the expected value and the actual one.
     """
     pool.inspect(True)
     try:
-        _check_steps(pool, seed)
+        obs, hints = _reset(pool, seed)
+        _check_steps(pool, seed, obs)
         source, space = pool.mask_source(), pool.observation_space
     finally:
         pool.inspect(False)
     is_used = isinstance(space, Dict) and ACTION_MASK in space.spaces
     if source is None or is_used or not isinstance(pool.action_space, Discrete | MultiDiscrete):
-        return None
+        return hints
     place = "info['action_mask']" if source == "info" else "a method action_masks()"
-    return f"env={pool.name!r} has {place}, which is not used; for legal actions add the wrapper action_mask:{source}"
+    mask = f"env={pool.name!r} has {place}, which is not used; for legal actions add the wrapper action_mask:{source}"
+    return [*hints, mask]
 
 
-def _check_steps(pool: Any, seed: int) -> None:
-    """Take the steps of `check` in a pool that keeps the observations of float64."""
+def _reset(pool: Any, seed: int) -> tuple[PyTree, list[str]]:
+    """Return first observations, and a line where all environments have the same one and ignore their seeds.
+
+    Environments with one state before their first reset have the same observations if nothing in it is seeded: copies
+    of one instance with a generator of its own, or a generator with a fixed seed. Then the same seeds give another
+    observation at the next reset, which is the same for all environments again. So it is where each counts its resets,
+    which may be meant; it is therefore not refused.
+    """
+    others, starts = pool.num_envs - 1, []
+    while len(starts) < 2 or len(starts) * others < _COMPARED:
+        obs = pool.reset(seed)
+        leaves = jax.tree.leaves(obs)
+        if others == 0 or not isinstance(pool, Pool) or any((x != x[:1]).any() for x in leaves):
+            return obs, []
+        starts.append([x[0].copy() for x in leaves])
+        if len(starts) == 2 and all(map(np.array_equal, *starts)):
+            return obs, []
+    text = (
+        f"env={pool.name!r}: all {pool.num_envs} environments begin with the same observation, and all with another "
+        "one when they are reset with the same seeds again: copies of one state, which ignore seeds; draw from "
+        "self.np_random after super().reset(seed=seed), or give a class or a function in place of an instance"
+    )
+    return obs, [text]
+
+
+def _check_steps(pool: Any, seed: int, obs: PyTree) -> None:
+    """Take the steps of `check` in a pool that keeps the observations of float64, from its first observations."""
     sampler, key = make_sampler(pool), jax.random.key(seed)
-    obs = pool.reset(seed)
     rounded = [_rounded(pool, obs)]
     _check_obs(pool, "obs of reset", obs)
     check_mask(pool.name, "obs of reset", pool.action_space, obs, pool.locate)

@@ -1,8 +1,12 @@
 """The check of an environment outside of JAX before training: its actions, its errors, its switch."""
 
+from functools import partial
+
+import gymnasium
 import jax
 import numpy as np
 import pytest
+from host_envs import OwnGenerator
 
 from rlkit import hosts, runs
 from rlkit.hosts import validation
@@ -101,3 +105,29 @@ def test_an_environment_that_leaves_python_fails_by_itself(backend, where):
 
     with pytest.raises(hosts.HostError, match="SystemExit: 3"):
         play()
+
+
+def hints(env, num_envs=4, **kwargs):
+    with hosts.make(env, num_envs=num_envs, backend="serial", **kwargs) as pool:
+        found = validation.check(pool, 0)
+        validation.check(pool, 0)  # in whatever state the first left them
+        return found
+
+
+def test_copies_that_share_the_state_of_a_generator_are_named():
+    wrapped = gymnasium.wrappers.TimeLimit(OwnGenerator(), 5)
+    fixed = [lambda: OwnGenerator(3), lambda: gymnasium.wrappers.TimeLimit(OwnGenerator(3), 5)]
+    for env in (OwnGenerator(), wrapped, *fixed):
+        (hint,) = hints(env)
+        assert "all 4 environments" in hint
+        assert "instance" in hint
+    assert len(hints("host_envs:OwnGenerator", state=3)) == 1
+
+
+def test_environments_that_differ_or_always_begin_alike_get_no_hint():
+    made = [OwnGenerator, lambda: gymnasium.wrappers.TimeLimit(OwnGenerator(), 5), "host_envs:OwnGenerator"]
+    for env in (*made, "host_envs:Target", "host_envs:Writes", "host_envs:Noise", "gymnasium:CliffWalking-v1"):
+        assert hints(env) == []
+    assert hints(OwnGenerator(), num_envs=1) == []
+    # Two states that are equal by chance in one of two resets, again and again.
+    assert [hints(partial(OwnGenerator, kinds=2), num_envs=2) for _ in range(20)] == [[]] * 20

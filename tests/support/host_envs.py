@@ -70,6 +70,22 @@ class Noise(gymnasium.Env):
         return self._obs(), float(draw + action[0]), bool(draw < 0.1), bool(draw > 0.9), {}
 
 
+class OwnGenerator(gymnasium.Env):
+    """First observations from a generator of its own, which ignores the seed of reset; `kinds` is their number."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, state=None, kinds=2**31 - 1):
+        self.observation_space = spaces.Discrete(kinds)
+        self.generator = np.random.default_rng(state)
+
+    def reset(self, *, seed=None, options=None):
+        return int(self.generator.integers(self.observation_space.n)), {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+
 class Surroundings(gymnasium.Env):
     """Observes three flags: JAX is restricted to the CPU, JAX is imported, Ctrl-C is ignored."""
 

@@ -163,7 +163,7 @@ class HostEnvironments:
 
     def check(self) -> None:
         """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
-        if (hint := validation.check(self.pool, self.config.run.seed)) is not None:
+        for hint in validation.check(self.pool, self.config.run.seed):
             self.program.on_progress(hint)
         self.pool.restarted = 0  # restarts during this check do not count for the run
 
