@@ -73,6 +73,7 @@ def join_processes(flags: Mapping[str, str]) -> None:
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"--coordinator={address!r} must be reached by every process: {reason}") from None
+    enable_compilation_cache()  # before the processes agree on the config, which compiles
 
 
 def _flag(name: str) -> str:

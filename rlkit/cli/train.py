@@ -22,8 +22,9 @@ def run(options: argparse.Namespace) -> int:
     overrides, flags = parse_overrides(options.rest, FLAGS)
     join_processes(flags)
     from rlkit.runs.config.load import load_config
+    from rlkit.runs.programs.agreement import agreed, caught
 
-    config = load_config(options.config, overrides)
+    config = agreed(caught(lambda: load_config(options.config, overrides)))
     enable_compilation_cache()
     from rlkit.runs.loop import train
 

@@ -20,7 +20,8 @@ from rlkit.runs.config.schedule import require_evolution
 from rlkit.runs.hints import on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import NO_EVAL_ENV, best_evaluation, dataset_streams, stored_config
-from rlkit.runs.programs import shards
+from rlkit.runs.programs import same_run, shards
+from rlkit.runs.programs.agreement import agreed, caught
 from rlkit.runs.programs.make import make_program, require_memory
 from rlkit.runs.progress import make_display
 from rlkit.runs.reports.report import report
@@ -66,12 +67,8 @@ def train(
       NonFiniteError: a quantity is not finite; the last finite state is a checkpoint of the run.
       HostError: an environment outside of JAX fails; the last state is a checkpoint of the run.
     """
-    if isinstance(config, str | Path):
-        config = load_config(config)
-    elif not isinstance(config, RunConfig):
-        config = parse(config)
-    require_writers(config)
-    require_evolution(config)
+    config = agreed(caught(lambda: _validated(config)))
+    same_run.require(config, init_from)
     notice = make_display(config.run.total_steps, show=show and processes.is_first())
     with closing(make_program(config)) as program:
         if config.run.env_check:
@@ -88,6 +85,17 @@ def train(
             with Session(program, run, on_chunk, show, {"config": config.resolved()}) as session:
                 trained = session.start(learned)
     return _with_report(trained, config, show)
+
+
+def _validated(config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
+    """The config of a new run."""
+    if isinstance(config, str | Path):
+        config = load_config(config)
+    elif not isinstance(config, RunConfig):
+        config = parse(config)
+    require_writers(config)
+    require_evolution(config)
+    return config
 
 
 def _begin(config: RunConfig, out: str | Path | None, init_from: str | Path | None, stack: ExitStack) -> Path:
@@ -149,6 +157,13 @@ def resume(
         an effect as the run has ended, or another process trains the run.
       NonFiniteError, HostError: as for `train`.
     """
+    path, config = agreed(caught(lambda: _stored(run, overrides, own_code)))
+    same_run.require(config)
+    return _with_report(_resume(path, config, on_chunk, show), config, show)
+
+
+def _stored(run: str | Path, overrides: Mapping[str, Any] | None, own_code: OwnCode) -> tuple[Path, RunConfig]:
+    """The directory of a run that can go on, and its config with the overrides."""
     path = run_directory.existing(run)
     files.require_writable(path, f"run={str(run)!r}")
     reached, total = checkpoint.steps(path)[-1:], (overrides or {}).get("total_steps")
@@ -159,7 +174,7 @@ def resume(
             changes.refuse_length(int(total), reached[0])
         raise
     require_writers(config)
-    return _with_report(_resume(path, config, on_chunk, show), config, show)
+    return path, config
 
 
 def _lock(path: Path, stack: ExitStack) -> Path:

@@ -20,6 +20,11 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
+def number() -> int:
+    """Return the number of processes that train together; 1 for a process alone."""
+    return jax.process_count()
+
+
 def gather(tree: PyTree) -> PyTree:
     """Return arrays that are divided over processes as whole ones, in the host's memory of each process.
 

@@ -96,10 +96,13 @@ def test_the_commands_of_the_page_train_and_go_on(tmp_path):
     assert "step 8192: greedy return" in printed
 
 
-def both(*words, **options):
-    """A command of two processes that are joined."""
+def both(*words, own=({}, {}), **options):
+    """A command of two processes that are joined. `own`: other options of each, with `words` to be added."""
     joined = ["--coordinator", f"127.0.0.1:{port()}", "--num-processes", "2", "--process-id"]
-    return [start("-m", "rlkit", *words, *joined, index, **options) for index in (0, 1)]
+    return [
+        start("-m", "rlkit", *words, *more.pop("words", ()), *joined, index, **options, **more)
+        for index, more in enumerate(map(dict, own))
+    ]
 
 
 def train(out, *words, **options):
@@ -153,6 +156,44 @@ def test_the_death_of_one_process_ends_the_others_and_is_named(tmp_path, killed)
     step = max(int(path.name) for path in (run / "checkpoints").iterdir())
     (code,), (output,) = end(start("-m", "rlkit", "resume", run, "--total_steps", step + 64))
     assert code == 0, output
+
+
+def refused(processes):
+    """The line with which both processes end, before they compile or write a run."""
+    codes, outputs = end(*processes, seconds=100)
+    assert codes == [2, 2], outputs
+    lines = {output.splitlines()[-1] for output in outputs}
+    assert len(lines) == 1, outputs
+    assert "Traceback" not in outputs[0] + outputs[1]
+    return lines.pop()
+
+
+@pytest.mark.thorough
+def test_processes_with_another_seed_or_another_file_of_own_code_are_refused(tmp_path):
+    run, words = tmp_path / "run", ["train", "ppo/cartpole", *LONG, "--out", tmp_path / "run"]
+    line = refused(both(*words, own=({"words": ["--seed", 0]}, {"words": ["--seed", 7]})))
+    assert "seed=0 of process 0" in line
+    assert "process 1 has 7" in line
+    own = []
+    for number in (0, 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "mine.py").write_text(f"import optax\n\ndef make(rate): return optax.adam(rate, b1=0.{number})\n")
+        own.append({"cwd": folder})
+    assert "optimizer='mine:make' must be the same code" in refused(both(*words, "--optimizer", "mine:make", own=own))
+    assert not run.exists()
+
+
+@pytest.mark.thorough
+def test_a_resume_with_other_flags_in_one_process_is_refused(tmp_path):
+    run = tmp_path / "run"
+    words = ["--num_envs", 4, "--num_steps", 8, "--total_steps", 64, "--eval_episodes", 0, "--out", run]
+    (code,), (output,) = end(start("-m", "rlkit", "train", "ppo/cartpole", *words))
+    assert code == 0, output
+    own = ({"words": ["--total_steps", 128]}, {"words": ["--total_steps", 192]})
+    assert "total_steps=128 of process 0" in refused(both("resume", run, own=own))
+    own = ({}, {"words": ["--num_envs", "none"]})
+    assert "num_envs='none' must be" in refused(both("resume", run, own=own))
 
 
 def pair(run, *fault):

@@ -90,11 +90,11 @@ _NAMES: dict[str, Callable[[Any], str]] = {  # by key: the name of an object; ra
 
 def is_own(key: str, value: Any) -> bool:
     """Return true where the value of a key names the user's own code; of wrappers, where one of them does."""
-    return any(_own_words(key, value))
+    return any(own_words(key, value))
 
 
-def _own_words(key: str, value: Any) -> list[str]:
-    """The words of a key's value that name own code."""
+def own_words(key: str, value: Any) -> list[str]:
+    """Return the words of a key's value that name own code."""
     is_own = is_own_wrapper if key.endswith("wrappers") else registry.is_own
     words = value if isinstance(value, list) else [value]
     return [word for word in words if key in OWN_CODE_KEYS and isinstance(word, str) and is_own(word)]
@@ -103,7 +103,7 @@ def _own_words(key: str, value: Any) -> list[str]:
 def refuse_in_file(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> None:
     """Raise a ConfigError where the values of a file name code to run, for a key that no override replaces."""
     for key in OWN_CODE_KEYS:
-        if key in overrides or not (words := _own_words(key, value := values.get(key))):
+        if key in overrides or not (words := own_words(key, value := values.get(key))):
             continue
         in_python = f"{key}=" if key in OwnCode.__annotations__ else f'overrides={{"{key}": ...}}'
         flag = f'"{value!s:.200}"' if isinstance(value, list) else f"{value:.80}"
