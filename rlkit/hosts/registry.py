@@ -13,7 +13,7 @@ from rlkit.hosts import gymnasium_names, library_vectors
 from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
 from rlkit.hosts.worker import atari, wrapper_names
-from rlkit.hosts.worker.recipe import Recipe
+from rlkit.hosts.worker.recipe import Recipe, registered_specs
 from rlkit.names import OWN_CODE, did_you_mean, name_of_object, registered
 from rlkit.types import ConfigError
 
@@ -152,6 +152,18 @@ def _recipe_of_object(env: Any, kwargs: dict[str, Any]) -> Recipe:
         ) from None
 
 
+def _with_specs(env_recipe: Recipe) -> Recipe:
+    """The recipe for worker processes, with the ids that this process has registered."""
+    try:
+        return env_recipe._replace(specs=registered_specs(env_recipe.name))
+    except Exception as error:  # whatever a spec raises where it cannot be pickled
+        line = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"env='gymnasium:{env_recipe.name}' is registered with what no worker process can be sent: {line}; "
+            "register a class or 'module:Class', or use backend: thread"
+        ) from None
+
+
 def pool(
     env: str | Callable[..., Any],
     kwargs: dict[str, Any],
@@ -183,6 +195,8 @@ def pool(
                 )
         make_vector = partial(library_vectors.make, env_recipe, num_envs, num_workers or 0)
         return VectorPool(make_vector, name=name, seed=seed)
+    if options.get("backend", "process") == "process":
+        env_recipe = _with_specs(env_recipe)
     return Pool(env_recipe, name=name, num_envs=num_envs, seed=seed, num_workers=num_workers, **options)
 
 

@@ -1,5 +1,9 @@
 """Recipes for environments: plain data that a worker turns into a function that makes one environment."""
 
+import dataclasses
+import sys
+import warnings
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,10 +20,58 @@ class Recipe(NamedTuple):
     kwargs: dict[str, Any]
     pickled: bytes = b""
     wrappers: tuple[str, ...] = ()  # from the inside out, e.g. ("time_limit:200", "frame_stack:4")
+    specs: bytes = b""  # of `registered_specs`, where the environment is made in another process
+
+
+def registered_specs(needed: str) -> bytes:
+    """Return the specs of Gymnasium's registry, of which a program may have registered some, for `constructor`.
+
+    Specs that cannot be pickled are left out. Raises what the spec of the id `needed` raises where it is one of them.
+    """
+    if "gymnasium" not in sys.modules:
+        return b""
+    import cloudpickle
+    import gymnasium
+
+    specs: dict[str, bytes] = {}
+    for name, spec in gymnasium.registry.items():
+        try:
+            specs[name] = cloudpickle.dumps(_without_main(spec))
+        except Exception:
+            if name == needed:
+                raise
+    return zlib.compress(cloudpickle.dumps(specs))
+
+
+def _without_main(spec: Any) -> Any:
+    """Return a spec with a class or a function as its entry point where its name is one of the main module.
+
+    The main module of a worker is another one.
+    """
+    module, _, name = str(spec.entry_point).partition(":")
+    found = getattr(sys.modules["__main__"], name, None) if module == "__main__" else None
+    return spec if found is None else dataclasses.replace(spec, entry_point=found)
+
+
+def _register(specs: bytes, needed: str) -> None:
+    """Add the specs of `registered_specs` to the registry; a module that only other ids need may be missing."""
+    import cloudpickle
+    import gymnasium
+
+    # A package that has registered some of them does so again where it is imported here.
+    warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry")
+    for name, spec in cloudpickle.loads(zlib.decompress(specs)).items():
+        try:
+            gymnasium.registry[name] = cloudpickle.loads(spec)
+        except Exception:
+            if name == needed:
+                raise
 
 
 def constructor(recipe: Recipe) -> Callable[[], Any]:
     """Import the modules that an environment needs, and return a function that makes it."""
+    if recipe.specs:
+        _register(recipe.specs, recipe.name)
     make, wraps = _constructor(recipe), [(spec, wrapper_names.make(spec)) for spec in recipe.wrappers]
 
     def wrapped() -> Any:
