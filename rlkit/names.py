@@ -115,6 +115,8 @@ def wrapper_arguments(spec: str, types: tuple[type, ...], example: str) -> list[
 
 
 OWN_CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
+# module:ID, as Gymnasium spells an id that importing the module registers; it has a version or a namespace.
+MODULE_ID = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:(?=.*[-/])[\w./-]+")
 OWN_PARTS = ("network", "optimizer", "learning_rate_schedule", "replay", "goal_reward")  # functions of an agent
 OWN_CODE_KEYS = ("agent", "env", "eval_env", "wrappers", "eval_wrappers", *OWN_PARTS)  # keys of a run that may name it
 
@@ -155,13 +157,18 @@ def find_object(name: str) -> Any:
     if name in _objects:
         return _objects[name]
     path, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise  # a module that it imports is missing
-        raise UnknownName(f"there is no module {error.name!r} here or among the installed ones") from None
+    module = import_module(path)
     if not hasattr(module, attribute):
         remedy = did_you_mean(attribute, [word for word in vars(module) if not word.startswith("_")])
         raise UnknownName(f"module {path!r} has no attribute {attribute!r}{remedy}")
     return getattr(module, attribute)
+
+
+def import_module(path: str) -> Any:
+    """Import a module. Raises UnknownName where there is none, and whatever the module raises."""
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise  # a module that it imports is missing
+        raise UnknownName(f"there is no module {error.name!r} here or among the installed ones") from None

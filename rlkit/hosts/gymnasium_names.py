@@ -48,11 +48,34 @@ def check_bare_name(name: str) -> None:
     """
     if ":" in name or name in registry.names():
         return
-    if match := _ATARI_ID.fullmatch(name):
-        raise ConfigError(
-            f"env={name!r} is an Atari game, whose name here is 'atari:{match[1]}', or 'ale:{match[1]}' for the same "
-            f"frames in a vector environment; its raw frames are 'gymnasium:ALE/{match[1]}-v5'"
-        )
+    _check_no_game(name, name)
     known = [*registry.names(), *ids()]
+    _check_version(name, name, known)
     if re.fullmatch(r"[\w./-]+-v\d+", name) and (remedy := did_you_mean(name, known)):
         raise ConfigError(f"env={name!r} is not known{remedy}")
+
+
+def check_id(task: str) -> None:
+    """Raise ConfigError, with the name that may be meant, for an id of `gymnasium:ID` that is not registered."""
+    if task not in (known := ids()):
+        if not task.startswith("ALE/"):
+            _check_no_game(f"gymnasium:{task}", task)
+        _check_version(f"gymnasium:{task}", task, known)
+
+
+def _check_no_game(env: str, task: str) -> None:
+    """Raise ConfigError, with the names that may be meant, where an id is one of an Atari game."""
+    if match := _ATARI_ID.fullmatch(task):
+        raise ConfigError(
+            f"env={env!r} is an Atari game, whose name here is 'atari:{match[1]}', or 'ale:{match[1]}' for the same "
+            f"frames in a vector environment; its raw frames are 'gymnasium:ALE/{match[1]}-v5'"
+        )
+
+
+def _check_version(env: str, task: str, known: list[str]) -> None:
+    """Raise ConfigError where known ids are this one with a version; the newest is suggested."""
+    found = [re.fullmatch(rf"{re.escape(task)}-v(\d+)", name, re.IGNORECASE) for name in known]
+    versions = {int(match[1]): match[0] for match in found if match}
+    if versions:
+        newest = env[: len(env) - len(task)] + versions[max(versions)]
+        raise ConfigError(f"env={env!r} lacks the version of its id; did you mean {newest!r}?")

@@ -14,7 +14,7 @@ from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
 from rlkit.hosts.worker import atari, wrapper_names
 from rlkit.hosts.worker.recipe import Recipe, registered_specs
-from rlkit.names import OWN_CODE, did_you_mean, name_of_object, registered
+from rlkit.names import MODULE_ID, OWN_CODE, did_you_mean, name_of_object, registered
 from rlkit.types import ConfigError
 
 PREFIXES = registry.OUTSIDE
@@ -22,9 +22,14 @@ _ID = re.compile(r"[\w./-]+")  # no colon, because gymnasium would import the mo
 
 
 def is_own(name: str) -> bool:
-    """Return true for a name `module:attribute`, code of the user's own; it runs only if the user passes the name."""
+    """Return true for a name `module:attribute`, code of the user's own; it runs only if the user passes the name.
+
+    So does the module of `module:ID`, an id that Gymnasium has once an installed module has been imported.
+    """
     prefix = name.partition(":")[0]
-    return bool(OWN_CODE.fullmatch(name)) and prefix not in (*PREFIXES, "gym", *getattr(registry, "SUITES", ()))
+    if prefix in (*PREFIXES, "gym", *getattr(registry, "SUITES", ())):
+        return False
+    return bool(OWN_CODE.fullmatch(name)) or (bool(MODULE_ID.fullmatch(name)) and _is_installed(prefix))
 
 
 def is_host(name: str) -> bool:
@@ -53,6 +58,8 @@ def name_of(env: Any) -> str:
 def require_known_prefix(name: str) -> None:
     """Raise ConfigError for a name whose prefix resembles one of environments outside of JAX, such as gym:."""
     prefix, colon, task = name.partition(":")
+    if MODULE_ID.fullmatch(name) and prefix not in registry.SUITES:
+        _check_module(name)
     if colon and prefix not in registry.SUITES and not did_you_mean(prefix, registry.SUITES, cutoff=0.5):
         remedy = did_you_mean(prefix, PREFIXES, cutoff=0.5, suffix=f":{task}")
         if remedy:
@@ -92,8 +99,12 @@ def checked_name(env: str) -> str:
       ConfigError: it does not name a single environment.
     """
     prefix, _, task = env.partition(":")
+    is_atari = prefix in ("atari", "ale")
+    if is_atari and (game := re.fullmatch(r"(?:ALE/)?(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v\d+", task)):
+        raw = f"gymnasium:ALE/{game[1]}-v5"
+        raise ConfigError(f"env={env!r} must name the game alone; try {prefix}:{game[1]}, or for raw frames {raw}")
     if prefix in PREFIXES and not _ID.fullmatch(task):
-        example = {"atari": "Breakout", "ale": "Breakout"}.get(prefix, "CartPole-v1")
+        example = "Breakout" if is_atari else "CartPole-v1"
         raise ConfigError(f"env={env!r} must name one environment after the colon; try {prefix}:{example}")
     return env
 
@@ -109,17 +120,26 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
     if (found := registered(env)) is not None:
         return _recipe_of_object(found, kwargs)
     env = gymnasium_names.full_name(env)
-    prefix, _, task = env.partition(":")
+    prefix, colon, task = env.partition(":")
+    if is_own(env) and MODULE_ID.fullmatch(env):
+        _check_installed("gymnasium", "host", f"env={env!r}")
+        return Recipe("gymnasium", env, kwargs)
     if is_own(env):
         _check_callable(env)
         return Recipe("module", env, kwargs)
     if not is_host(env):
         gymnasium_names.check_bare_name(env)
-        remedy = did_you_mean(prefix, PREFIXES, cutoff=0.5, suffix=f":{task or prefix}")
+        if MODULE_ID.fullmatch(env):
+            _check_module(env)
+        remedy = did_you_mean(prefix, PREFIXES, cutoff=0.5, suffix=f":{task}") if colon else ""
+        if gymnasium_names.in_gymnasium_too(env):
+            remedy = f"; did you mean 'gymnasium:{env}'?"
         remedy = remedy or "; try gymnasium:CartPole-v1 or module:Class"
         raise ConfigError(f"env={env!r} is not the name of an environment outside of JAX{remedy}")
     checked_name(env)
     _check_installed("gymnasium", "host", f"env={env!r}")
+    if prefix == "gymnasium":
+        gymnasium_names.check_id(task)
     if prefix in ("atari", "ale") or task.startswith("ALE/"):
         _check_installed("ale_py", "atari", f"env={env!r}")
     if prefix in ("atari", "ale"):
@@ -277,6 +297,23 @@ def _check_callable(name: str) -> None:
     if not callable(found):
         kind = type(found).__name__
         raise ConfigError(f"env={name!r} must be a class or a function that makes an environment, not of type {kind}")
+
+
+def _check_module(name: str) -> None:
+    """Raise ConfigError where the module of `module:ID` is not installed, and does not resemble a known prefix."""
+    module, _, task = name.partition(":")
+    known = (*PREFIXES, *registry.SUITES)
+    if module not in (*known, "gym") and not did_you_mean(module, known, cutoff=0.8) and not _is_installed(module):
+        raise ConfigError(
+            f"env={name!r} is the id {task!r} of a module {module!r}, which is not here or among the installed ones; "
+            "install the package that registers the id"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    """True where a module, or the package that it is in, can be imported; nothing is."""
+    package = module.partition(".")[0]
+    return package in sys.modules or importlib.util.find_spec(package) is not None
 
 
 def _check_installed(package: str, extra: str, subject: str) -> None:

@@ -2,9 +2,12 @@
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import gymnasium
+import host_envs
 import pytest
+import yaml
 
 from rlkit import envs, hosts, runs
 from rlkit.cli import main
@@ -65,6 +68,63 @@ def test_the_ids_of_an_atari_game_lead_to_its_name(name):
     ):
         with pytest.raises(ConfigError, match="is an Atari game, whose name here is 'atari:Pong', or 'ale:Pong'"):
             make()
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("HalfCheetah", "did you mean 'HalfCheetah-v5'"),
+        ("cartpole", "did you mean 'CartPole-v1'"),
+        ("atari:ALE/Pong-v5", "try atari:Pong, "),
+        ("ale:PongNoFrameskip-v4", "try ale:Pong, "),
+        ("not_installed_robots:Reach-v3", "module 'not_installed_robots'.*; install the package"),
+        ("gymnasum:CartPole-v1", "did you mean 'gymnasium:CartPole-v1'"),
+    ],
+)
+def test_an_id_that_is_almost_right_leads_to_its_name(name, remedy):
+    for make in (
+        lambda: runs.parse({"agent": "ppo", "env": name, "num_envs": 1, "num_steps": 4, "total_steps": 4}),
+        lambda: hosts.make(name, num_envs=1),
+    ):
+        with pytest.raises(ConfigError, match=remedy):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("gymnasium:HalfCheetah", "did you mean 'gymnasium:HalfCheetah-v5'"),
+        ("gymnasium:Pong-v5", "whose name here is 'atari:Pong'"),
+        ("Pendulum-v1", "did you mean 'gymnasium:Pendulum-v1'"),
+        ("registered_envs:tests/Registered-v4", "VersionNotFound"),
+        ("host_envs.not_there:Registered-v4", "no module 'host_envs.not_there'"),
+    ],
+)
+def test_a_pool_that_cannot_be_made_names_the_id(name, remedy):
+    with pytest.raises(ConfigError, match=remedy):
+        hosts.make(name, num_envs=1, backend="serial")
+
+
+@pytest.mark.thorough
+def test_an_id_that_a_package_registers_works_in_every_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(Path(host_envs.__file__).parent))
+    env = ["--env", "registered_envs:tests/Registered-v3"]
+    config = tmp_path / "config.yaml"
+    values = {"agent": "ppo", "num_envs": 2, "num_steps": 8, "total_steps": 32, "hidden_sizes": [4], "eval_episodes": 2}
+    config.write_text(yaml.safe_dump(values | {"num_minibatches": 1, "num_epochs": 1, "num_workers": 1}))
+    run = str(tmp_path / "run")
+    for words in (
+        ["check", str(config)],
+        ["train", str(config), "--out", run],
+        ["eval", run],
+        ["render", run],
+        ["collect", run, "--out", str(tmp_path / "data"), "--steps", "16", "--num-envs", "2"],
+        ["resume", run, "--total_steps", "64"],
+    ):
+        assert main([*words, *env]) == 0, (words, capsys.readouterr().err)
+    config.write_text(yaml.safe_dump(values | {"env": env[1]}))
+    assert main(["check", str(config)]) == 2
+    assert "is code, and no file may name code to run; add --env registered_envs:" in capsys.readouterr().err
 
 
 def test_names_outside_of_jax_where_one_in_jax_is_expected():

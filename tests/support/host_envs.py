@@ -169,6 +169,8 @@ class Engine(Counter):
 class Picture(Counter):
     """A Counter that renders a gray image, brighter with time."""
 
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
     def __init__(self, render_mode=None):
         super().__init__(length=4)
         self.render_mode = render_mode

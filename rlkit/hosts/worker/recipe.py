@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from rlkit.hosts.worker import atari, wrapper_names
 from rlkit.hosts.worker.contract import Violation
-from rlkit.names import find_object
+from rlkit.names import find_object, import_module
 
 
 class Recipe(NamedTuple):
     """A description of one environment; plain data, which is sent to worker processes."""
 
     kind: str  # gymnasium, atari, module, pickled
-    name: str  # the id, or module:attribute
+    name: str  # the id, module:ID or module:attribute
     kwargs: dict[str, Any]
     pickled: bytes = b""
     wrappers: tuple[str, ...] = ()  # from the inside out, e.g. ("time_limit:200", "frame_stack:4")
@@ -71,7 +71,7 @@ def _register(specs: bytes, needed: str) -> None:
 def constructor(recipe: Recipe) -> Callable[[], Any]:
     """Import the modules that an environment needs, and return a function that makes it."""
     if recipe.specs:
-        _register(recipe.specs, recipe.name)
+        _register(recipe.specs, recipe.name.rpartition(":")[2])
     make, wraps = _constructor(recipe), [(spec, wrapper_names.make(spec)) for spec in recipe.wrappers]
 
     def wrapped() -> Any:
@@ -101,14 +101,17 @@ def _constructor(recipe: Recipe) -> Callable[[], Any]:
     import gymnasium
     from gymnasium.envs.registration import load_env_creator
 
-    if recipe.name.startswith("ALE/"):
+    module, _, task = recipe.name.rpartition(":")
+    if module:
+        import_module(module)  # which registers the id
+    if task.startswith("ALE/"):
         import ale_py  # pyright: ignore[reportMissingImports]
 
         gymnasium.register_envs(ale_py)
-    entry_point = gymnasium.spec(recipe.name).entry_point
+    entry_point = gymnasium.spec(task).entry_point
     if isinstance(
         entry_point, str
     ):  # imported here: an import may take long, and the timeout for making an environment is short
         load_env_creator(entry_point)
     # Gymnasium's checker checks the same as `contract`, and slows down each step.
-    return lambda: gymnasium.make(recipe.name, disable_env_checker=True, **recipe.kwargs)
+    return lambda: gymnasium.make(task, disable_env_checker=True, **recipe.kwargs)
