@@ -11,7 +11,9 @@ from typing import Any
 
 ACTION_MASK = "action_mask"  # the leaf of a Dict observation, at its top level, that marks the legal actions
 OWN_DONE = "own_done"  # in the info of a step: the task's own end, where a wrapper ends episodes for learning
-SUCCESS = "is_success"  # in the info of a step, as Gymnasium-Robotics has it: whether the goal is reached now
+# In the info of a step: whether the goal is reached now. Gymnasium-Robotics has both, and Meta-World the second.
+SUCCESSES = ("is_success", "success")
+SUCCESS = SUCCESSES[0]
 OWN_REWARD = "own_reward"  # in the info of a step: the task's own, where a wrapper changes rewards for learning
 MAX_FRAMES = 1024  # of `frame_stack`: arrays of one concatenation
 MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays
@@ -55,6 +57,11 @@ def stacked_shape(shape: tuple[int, ...], n: int, image_axes: str = "auto") -> t
             f"channels {other}; set image_axes={place!r}, or frame_stack:{n},{place} without a config"
         )
     return tuple(stacked)
+
+
+def success_name(info: Mapping[str, Any]) -> str | None:
+    """Return the first of `SUCCESSES` that an info has; None where it has neither."""
+    return next((name for name in SUCCESSES if name in info), None)
 
 
 def did_you_mean(word: object, known: Iterable[str], *, cutoff: float = 0.6, prefix: str = "", suffix: str = "") -> str:

@@ -93,8 +93,8 @@ class Env(Protocol):
         `info["own_done"]`, unless the environment inside has done so already. Returns and lengths are counted from
         these: they are of the task, whatever is learned from.
 
-        A task with goals may say in `info["is_success"]`, [] bool, whether this step reached one: an episode is a
-        success where its last step is.
+        A task with goals may say in `info["is_success"]` or `info["success"]`, [] bool, whether this step reached one:
+        an episode is a success where its last step is.
         """
         ...
 

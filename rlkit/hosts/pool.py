@@ -39,8 +39,8 @@ class Step(NamedTuple):
     # wrapper changes these for learning:
     returns: np.ndarray  # [N] float32, the return of the episode that ended with this step; elsewhere NaN
     lengths: np.ndarray  # [N] int32, its length in steps; elsewhere 0
-    # [N] float32, 1 where that episode was a success (`is_success` in the info of its last step), else 0; NaN where
-    # none ended, or without `is_success`.
+    # [N] float32, 1 where that episode was a success (`is_success` or `success` in the info of its last step), else 0;
+    # NaN where none ended, or without them.
     successes: np.ndarray
 
 

@@ -16,7 +16,7 @@ from rlkit.hosts.pool import Closeable, Episodes, Step
 from rlkit.hosts.spaces import space
 from rlkit.hosts.worker import contract, identity, own_rewards
 from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation
-from rlkit.names import OWN_DONE, OWN_REWARD, SUCCESS
+from rlkit.names import OWN_DONE, OWN_REWARD, success_name
 from rlkit.types import ConfigError, PyTree
 
 RESETTING = "resetting"  # in the infos of NEXT_STEP, where the next step is no transition; without it: at each end
@@ -214,9 +214,14 @@ def _successes(infos: dict[str, Any], num_envs: int) -> np.ndarray:
     result = np.full(num_envs, np.nan, np.float32)
     # Where an episode ended, `infos` may be of the next one already.
     for found in (infos, infos.get("final_info")):
-        if isinstance(found, dict) and SUCCESS in found:
-            where = np.asarray(found.get(f"_{SUCCESS}", np.ones(num_envs, bool)))
-            result = np.where(where, np.asarray(found[SUCCESS]).astype(np.float32), result)
+        name = success_name(found) if isinstance(found, dict) else None
+        if (
+            name is not None
+            and (values := np.asarray(found[name])).shape == (num_envs,)
+            and values.dtype.kind in "biuf"
+        ):
+            where = np.asarray(found.get(f"_{name}", np.ones(num_envs, bool)))
+            result = np.where(where, (values != 0).astype(np.float32), result)
     return result
 
 

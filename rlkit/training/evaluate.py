@@ -7,10 +7,9 @@ import jax.numpy as jnp
 
 from rlkit import _cpu
 from rlkit._mesh import vary_like
-from rlkit.names import SUCCESS
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_key
-from rlkit.training.rollout import count_step, reset
+from rlkit.training.rollout import count_step, reset, successes
 from rlkit.types import Agent, Array, Env, Key, PyTree
 
 
@@ -20,7 +19,7 @@ class Evaluation(NamedTuple):
     returns: Array  # [N, E] float32, undiscounted; 0 where not finished
     lengths: Array  # [N, E] int32, in steps
     finished: Array  # [N, E] bool, False only where max_steps ended the episode
-    # [N, E] float32, 1 where an episode was a success, else 0; NaN where the environment has no `is_success`.
+    # [N, E] float32, 1 where an episode was a success, else 0; NaN where infos do not say.
     successes: Any = jnp.nan
 
 
@@ -82,7 +81,8 @@ def evaluate(
         counts, episode_return, length, ended = count_step(state, reward, done, info)
         # An episode is stored in the first free place of its environment, and dropped if there is none.
         place = jnp.where(ended, result.finished.sum(1), episodes_per_env)
-        success = jnp.broadcast_to(jnp.asarray(info.get(SUCCESS, jnp.nan), jnp.float32), (num_envs,))
+        success = successes(info, done.shape)
+        success = jnp.full(done.shape, jnp.nan, jnp.float32) if success is None else success
         values = Evaluation(episode_return, length, ended, success)
         result = jax.tree.map(lambda x, value: x.at[environments, place].set(value, mode="drop"), result, values)
         after = state.replace(env_state=env_state, obs=obs, memory=where_rows(done, agent.memory, memory), **counts)

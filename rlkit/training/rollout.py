@@ -8,7 +8,7 @@ from flax import struct
 
 from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
-from rlkit.names import OWN_DONE, OWN_REWARD, SUCCESS
+from rlkit.names import OWN_DONE, OWN_REWARD, success_name
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_keys
 from rlkit.types import Agent, Array, Env, Key, PyTree, StateNode, Transition
@@ -31,7 +31,7 @@ class Episodes(struct.PyTreeNode):
 
     returns: Array  # [T, N] float32, the return of the episode that ended at this step; NaN elsewhere
     lengths: Array  # [T, N] int32, its length in steps; 0 elsewhere
-    # [T, N] float32, 1 where it was a success, else 0; NaN elsewhere. None where the environment has no `is_success`.
+    # [T, N] float32, 1 where it was a success, else 0; NaN elsewhere. None where infos have none.
     successes: Array | None = None
 
 
@@ -90,6 +90,12 @@ def memories(agent: Agent, num_envs: int) -> PyTree:
     return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), agent.memory)
 
 
+def successes(info: dict[str, Any], shape: tuple[int, ...]) -> Array | None:
+    """Return float32 of a shape, 1 where a step reached its goal, else 0; None where the infos do not say so."""
+    found = info.get(success_name(info))
+    return None if getattr(found, "shape", None) != shape else jnp.asarray(found, jnp.bool_).astype(jnp.float32)
+
+
 def rollout(
     agent: Agent,
     env: Env,
@@ -128,9 +134,8 @@ def rollout(
         transition = Transition(state.obs, action, reward, terminated, truncated, info["final_observation"], extras)
         done = terminated | truncated
         counts, episode_return, length, ended = count_step(state, reward, done, info)
-        success = None
-        if SUCCESS in info:
-            success = jnp.where(ended, jnp.asarray(info[SUCCESS], jnp.float32), jnp.nan)
+        if (success := successes(info, done.shape)) is not None:
+            success = jnp.where(ended, success, jnp.nan)
         episodes = Episodes(jnp.where(ended, episode_return, jnp.nan), jnp.where(ended, length, 0), success)
         next_state = EnvsState(env_state=env_state, obs=obs, memory=where_rows(done, fresh, memory), **counts)
         return vary_like(next_state, state), _cpu.sequence(lambda x: x, (transition, episodes), max_bytes=128)

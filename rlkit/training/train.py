@@ -57,7 +57,7 @@ def make(
         episode_return, episode_length: [] float32, means; NaN where none ended.
         num_episodes: [] int32.
         returns, lengths: [T, N] of each episode at the step where it ended; elsewhere NaN and 0.
-        successes: [T, N] float32, where the environment has `is_success`: 1 or 0 at that step; elsewhere NaN.
+        successes: [T, N] float32, where infos have `is_success` or `success`: 1 or 0 at that step; else NaN.
       Of an agent with an `axis_name`, both are functions for the inside of `jax.shard_map`, see `data_parallel`.
 
     Raises:

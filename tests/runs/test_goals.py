@@ -9,11 +9,14 @@ from tiny_runs import digest
 
 import rlkit
 from rlkit.agents.common.off_policy import check_goals
+from rlkit.envs import probes
 from rlkit.hosts.vector import VectorPool
+from rlkit.hosts.worker import group
 from rlkit.runs import loop, metrics
 from rlkit.runs.config.parse import parse
 from rlkit.runs.programs.make import make_program
 from rlkit.spaces import Box, Dict
+from rlkit.training.rollout import successes
 from rlkit.types import ConfigError
 
 RUN = {"agent": "dqn", "env": "Probe-BitFlip", "replay": "hindsight", "num_envs": 4, "num_steps": 4, "capacity": 512}
@@ -24,7 +27,7 @@ RUN |= {"total_steps": 320, "log_every": 64}
 class Line:
     """A point on a line, which an action moves; Gymnasium-Robotics' interface, and an end at the goal."""
 
-    def __init__(self, batched=True, success=False):
+    def __init__(self, batched=True, success=None):
         import gymnasium
 
         goal = gymnasium.spaces.Box(-4, 4, (1,), np.float32)
@@ -45,7 +48,7 @@ class Line:
         self.at, self.time = np.clip(self.at + action, -4, 4).astype(np.float32), self.time + 1
         reward = float(self.compute_reward(self.at, self.goal, {}))
         reached = self.compute_terminated(self.at, self.goal, {})
-        return self._obs(), reward, reached, self.time == 8, {"is_success": reached} if self.success else {}
+        return self._obs(), reward, reached, self.time == 8, {self.success: reached} if self.success else {}
 
     def compute_reward(self, achieved, desired, info):
         assert self.batched or np.ndim(achieved) == 1
@@ -83,8 +86,9 @@ def test_a_run_in_jax_learns_from_the_rewards_of_its_environment(tmp_path, agent
     assert "goal_reward: environment" in (run.run / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_success_rates_are_of_the_last_steps_of_episodes(tmp_path, seeds):
+@pytest.mark.parametrize(("seeds", "name"), [(1, "success"), (2, "is_success")])
+def test_success_rates_are_of_the_last_steps_of_episodes(tmp_path, monkeypatch, seeds, name):
+    monkeypatch.setattr(probes, "SUCCESS", name)  # as the environment calls it
     run = loop.train(RUN | {"num_seeds": seeds, "eval_every": 320}, out=tmp_path / "run", show=False)
     assert run.evaluation is not None
     reached = [np.mean(np.array(returns) > -8) for returns in run.evaluation["returns"]]  # else 8 steps of -1
@@ -98,9 +102,9 @@ def test_success_rates_are_of_the_last_steps_of_episodes(tmp_path, seeds):
         assert ((rates == 0) == (returns == -8)).all()
 
 
-@pytest.mark.parametrize("backend", ["serial", "thread"])
-def test_outside_of_jax_successes_are_those_of_the_infos(tmp_path, backend):
-    run = loop.train(LINE | {"env_kwargs": {"success": True}, "backend": backend}, out=tmp_path / "run", show=False)
+@pytest.mark.parametrize(("backend", "name"), [("serial", "success"), ("thread", "is_success")])
+def test_outside_of_jax_successes_are_those_of_the_infos(tmp_path, backend, name):
+    run = loop.train(LINE | {"env_kwargs": {"success": name}, "backend": backend}, out=tmp_path / "run", show=False)
     assert run.evaluation is not None
     reached = np.mean(np.array(run.evaluation["returns"][0]) > -8)
     assert run.evaluation["success_rate_of_seed"] == pytest.approx([reached])
@@ -109,8 +113,20 @@ def test_outside_of_jax_successes_are_those_of_the_infos(tmp_path, backend):
     assert all((line["success_rate"] == 0) == (line["return_max"] == -8) for line in ended)
 
 
+def test_another_success_in_an_info_is_none():
+    for value in (None, "no", np.ones(2), np.array([]), {"a": 1}):
+        assert np.isnan(group._success({"success": value})), value
+    for value in (True, np.True_, 1, 1.0, np.ones(1)):
+        assert group._success({"success": value}) == 1
+    assert group._success({"success": np.array(False), "is_success": True}) == 1
+    ones = np.ones(3)
+    assert successes({"success": ones[:, None]}, (3,)) is successes({"success": {}}, (3,)) is None
+    np.testing.assert_array_equal(successes({"success": ones > 0}, (3,)), ones)
+
+
+@pytest.mark.parametrize("name", ["success", "is_success"])
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
-def test_successes_of_vector_environments(mode):
+def test_successes_of_vector_environments(mode, name):
     import gymnasium
 
     autoreset = gymnasium.vector.AutoresetMode[mode]
@@ -118,7 +134,7 @@ def test_successes_of_vector_environments(mode):
     class Task(Line, gymnasium.Env): ...
 
     def make(seed):
-        return gymnasium.vector.SyncVectorEnv([lambda: Task(success=True)] * 3, autoreset_mode=autoreset)
+        return gymnasium.vector.SyncVectorEnv([lambda: Task(success=name)] * 3, autoreset_mode=autoreset)
 
     with VectorPool(make, name="line") as pool:
         pool.reset(0)

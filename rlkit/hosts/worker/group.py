@@ -9,7 +9,7 @@ import numpy as np
 
 from rlkit.hosts.worker import contract, identity, own_rewards, shared_arrays, wrappers
 from rlkit.hosts.worker.contract import SpaceTree, Violation
-from rlkit.names import MASK_SOURCES, SUCCESS
+from rlkit.names import MASK_SOURCES, success_name
 
 STARTING, IMPORTING, MAKING, READY, STEPPING, RESETTING = range(6)
 STAGE_NAMES = ("start", "import", "the constructor", "waiting", "step", "reset")
@@ -232,8 +232,9 @@ def _observation(result: Any) -> Any:
 
 def _success(info: Any) -> float:
     """1 where the info of an episode's last step says that it was a success, else 0; NaN where it does not say."""
-    success = info.get(SUCCESS) if isinstance(info, dict) else None
-    return np.nan if success is None else float(bool(success))
+    success = info.get(success_name(info)) if isinstance(info, dict) else None
+    is_flag = isinstance(success, bool | int | float | np.generic | np.ndarray) and np.size(success) == 1
+    return float(bool(success)) if is_flag else np.nan
 
 
 def _describe(result: Any) -> str:
