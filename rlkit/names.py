@@ -124,7 +124,8 @@ def wrapper_arguments(spec: str, types: tuple[type, ...], example: str) -> list[
 OWN_CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
 # module:ID, as Gymnasium spells an id that importing the module registers; it has a version or a namespace.
 MODULE_ID = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:(?=.*[-/])[\w./-]+")
-OWN_PARTS = ("network", "optimizer", "learning_rate_schedule", "replay", "goal_reward")  # functions of an agent
+LEARNING_PARTS = ("optimizer", "learning_rate_schedule", "replay", "goal_reward")  # functions that acting never uses
+OWN_PARTS = ("network", *LEARNING_PARTS)  # functions of an agent
 OWN_CODE_KEYS = ("agent", "env", "eval_env", "wrappers", "eval_wrappers", *OWN_PARTS)  # keys of a run that may name it
 
 

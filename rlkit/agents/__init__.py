@@ -57,7 +57,8 @@ def _own(name: str) -> _Own:
         raise ConfigError(f"agent={name!r}: its module raised {type(error).__name__}: {line}") from error
     home, place = found, name
     if callable(found) and not hasattr(found, "make"):
-        home = sys.modules.get(getattr(found, "__module__", ""))
+        named = sys.modules.get(name.partition(":")[0])  # which may have made `make` of another module's
+        home = named if hasattr(named, "Config") else sys.modules.get(getattr(found, "__module__", ""))
         place = f"module {getattr(home, '__name__', None)!r}"
     own = _Own(getattr(home, "Config", None), getattr(home, "Hyper", None), getattr(found, "make", found))
     for kind, wanted in (("Config", base.Config), ("Hyper", base.Hyper)):

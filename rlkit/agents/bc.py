@@ -106,7 +106,7 @@ def make(
     Arguments and errors are those of `sac.make`. `networks` may have a `policy` alone.
     """
     needed = "a Discrete action space or a Box of floats with finite bounds"
-    validation.check_action_space("bc", config, action_space, supported=supports(action_space), needed=needed)
+    validation.check_action_space(Config, config, action_space, supported=supports(action_space), needed=needed)
     built = q_critics.make(
         config,
         obs_space,

@@ -117,7 +117,7 @@ def make(
       ConfigError: as `sac.make`.
     """
     needed = "a Box action space of floats with finite bounds"
-    validation.check_action_space("crossq", config, action_space, supported=supports(action_space), needed=needed)
+    validation.check_action_space(Config, config, action_space, supported=supports(action_space), needed=needed)
     renorm = partial(BatchRenorm, axis_name=axis_name)
     return sac.make_agent(
         config, obs_space, action_space, networks, gradient_step, init=init, make_norm=renorm, axis_name=axis_name

@@ -28,7 +28,6 @@ from rlkit.types import Scalar
 
 State = td3.State
 gradient_step, update, supports = td3.gradient_step, td3.update, td3.supports
-make = partial(td3.make, name="ddpg")
 
 
 class Config(td3.Config):
@@ -43,5 +42,7 @@ class Hyper(td3.Hyper):
     noise_correlation: Annotated[Scalar, Interval(ge=0.0, lt=1.0), "of the acting noise with the last step's"] = 0.85
     target_noise: Annotated[FiniteNonNegative, "deviation of the target's noise"] = 0.0
 
+
+make = partial(td3.make, config_class=Config)
 
 EXAMPLES = (("Probe-Continuous", {}),)  # (environment, settings) that the contract tests run

@@ -135,7 +135,7 @@ def make(
     Raises:
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
-    static = q_learning.static("dqn", config, obs_space, action_space, networks, None, axis_name)
+    static = q_learning.static(Config, config, obs_space, action_space, networks, None, axis_name)
     return off_policy.agent(
         static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step
     )

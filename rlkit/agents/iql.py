@@ -180,7 +180,7 @@ def make(
     observations to V [...].
     """
     needed = "a Discrete action space or a Box of floats with finite bounds"
-    validation.check_action_space("iql", config, action_space, supported=supports(action_space), needed=needed)
+    validation.check_action_space(Config, config, action_space, supported=supports(action_space), needed=needed)
     built = q_critics.make(
         config,
         obs_space,

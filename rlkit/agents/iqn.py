@@ -222,7 +222,7 @@ def make(
     quantiles [..., K, A].
     """
     supported, needed = supports(action_space), "a Discrete action space"
-    validation.check_action_space("iqn", config, action_space, supported=supported, needed=needed)
+    validation.check_action_space(Config, config, action_space, supported=supported, needed=needed)
     assert isinstance(action_space, Discrete)
     validation.check_encoder(config, obs_space, action_space)
     if networks is None:

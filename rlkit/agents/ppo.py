@@ -25,7 +25,7 @@ from annotated_types import Interval
 from pydantic import Field
 
 from rlkit import _mesh
-from rlkit.agents.base import as_arrays, mistakes
+from rlkit.agents.base import Task, as_arrays, mistakes
 from rlkit.agents.base.keys import Evolves, StartOnly, Unused
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import Activation, EncoderConfig, GaussianPolicyConfig, MinibatchConfig, Width
@@ -86,6 +86,13 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
             "shared_torso": large and not views.has_privileged(space),
         }
         return self.model_copy(update={name: x for name, x in chosen.items() if getattr(self, name) is None})
+
+    @classmethod
+    def run_defaults(cls, task: Task) -> dict[str, Any]:
+        values = super().run_defaults(task)
+        if task.images:  # of games, whose rewards are clipped or small
+            return values | {"ent_coef": 0.01, "learning_rate": 1e-3 if task.in_jax else 2.5e-4}
+        return values | {"normalize_obs": True, "normalize_reward": True}
 
     def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
         super().check_hyper(hyper)
@@ -357,9 +364,9 @@ def make(
     Raises:
       ConfigError: PPO cannot act in this action space, or a setting does not fit it.
     """
-    mistakes.check_config("ppo", config)
+    mistakes.check_config(Config, config)
     config = config.for_observations(obs_space)
-    policy = policy_evaluation.make("ppo", config, obs_space, action_space, networks, axis_name)
+    policy = policy_evaluation.make(Config, config, obs_space, action_space, networks, axis_name)
     config = minibatches.with_chunk_size(config, policy.network, obs_space)
     static = Static(config, policy, axis_name)
     return Agent(

@@ -208,7 +208,7 @@ def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
     """PQN for these spaces. Arguments and errors are those of `dqn.make`."""
-    network = q_learning.network("pqn", config, obs_space, action_space, networks, axis_name=axis_name)
+    network = q_learning.network(Config, config, obs_space, action_space, networks, axis_name=axis_name)
     assert isinstance(action_space, Discrete)
     config = minibatches.with_chunk_size(config, network, obs_space)
     static = Static(config, obs_space, action_space, network, axis_name)

@@ -280,7 +280,7 @@ def make(
     next memory.
     """
     network = q_learning.network(
-        "r2d2", config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
+        Config, config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
     )
     sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
     settings: Any = {"alpha": config.alpha, "axis_name": axis_name} | off_policy.obs_storage(config)

@@ -99,7 +99,7 @@ def policy_loss(
 _LOSSES = td3.Losses(batch_of, critic_loss, policy_loss)
 gradient_step: Any = partial(td3.gradient_step, losses=_LOSSES)
 update = partial(off_policy.update, gradient_step)
-make = partial(td3.make, name="rebrac", losses=_LOSSES)
+make = partial(td3.make, config_class=Config, losses=_LOSSES)
 
 EXAMPLES = (
     ("Probe-Continuous", {"batch_size": 64, "num_critics": 1}),

@@ -398,7 +398,7 @@ def make(
       ConfigError: the action space is neither Discrete nor a Box with finite bounds, or a setting does not fit.
     """
     needed = "a Discrete action space or a Box of floats with finite bounds"
-    validation.check_action_space("sac", config, action_space, supported=supports(action_space), needed=needed)
+    validation.check_action_space(Config, config, action_space, supported=supports(action_space), needed=needed)
     return make_agent(config, obs_space, action_space, networks, gradient_step, axis_name=axis_name)
 
 

@@ -244,17 +244,17 @@ def make(
     action_space: Space,
     networks: Mapping[str, Any] | None = None,
     *,
-    name: str = "td3",
+    config_class: type = Config,
     losses: Losses = LOSSES,
     axis_name: str | None = None,
 ) -> Agent:
     """TD3 for these spaces.
 
     Arguments and errors are those of `sac.make`, but a policy maps observations to [..., D], whose tanh is the action.
-    `name` is that of the agent in errors, and `losses` are those of a variant.
+    `config_class` is the Config of a variant, and `losses` are those of a variant.
     """
     needed = "a Box action space of floats with finite bounds"
-    validation.check_action_space(name, config, action_space, supported=supports(action_space), needed=needed)
+    validation.check_action_space(config_class, config, action_space, supported=supports(action_space), needed=needed)
     built = q_critics.make(config, obs_space, action_space, networks, spread="none", axis_name=axis_name)
     static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
     return off_policy.agent(

@@ -21,7 +21,6 @@ from rlkit.agents import td3
 
 Hyper, State = td3.Hyper, td3.State
 gradient_step, update, supports = td3.gradient_step, td3.update, td3.supports
-make = partial(td3.make, name="td3_bc")
 
 
 class Config(td3.Config):
@@ -30,6 +29,9 @@ class Config(td3.Config):
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(
         default=0, description="environment steps before the first gradient step"
     )
+
+
+make = partial(td3.make, config_class=Config)
 
 
 EXAMPLES = (("Probe-Continuous", {"replay": "prioritized"}),)  # (environment, settings) that the contract tests run

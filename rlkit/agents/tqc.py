@@ -102,7 +102,7 @@ def make(
       ConfigError: as `sac.make`, or `drop_quantiles` leaves no quantile of a critic.
     """
     needed = "a Box action space of floats with finite bounds"
-    validation.check_action_space("tqc", config, action_space, supported=supports(action_space), needed=needed)
+    validation.check_action_space(Config, config, action_space, supported=supports(action_space), needed=needed)
     if config.drop_quantiles >= config.num_quantiles:
         raise ConfigError(
             f"drop_quantiles={config.drop_quantiles} must be less than num_quantiles={config.num_quantiles}, so that a "

@@ -52,12 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _make_own_code_importable(words: Sequence[str]) -> None:
-    """Let the flags that name own code import modules of the current folder, as `python -m rlkit` can."""
+    """Let the words that name own code import modules of the current folder, as `python -m rlkit` can."""
     from rlkit.names import OWN_CODE_KEYS
 
     flags = [f"--{spelled}" for key in OWN_CODE_KEYS for spelled in (key, key.replace("_", "-"))]
     values = [value for flag, _, value in (word.partition("=") for word in words) if flag in flags]
-    values += [value for flag, value in pairwise(words) if flag in flags]
+    values += [value for flag, value in pairwise(words) if flag in (*flags, "train", "check")]  # an agent, my:make
     names = re.findall(r"[\w.]+:\w+", " ".join(values))
     if names:
         from rlkit.hosts.registry import is_own

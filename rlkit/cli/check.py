@@ -10,7 +10,7 @@ from rlkit.cli.train import FLAGS
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    usage = "rlkit check CONFIG [--key value ...]"
+    usage = "rlkit check CONFIG|AGENT [--key value ...]"
     add_config(add_command(commands, "check", run, "describe what a config would run; compiles nothing", usage))
 
 

@@ -80,7 +80,9 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add the argument CONFIG, and collect the words after it as `rest`: they depend on the config's keys."""
     parser.add_argument(
-        "config", metavar="CONFIG", help="a file, or a name such as ppo/cartpole; with --help, its keys"
+        "config",
+        metavar="CONFIG",
+        help="a file, a name such as ppo/cartpole, or an agent such as ppo, with --env; with --help, its keys",
     )
     add_rest(parser)
 
@@ -99,9 +101,12 @@ def print_keys_for_help(options: argparse.Namespace, flags: Sequence[str]) -> bo
     if not {"-h", "--help"} & set(options.rest):
         return False
     from rlkit.runs.config.keys import describe_keys
-    from rlkit.runs.config.load import load_config
+    from rlkit.runs.config.load import agent_alone, load_config
 
-    print(describe_keys(load_config(options.config, own_code_of(options.rest, flags))))
+    given = own_code_of(options.rest, flags)
+    if agent_alone(options.config) is not None:
+        given.setdefault("env", "CartPole-v1")  # any one: the keys and their ranges are the same
+    print(describe_keys(load_config(options.config, given)))
     return True
 
 

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     enable_compilation_cache()
     from rlkit.runs import files, run_directory, scores
     from rlkit.runs.config.own_code import OwnCode
-    from rlkit.runs.policy import NO_EVAL_ENV, NO_SERVICES, load_state, stored_config
+    from rlkit.runs.policy import NO_EVAL_ENV, NO_SERVICES, load_state, stored_config, without_learning_parts
     from rlkit.runs.progress import note_if_slow
     from rlkit.types import ConfigError
 
@@ -49,8 +49,9 @@ def run(options: argparse.Namespace) -> int:
             program.on_progress = lambda text: print(text, file=sys.stderr, flush=True)
             evaluation = scores.evaluate(program, state, step)
     print(scores.evaluation_line(evaluation))
+    settings = {**NO_SERVICES, **without_learning_parts(path, own_code)}
     own = not overrides.keys() & NO_EVAL_ENV.keys()
-    own = own or stored_config(path, NO_SERVICES, own_code).run.eval_task == program.config.run.eval_task
+    own = own or stored_config(path, settings, own_code).run.eval_task == program.config.run.eval_task
     if options.step is None and not options.best and own:  # eval.json describes the run as it ended
         files.require_writable(path, f"run={options.run!r}")
         scores.save(path, evaluation)

@@ -11,7 +11,7 @@ FLAGS = ("out", "init_from", *PROCESSES)  # which are no keys of a config
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    usage = "rlkit train CONFIG [--key value ...] [--seeds N] [--out DIR] [--init-from RUN] [--coordinator ...]"
+    usage = "rlkit train CONFIG|AGENT [--key value ...] [--seeds N] [--out DIR] [--init-from RUN] [--coordinator ...]"
     add_config(add_command(commands, "train", run, "train a config", usage))
 
 

@@ -17,7 +17,7 @@ from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule, require_evolution
 from rlkit.runs.devices import memory
-from rlkit.runs.hints import on_settings
+from rlkit.runs.hints import on_defaults, on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.programs.make import make_program, require_memory, stores_frames
 from rlkit.runs.programs.protocol import Program
@@ -50,6 +50,7 @@ def _describe(program: Program) -> str:
     other = f" (in JAX; Gymnasium's own is gymnasium:{run.env})" if in_gymnasium_too(run.env) else ""
     rows = {
         "environment": f"{run.env}{other}: observations {observations}, actions {actions}",
+        **dict(zip(("defaults", "config"), on_defaults(config), strict=False)),
         "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
         **_sizes(

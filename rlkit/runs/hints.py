@@ -8,6 +8,8 @@ import numpy as np
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.hosts import devices
 from rlkit.hosts.pool import num_cores
+from rlkit.runs.config.keys import value_text
+from rlkit.runs.config.load import tuned_for
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.programs.protocol import Program
@@ -15,6 +17,20 @@ from rlkit.runs.programs.protocol import Program
 _MOST = 0.8  # share of the time from which environments are the bottleneck
 _COSTLY = 0.1  # share of the time from which evaluations are shown as costly
 _SLOW_SECONDS = 0.005  # of a step of one environment
+
+
+def on_defaults(config: RunConfig) -> list[str]:
+    """Return a line with the values that the agent filled in for its run, and one with its tuned configs, if any."""
+    if not config.filled:
+        return []
+    values, run = config.flat(), config.run
+    filled = ", ".join(f"{key}: {value_text(values[key])}" for key in config.filled)
+    lines = [f"of {run.agent}, as no config is given: {filled}"]
+    if tuned := tuned_for(config):
+        lines.append(
+            f"{' and '.join(tuned)} {'are' if tuned[1:] else 'is'} tuned for {run.env}: rlkit train {tuned[0]}"
+        )
+    return lines
 
 
 def on_settings(program: Program) -> list[str]:

@@ -17,7 +17,7 @@ from rlkit.runs.config.own_code import OwnCode
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import require_evolution
-from rlkit.runs.hints import on_settings
+from rlkit.runs.hints import on_defaults, on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import NO_EVAL_ENV, best_evaluation, dataset_streams, stored_config
 from rlkit.runs.programs import same_run, shards
@@ -77,7 +77,7 @@ def train(
             program.on_failure, program.on_progress = lambda failure: notice.print(str(failure)), notice.print
             program.check()
         require_memory(program)
-        for line in on_settings(program):
+        for line in (*on_defaults(config), *on_settings(program)):
             notice.print(line)
         learned = transfer.load(program, init_from) if init_from is not None else None
         with ExitStack() as stack:

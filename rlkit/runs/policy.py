@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.names import ACTION_MASK, PRIVILEGED
+from rlkit.names import ACTION_MASK, LEARNING_PARTS, PRIVILEGED
 from rlkit.runs import files, run_directory, scores
 from rlkit.runs.checkpoints import checkpoint
+from rlkit.runs.checkpoints.leaves import layout
 from rlkit.runs.config import changes
 from rlkit.runs.config.load import load_config, read
-from rlkit.runs.config.own_code import OwnCode, names_of_objects
+from rlkit.runs.config.own_code import OwnCode, is_own, names_of_objects
 from rlkit.runs.config.own_code import given as own_code_given
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.config.schema import schema
 from rlkit.runs.population.record import best_member
 from rlkit.runs.programs import shards
 from rlkit.runs.programs.make import make_program
@@ -127,7 +130,7 @@ def load(
       step: step of the checkpoint; None for the newest whole one.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
       own_code: `agent`, `env`, `wrappers` and `network` of the run again, where they are the user's own code, as
-        `module:name` or as objects.
+        `module:name` or as objects. What only learning uses, such as an optimizer, is not needed.
 
     Raises:
       ConfigError: there is no such run, checkpoint or seed.
@@ -201,6 +204,22 @@ def stored_config(run: Path, overrides: Mapping[str, Any] | None, own_code: Mapp
     return load_config(path, {**(overrides or {}), **given})
 
 
+def without_learning_parts(run: Path, own_code: Mapping[str, Any]) -> dict[str, Any]:
+    """Return overrides of a run's config for acting: defaults for parts of the user's own that only learning uses.
+
+    Args:
+      run: a run directory.
+      own_code: that of the run again, as for `load`; a part that it has is kept.
+    """
+    stored, given = read(run / run_directory.CONFIG), own_code_given(own_code)
+    left_out = [key for key in LEARNING_PARTS if is_own(key, stored.get(key)) and key not in given]
+    if not left_out:
+        return {}
+    agent, _ = names_of_objects({"agent": given.get("agent", stored.get("agent"))})
+    fields = schema(agent["agent"]).fields
+    return {key: fields[key].get_default() for key in {*left_out, "replay"} if key in fields and key not in given}
+
+
 def load_state(
     run: Path,
     step: int | None = None,
@@ -209,7 +228,7 @@ def load_state(
     overrides: Mapping[str, Any],
     own_code: Mapping[str, Any],
 ) -> tuple[Program, PyTree, int]:
-    """Load a checkpoint of a run.
+    """Load a checkpoint of a run, to act with.
 
     Args:
       run: a run directory.
@@ -218,7 +237,8 @@ def load_state(
       overrides, own_code: as for `stored_config`.
 
     Returns:
-      The run's program, which the caller closes, the state, and its step.
+      The run's program, which the caller closes, the state, and its step. Where a part of the user's own is missing
+      that only learning uses, what acting does not read is zero.
 
     Raises:
       ConfigError: there is no such checkpoint, or it does not fit the run's config.
@@ -226,19 +246,48 @@ def load_state(
     if best and step is not None:
         raise ConfigError(f"step={step} does not go with best, which is a step of its own; leave out one of them")
     checkpoints = checkpoint.Reader(run)
-    config, extra = stored_config(run, {**NO_SERVICES, **overrides}, own_code), checkpoints.extra()
+    left_out = without_learning_parts(run, own_code)
+    config, extra = stored_config(run, {**NO_SERVICES, **left_out, **overrides}, own_code), checkpoints.extra()
     if best:
         step = best_step(extra, run, keep_best=config.run.keep_best)
-    changes.find(extra, config, run)
+    changes.find(extra, config, run, ignored=left_out)
     if config.run.num_seeds == 1:  # on one device, over however many the run is divided
         config = dataclasses.replace(config, run=config.run.model_copy(update={"devices": 1}))
     program = make_program(config, dataset_streams(extra))
     try:
-        state, step, _ = shards.restore(checkpoints, program, step)
+        restore = _restore_actor if left_out else shards.restore
+        state, step, _ = restore(checkpoints, program, step)
     except BaseException:
         program.close()
         raise
     return program, state, step
+
+
+def _restore_actor(
+    checkpoints: checkpoint.Reader, program: Program, step: int | None = None
+) -> tuple[PyTree, int, dict[str, Any]]:
+    """Read those leaves of a checkpoint that `Agent.actor` reads, into a state that is zero otherwise."""
+    template = program.template
+    actor_of = jax.vmap(program.agent.actor) if program.batched else program.agent.actor
+    jaxpr = jax.make_jaxpr(actor_of)(template.agent).jaxpr
+    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars} | set(map(id, jaxpr.outvars))
+    leaves, treedef = jax.tree.flatten(template.agent)
+    paths = [entry["path"] for entry in layout({"agent": template.agent})[0]]
+    wanted = {
+        path: leaf for path, leaf, variable in zip(paths, leaves, jaxpr.invars, strict=True) if id(variable) in read
+    }
+    found, step, extra = checkpoints.restore(wanted, step, fields=wanted)
+    agent = treedef.unflatten([found.get(path, leaf) for path, leaf in zip(paths, leaves, strict=True)])
+    return jax.tree.map(_zeros, template.replace(agent=agent)), step, extra
+
+
+def _zeros(like: Any) -> Any:
+    """An array of zeros or of equal keys for the description of one; an array as it is."""
+    if not isinstance(like, jax.ShapeDtypeStruct):
+        return like
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jnp.broadcast_to(jax.random.key(0), like.shape)
+    return jnp.zeros(like.shape, like.dtype)
 
 
 def best_evaluation(extra: Mapping[str, Any]) -> tuple[int, float] | None:

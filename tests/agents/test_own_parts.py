@@ -1,5 +1,6 @@
 """An optimizer, a schedule and a buffer of the user's own: equal to the agents' where they compute the same."""
 
+import json
 import re
 import signal
 
@@ -10,9 +11,9 @@ import pytest
 from tiny_runs import SMALL, digest
 
 import rlkit
-from rlkit import envs, replay, training
+from rlkit import cli, envs, replay, training
 from rlkit.agents import dqn, ppo, r2d2, sac
-from rlkit.runs import loop
+from rlkit.runs import datasets, loop
 from rlkit.runs.config.parse import parse
 from rlkit.types import ConfigError
 
@@ -113,9 +114,24 @@ def test_a_run_names_its_parts_and_takes_them_again(tmp_path):
     with pytest.raises(ConfigError, match=r"optimizer=.*:adam' is code, and no file may name code to run"):
         loop.resume(stopped, show=False)
     assert digest(loop.resume(stopped, show=False, **own).state) == digest(whole.state)
-    assert rlkit.load(stopped, **own).step == 320
+    assert_acts_without_its_parts(stopped, own, tmp_path)
     with pytest.raises(ConfigError, match=r"replay=.*slices' must be that of run="):
         rlkit.load(stopped, **(own | {"replay": slices}))
+
+
+def assert_acts_without_its_parts(run, own, tmp_path):
+    """Evaluate, load, export and collect with a run: what only learning uses is not asked for again."""
+    with_parts, without = rlkit.load(run, **own), rlkit.load(run)
+    assert without.step == with_parts.step == 320
+    assert digest(without.actor) == digest(with_parts.actor)
+    assert cli.main(["eval", str(run), "--episodes", "2"]) == 0
+    assert json.loads((run / "eval.json").read_text())["episodes"] == 2
+    rlkit.runs.export(run, None, tmp_path / "policy.stablehlo")
+    rows = [
+        datasets.load(rlkit.runs.collect(run, 64, tmp_path / name, **given)).steps
+        for name, given in (("a", own), ("b", {}))
+    ]
+    assert digest(rows[0]) == digest(rows[1])
 
 
 def test_keys_that_own_parts_do_not_read_have_no_effect():

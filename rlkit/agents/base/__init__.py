@@ -8,7 +8,7 @@ gives it all that the agents of this package have.
 
 from annotated_types import Interval
 
-from rlkit.agents.base.config import Config
+from rlkit.agents.base.config import Config, Task
 from rlkit.agents.base.hyper import Hyper, as_arrays
 from rlkit.agents.base.keys import Evolves, LearningRate, StartOnly, Unused
 from rlkit.ops.schedules import Schedule
@@ -21,6 +21,7 @@ __all__ = [
     "LearningRate",
     "Schedule",
     "StartOnly",
+    "Task",
     "Unused",
     "as_arrays",
 ]

@@ -1,7 +1,7 @@
 """The base of an agent's `Config`, its static settings."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, dataclass_transform
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -9,6 +9,14 @@ from rlkit.agents.base import mistakes
 from rlkit.ops.schedules import Schedule
 from rlkit.spaces import Space
 from rlkit.types import ConfigError
+
+
+class Task(NamedTuple):
+    """A kind of task, on which an agent's defaults for a run depend."""
+
+    in_jax: bool  # false: its environments are Python objects, which step a thousand times slower
+    images: bool  # some observation is an image
+    stored: bool  # learned from a dataset, without steps in an environment
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
@@ -48,6 +56,20 @@ class Config(BaseModel, metaclass=_OneLineErrors):
     def replay_capacity(self) -> int | None:
         """Steps that the replay buffer holds; None for an agent without one."""
         return None
+
+    @classmethod
+    def run_defaults(cls, task: Task) -> dict[str, Any]:
+        """Return values of keys of a run, of the Config and of the Hyper for a kind of task.
+
+        They fill in what is not given where a run is started by an agent and an environment alone, without a config.
+        `num_envs`, `num_steps` and `total_steps` are always among them.
+        """
+        return {
+            "num_envs": 1 if task.stored else 8 if not task.in_jax else 32,
+            "num_steps": 1000 if task.stored else 32,
+            "total_steps": 100_000 if task.stored else 1_000_000,
+            "eval_episodes": 128 if task.in_jax else 10,
+        }
 
     def for_observations(self, space: Space) -> Self:
         """The config with values in place of those fields that are null where they follow from the observations."""

@@ -153,20 +153,25 @@ def check_values(hyper: Any, values: dict[str, float]) -> None:
         raise ConfigError(explain(model, error)) from None
 
 
-def check_config(agent: str, config: Any) -> None:
-    """Raise a ConfigError unless `config` is that of the agent with this name, or derived from it."""
-    _check_class(sys.modules[f"rlkit.agents.{agent}"], "Config", config)
+def check_config(config_class: type, config: Any) -> None:
+    """Raise a ConfigError unless `config` is of an agent's class `Config`, or of one that is derived from it."""
+    _check_class(config_class, config)
 
 
 def check_hyper(config: Any, hyper: Any) -> None:
     """Raise a ConfigError unless `hyper` is that of the agent whose Config this is, or derived from it."""
     if (agent := _agent(type(config))) is not None:
-        _check_class(agent, "Hyper", hyper)
+        _check_class(agent.Hyper, hyper)
 
 
-def _check_class(agent: ModuleType, kind: str, value: Any) -> None:
-    name = agent.__name__.rpartition(".")[2]
-    if not isinstance(value, getattr(agent, kind)):
+def agent_name(config_class: type) -> str:
+    """Return the name of the agent whose class `Config` this is: that of its module."""
+    return config_class.__module__.rpartition(".")[2]
+
+
+def _check_class(wanted: type, value: Any) -> None:
+    if not isinstance(value, wanted):
         raise ConfigError(
-            f"agent={name!r} needs a {kind} of its own, and this is {class_name(type(value))}; use {name}.{kind}(...)"
+            f"agent={agent_name(wanted)!r} needs a {wanted.__name__} of its own, and this is "
+            f"{class_name(type(value))}; use {class_name(wanted)}(...)"
         )

@@ -166,6 +166,19 @@ class MinibatchConfig(AgentConfig):
         description="rows that pass the network at once; null: 8192 on a CPU, else what 1/16 of the memory holds",
     )
 
+    @classmethod
+    def run_defaults(cls, task: base.Task) -> dict[str, Any]:
+        values = super().run_defaults(task)
+        values["learning_rate_schedule"] = "linear"
+        if task.images:
+            values["num_steps"] = 128
+            values |= {"num_envs": 64, "num_minibatches": 32} if task.in_jax else {"total_steps": 10_000_000}
+        elif task.in_jax:
+            values |= {"num_steps": 64, "num_minibatches": 8}
+        else:
+            values |= {"num_steps": 256, "num_minibatches": 32}
+        return values
+
     def check_rollout(self, num_envs: int, num_steps: int, devices: int = 1, *, sequences: bool = False) -> None:
         """Raise a ConfigError where a rollout of this size cannot be divided over devices, and into minibatches.
 
@@ -232,6 +245,22 @@ class OffPolicyConfig(AgentConfig):
         default=0.6, description="exponent of the priorities"
     )
     n_step: Count = Field(default=1, description="rewards in a target before it bootstraps")
+
+    @classmethod
+    def run_defaults(cls, task: base.Task) -> dict[str, Any]:
+        values = super().run_defaults(task)
+        if task.stored:
+            return values | {"capacity": 1_000_000}
+        if task.images and not task.in_jax:
+            values |= {"num_envs": 1, "num_steps": 4, "total_steps": 10_000_000, "learning_starts": 50_000}
+            return values | {"batch_size": 32, "replay_ratio": 0.25, "backend": "serial"}
+        if task.images:
+            values |= {"num_envs": 16, "num_steps": 16, "learning_starts": 5000, "batch_size": 64}
+            return values | {"replay_ratio": 0.25, "store_obs_once": True}
+        values |= {"total_steps": 100_000, "capacity": 100_000}
+        if task.in_jax:
+            return values | {"num_envs": 8, "num_steps": 16}
+        return values | {"num_envs": 1, "num_steps": 1, "backend": "serial"}
 
     @property
     def item_length(self) -> int:

@@ -68,12 +68,12 @@ class Evaluated(NamedTuple):
 
 
 def make(
-    agent: str, config: Any, obs_space: Space, action_space: Space, networks: Any, axis_name: str | None = None
+    config_class: type, config: Any, obs_space: Space, action_space: Space, networks: Any, axis_name: str | None = None
 ) -> Policy:
     """The policy that an agent's Config describes.
 
     Args:
-      agent: the agent's name, for errors.
+      config_class: the agent's class `Config`.
       config: with the fields of `EncoderConfig`, `GaussianPolicyConfig` and the others of `heads.actor_critic`.
       obs_space, action_space: an environment's spaces.
       networks: a user's network, see `ppo.make`; None for the one that `config` describes.
@@ -86,7 +86,7 @@ def make(
     parts = jax.tree.leaves(leaf_spaces(action_space)) if isinstance(action_space, Dict | Tuple) else []
     for space in parts or [action_space]:
         supported = action_distributions.supports(space)
-        validation.check_action_space(agent, config, space, supported=supported, needed=needed)
+        validation.check_action_space(config_class, config, space, supported=supported, needed=needed)
     if config.gsde:
         validation.check_box("gsde", action_space, bounded=False)
     if config.squash:

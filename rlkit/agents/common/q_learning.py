@@ -36,7 +36,7 @@ class Actor(NamedTuple):
 
 
 def network(
-    name: str,
+    config_class: type,
     config: Any,
     obs_space: Space,
     action_space: Space,
@@ -48,7 +48,7 @@ def network(
     """The network of a value-based agent.
 
     Args:
-      name: the agent, for errors.
+      config_class: the agent's class `Config`.
       config: with the fields of `EncoderConfig`, `dueling` and `noisy`.
       obs_space, action_space: an environment's spaces.
       networks: a user's network, see `dqn.make`; None for the one that `config` describes.
@@ -60,7 +60,9 @@ def network(
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
     supported = isinstance(action_space, Discrete)
-    validation.check_action_space(name, config, action_space, supported=supported, needed="a Discrete action space")
+    validation.check_action_space(
+        config_class, config, action_space, supported=supported, needed="a Discrete action space"
+    )
     assert isinstance(action_space, Discrete)
     validation.check_encoder(config, obs_space, action_space)
     width = None if outputs is None else getattr(config, outputs)
@@ -73,7 +75,7 @@ def network(
 
 
 def static(
-    name: str,
+    config_class: type,
     config: Any,
     obs_space: Space,
     action_space: Any,
@@ -82,7 +84,7 @@ def static(
     axis_name: str | None,
 ) -> Static:
     """The static arguments of an agent with replay; see `network`."""
-    made = network(name, config, obs_space, action_space, networks, outputs, axis_name)
+    made = network(config_class, config, obs_space, action_space, networks, outputs, axis_name)
     return Static(config, obs_space, action_space, made, off_policy.buffer(config, axis_name), axis_name)
 
 

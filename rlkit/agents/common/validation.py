@@ -19,7 +19,7 @@ from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, shape_of
 from rlkit.types import ConfigError
 
 
-def check_action_space(agent: str, config: Any, space: Space, *, supported: bool, needed: str) -> None:
+def check_action_space(config_class: type, config: Any, space: Space, *, supported: bool, needed: str) -> None:
     """Raise a ConfigError that names the agents for an action space, unless it is `supported`.
 
     A config of another agent is refused as well.
@@ -27,13 +27,13 @@ def check_action_space(agent: str, config: Any, space: Space, *, supported: bool
     Bounds in the wrong order, or whose difference is not a float, are refused as well: actions are scaled by it.
 
     Args:
-      agent: the agent's name.
+      config_class: the agent's class `Config`.
       config: that `make` was given.
       space: an environment's action space.
       supported: True where the agent can act in it.
       needed: the action spaces that the agent supports, in words.
     """
-    mistakes.check_config(agent, config)
+    mistakes.check_config(config_class, config)
     if supported:
         _check_range(space)
         if not (space.n if isinstance(space, Discrete) else math.prod(space.shape)):  # type: ignore[union-attr]
@@ -54,7 +54,9 @@ def check_action_space(agent: str, config: Any, space: Space, *, supported: bool
     if isinstance(space, Box) and space.dtype.kind in "iub" and len(space.shape) > 1:
         side = f", integers of shape {list(space.shape)}, as of a MultiDiscrete or MultiBinary of this shape"
         remedy = f"{remedy}, of one dimension"
-    raise ConfigError(f"agent={agent!r} needs {needed}, and this one is {space}{side}; {remedy}")
+    raise ConfigError(
+        f"agent={mistakes.agent_name(config_class)!r} needs {needed}, and this one is {space}{side}; {remedy}"
+    )
 
 
 def _open_side(space: Space) -> str:

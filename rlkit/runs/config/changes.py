@@ -4,7 +4,7 @@ Every checkpoint holds the config that led to it, so that an edited config.yaml 
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -42,7 +42,14 @@ class Changes(NamedTuple):
         return lines
 
 
-def find(extra: Mapping[str, Any], config: RunConfig, run: Path, action_space: Space | None = None) -> Changes:
+def find(
+    extra: Mapping[str, Any],
+    config: RunConfig,
+    run: Path,
+    action_space: Space | None = None,
+    *,
+    ignored: Collection[str] = (),
+) -> Changes:
     """Compare a config with that of a checkpoint.
 
     Args:
@@ -50,6 +57,7 @@ def find(extra: Mapping[str, Any], config: RunConfig, run: Path, action_space: S
       config: of the run from now on.
       run: its directory, for errors.
       action_space: of the environment; None where it is not known.
+      ignored: keys that are not compared.
 
     Raises:
       ConfigError: a key has changed that must not, or that has no effect; the error names it.
@@ -67,7 +75,7 @@ def find(extra: Mapping[str, Any], config: RunConfig, run: Path, action_space: S
     if ("schedule_steps" in stored) != ("schedule_steps" in values):
         for mapping in (stored, values):
             mapping.setdefault("schedule_steps", float(mapping["total_steps"]))
-    changed = [key for key in values if values[key] != stored.get(key)]
+    changed = [key for key in values if key not in ignored and values[key] != stored.get(key)]
     for key in changed:
         if not may_change(key, config.run.agent):
             raise ConfigError(

@@ -1,33 +1,37 @@
-"""Config files: by path, by the name of a run directory, or by a short name such as ppo/cartpole."""
+"""Configs: a file by its path, by a run directory or by a short name such as ppo/cartpole; or an agent alone, ppo."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlkit import agents
 from rlkit.names import did_you_mean
 from rlkit.runs import files, run_directory
 from rlkit.runs.config import strict_yaml
+from rlkit.runs.config.agent_defaults import is_agent
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.own_code import refuse_in_file
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import ConfigError
 
-_MOST_NAMES = 12  # of configs, that an error lists
-
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Load the config of a file: a path, or a name such as ppo/cartpole in ./configs or in the package.
 
     Args:
-      source: path or name, with or without .yaml.
+      source: path or name, with or without .yaml; or the name of an agent, such as ppo or module:make, which fills in
+        what the overrides, that name an environment, leave open.
       overrides: keys that replace those of the file; `env_kwargs.NAME` replaces one entry.
 
     Raises:
-      ConfigError: there is no such file, it cannot be read, or it holds a mistake.
+      ConfigError: there is no such file or agent, the file cannot be read, or the config holds a mistake.
     """
-    path, overrides = find(source), overrides or {}
+    overrides = overrides or {}
+    if (agent := agent_alone(source)) is not None:
+        return _of_agent(agent, overrides)
+    path = find(source)
     values = read(path)
     refuse_in_file(values, overrides)
     _refuse_connections(values, overrides)
@@ -36,6 +40,34 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) 
         return parse(merged, name="-".join([path.parent.name, path.stem]) if path.parent.name else path.stem)
     except ConfigError as error:
         raise ConfigError(f"{_file_and_line(error, path, values, overrides)}{error}") from None
+
+
+def agent_alone(source: str | Path) -> str | None:
+    """Return the name of an agent that stands in place of a config; None where there is such a file or run."""
+    name, path = str(source), Path(source)
+    if not is_agent(name) or path.is_file() or (path / run_directory.CONFIG).is_file():
+        return None
+    return name
+
+
+def _of_agent(agent: str, overrides: Mapping[str, Any]) -> RunConfig:
+    """The config of an agent and the environment that the overrides name."""
+    values = with_overrides({"agent": agent}, overrides)
+    if "env" not in values:
+        examples = [name for name in names() if name.startswith(f"{agent}/")]
+        other = f", or give a config, such as {examples[0]}" if examples else ""
+        raise ConfigError(f"env is missing; add --env with the id of an environment, such as CartPole-v1{other}")
+    return parse(values, name=f"{values['agent']}-{values['env']}")
+
+
+def tuned_for(config: RunConfig) -> list[str]:
+    """Return the names of the configs of the same agent and task as this one, which is started without a config."""
+
+    def task(values: Mapping[Any, Any]) -> list[Any]:
+        return [values.get("env"), *(values.get(key) or None for key in ("env_kwargs", "wrappers", "dataset"))]
+
+    mine = [name for name in names() if config.filled and name.startswith(f"{config.run.agent}/")]
+    return [name for name in mine if task(read(find(name))) == task(config.flat())]
 
 
 def with_overrides(values: Mapping[Any, Any], overrides: Mapping[str, Any]) -> dict[Any, Any]:
@@ -118,9 +150,12 @@ def find(source: str | Path) -> Path:
             return next(file for folder in folders() if (file := folder / f"{name}.yaml").is_file())
     except (OSError, ValueError):  # too long, or a zero byte
         name, known = "", names()
-    agent = name.partition("/")[0]
-    own = [config for config in known if config.startswith(f"{agent}/")]
-    similar = did_you_mean(name, known) if name != agent else ""
-    listed = f"{', '.join(own)}, with --env for any other environment" if own else ", ".join(known[:_MOST_NAMES])
-    remedy = similar if similar and not own else f"{similar}; there is {listed}; `rlkit list` names all {len(known)}"
-    raise ConfigError(f"config={show_value(str(source))} must be a file or the name of a config{remedy}")
+    agent, _, task = name.partition("/")
+    longer = [config for config in known if task and config.startswith(name.lower())]
+    similar = did_you_mean(name, longer or [*known, *agents.names()])
+    if agent.lower() in agents.names():
+        similar = f"; did you mean {agent.lower()!r}?" if not task else similar
+        other = f"; `rlkit train {agent.lower()} --env ID` trains in any environment"
+    else:
+        other = f"; there are {len(known)}, such as {known[0]}: `rlkit list` names them"
+    raise ConfigError(f"config={show_value(str(source))} must be a file or the name of a config{similar or other}")

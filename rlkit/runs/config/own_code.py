@@ -69,8 +69,9 @@ def _name_of_agent(agent: Any) -> str:
             f"agent={agent!r:.80} must be a name such as 'ppo', or a module or an object with Config, Hyper and make; "
             "give one"
         )
-    name = name_of_object(make)
-    return name if make is agent or isinstance(agent, ModuleType) else f"{name}_instance"
+    if isinstance(agent, ModuleType):
+        return f"{agent.__name__}:make"  # `make` itself may be of another module
+    return name_of_object(make) if make is agent else f"{name_of_object(make)}_instance"
 
 
 def _name_of_part(key: str, part: Any) -> str:

@@ -14,6 +14,7 @@ from rlkit.hosts.gymnasium_names import check_bare_name
 from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_prefix
 from rlkit.names import OWN_CODE_KEYS
 from rlkit.runs.config import population, strict_yaml
+from rlkit.runs.config.agent_defaults import with_agent_defaults
 from rlkit.runs.config.aliases import suggestion
 from rlkit.runs.config.errors import by_value, explain, plain_value, show_key, show_value
 from rlkit.runs.config.own_code import names_of_objects
@@ -24,12 +25,12 @@ from rlkit.types import ConfigError
 _MOST_MISTAKES = 20  # that an error names
 
 
-def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
-    """Validate a flat mapping of keys to values.
+def parse(values: Mapping[Any, Any], *, name: str | None = None) -> RunConfig:
+    """Validate a flat mapping of keys to values; an agent and an environment are enough, see `agent_defaults`.
 
     Args:
       values: the keys and values of a config; code of the user's own may also be an object, see `own_code`.
-      name: the stem of the run directory's name.
+      name: the stem of the run directory's name; None for run, or that of agent and environment where these are all.
 
     Raises:
       ConfigError: a key is unknown or missing, or a value has the wrong type, is out of range or does not fit others.
@@ -45,6 +46,7 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
         given = f"agent={show_value(agent)}" if "agent" in values else "agent"
         raise ConfigError(f"{given} must be the name of an agent; add e.g. agent: ppo")
     keys = schema(agent)
+    values, filled = with_agent_defaults(values)
     _check_keys(values, agent, keys.fields)
     typed = [(key, value, keys.fields[key].annotation) for key, value in values.items()]
     frozen = {key: freeze(_as_list(value, annotation), annotation) for key, value, annotation in typed}
@@ -65,7 +67,8 @@ def parse(values: Mapping[Any, Any], *, name: str = "run") -> RunConfig:
 
     unused = RunConfig(run.model_copy(update={"population_ranges": None}), agent_config, hyper).unused()
     run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper, unused)
-    return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run, objects)
+    name = name or (f"{agent}-{run.env}" if filled else "run")
+    return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run, objects, filled)
 
 
 def _check_keys(values: Mapping[Any, Any], agent: str, fields: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ class RunConfig:
     name: str = "run"  # the stem of the run directory's name
     follow_run: bool = False  # True where schedule_steps was not given, and schedules end with the run
     objects: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # that were given as such, by name
+    filled: tuple[str, ...] = ()  # keys that the agent's `run_defaults` filled in
 
     @property
     def hyper_arrays(self) -> dict[str, np.float32]:

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Interval
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
+from rlkit import agents
 from rlkit.names import did_you_mean
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import by_value, explain, show_value
-from rlkit.runs.config.load import find, read, with_overrides
+from rlkit.runs.config.load import agent_alone, find, read, with_overrides
 from rlkit.runs.config.own_code import is_own, refuse_in_file
 from rlkit.runs.config.parse import freeze, parse
 from rlkit.runs.config.run_config import RunConfig
@@ -28,7 +29,9 @@ class SweepSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    config: str = Field(description="the base config: a file, or a name such as ppo/cartpole")
+    config: str = Field(
+        description="the base config: a file, a name such as ppo/cartpole, or that of an agent, with env"
+    )
     trials: Annotated[int, Interval(ge=1, le=MAX_TRIALS)] = Field(
         default=16, description="number of trials; a grid has its own"
     )
@@ -128,8 +131,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     codes = {key: value for key, value in given.items() if is_own(key, value)}
     if path.name == "sweep.yaml" and "devices" in given:  # it goes on, perhaps on another machine
         codes["devices"] = given["devices"]
-    base_path = path.parent / str(values["config"])
-    base = read(base_path if base_path.is_file() else find(str(values["config"])))
+    base = _base(str(values["config"]), path.parent)
     base.pop("num_seeds", None)  # seeds_per_trial is in its place
     refuse_in_file(base, {**stored, **codes})
     fields = SweepSettings.model_fields
@@ -149,6 +151,13 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     if parsed.sampler == "optuna" and parsed.study is None:
         parsed = parsed.model_copy(update={"study": name})
     return Sweep(parsed, base, dimensions, codes, name)
+
+
+def _base(name: str, folder: Path) -> dict[Any, Any]:
+    """The keys of a base config: of a file, or of an agent alone, whose defaults each trial fills in."""
+    if (folder / name).is_file():
+        return read(folder / name)
+    return {"agent": name} if agent_alone(name) in agents.names() else read(find(name))
 
 
 def parse_dimensions(values: Mapping[str, Any]) -> dict[str, Dimension]:

@@ -19,16 +19,14 @@ def message(**values) -> str:
 
 
 def test_all_unknown_and_missing_keys_are_named_at_once_with_a_suggestion_each():
-    text = message(agent="dqn", env="CartPole-v1", train_freq=4, policy="MlpPolicy", buffer_size=10, gama=0.9, zzz=1)
+    text = message(agent="dqn", train_freq=4, policy="MlpPolicy", buffer_size=10, gama=0.9, zzz=1)
     assert text.startswith("train_freq is not a key of a dqn config; did you mean 'num_steps' (")
     for words in (
         "policy is not one either; did you mean 'encoder'",
         "buffer_size is not one either; did you mean 'capacity'?",
         "gama is not one either; did you mean 'gamma'?",
         "zzz is not one either.",
-        "num_envs is missing; add it",
-        "num_steps is missing",
-        "total_steps is missing",
+        "env is missing; add it",
     ):
         assert words in text
 

@@ -45,14 +45,6 @@ def test_configs_are_found_by_path_by_name_and_without_a_folder(tmp_path, monkey
         find("ppo/cartpol")
 
 
-@pytest.mark.parametrize("word", ["ppo", "nothing"])
-def test_an_unknown_name_is_answered_by_configs_of_that_agent_and_how_to_see_all(word):
-    with pytest.raises(ConfigError, match=rf"there is .*; `rlkit list` names all {len(names())}$") as caught:
-        find(word)
-    listed = [name for name in names() if name in str(caught.value)]
-    assert listed == ([name for name in names() if name.startswith("ppo/")] if word == "ppo" else names()[:12])
-
-
 def test_overrides_replace_keys_and_entries(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("agent: ppo\nenv: CartPole-v1\nnum_envs: 4\nnum_steps: 8\ntotal_steps: 1e3\nenv_kwargs: {a: 1}\n")

@@ -1,0 +1,58 @@
+"""Runs that are started by an agent and an environment alone: what their agent declares fills in the keys."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from rlkit import agents, envs
+from rlkit.agents.base import Task
+from rlkit.hosts.registry import is_host
+from rlkit.names import OWN_CODE
+from rlkit.networks.features import is_image
+from rlkit.runs.config.schema import schema
+from rlkit.spaces import leaf_spaces
+from rlkit.types import ConfigError
+
+_SIZES = ("num_envs", "num_steps")
+
+
+def is_agent(name: str) -> bool:
+    """Return true for the name of an agent, and for `module:make`, an agent of the user's own."""
+    return name in agents.names() or OWN_CODE.fullmatch(name) is not None
+
+
+def with_agent_defaults(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], tuple[str, ...]]:
+    """Fill in a config without `num_envs` or `num_steps` by `run_defaults` of its agent, and one without `total_steps`.
+
+    Args:
+      values: keys and values, with the name of an agent and perhaps of an environment.
+
+    Returns:
+      The values with those that were filled in, and the keys of the latter.
+    """
+    missing = [key for key in (*_SIZES, "total_steps") if key not in values]
+    if not missing or not isinstance(env := values.get("env"), str):
+        return dict(values), ()
+    agent, stored = values["agent"], values.get("dataset") is not None
+    in_jax = not is_host(env)
+    task = Task(in_jax, _has_images(env, values.get("env_kwargs")), stored)
+    defaults, known = agents.get(agent).Config.run_defaults(task), schema(agent).fields
+    if missing == ["total_steps"]:
+        defaults = {"total_steps": defaults["total_steps"]}
+    filled = {key: value for key, value in defaults.items() if key in known and key not in values}
+    return {**values, **filled}, tuple(filled)
+
+
+def _has_images(env: str, kwargs: Any) -> bool:
+    """True for an Atari game, and for an environment in JAX whose observations hold an image.
+
+    Of other environments outside of JAX the observations are not known before a worker makes one.
+    """
+    if is_host(env):
+        return env.startswith(("atari:", "ale:"))
+    try:
+        made, params = envs.make(env, **(kwargs or {}))
+    except (ConfigError, TypeError):
+        return False  # validation reports it
+    return any(map(is_image, jax.tree.leaves(leaf_spaces(made.observation_space(params)))))
