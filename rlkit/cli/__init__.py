@@ -3,6 +3,7 @@
 JAX is imported only by the commands that need it, so that help is shown at once.
 """
 
+import argparse
 import os
 import re
 import sys
@@ -27,6 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     options = make_parser().parse_args(words)
     _make_own_code_importable(words)
+    code = _run(options)
+    if (lost_process := sys.modules.get("rlkit.runs.devices.lost_process")) is not None:
+        lost_process.leave(code)
+    return code
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a command, and print the line of what it raises."""
     try:
         return options.command(options)
     except KeyboardInterrupt:
@@ -37,15 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         code = _exit_code(error)
-        if _is_of_another_process(error):
-            print(
-                f"rlkit: another process of this run has ended or cannot be reached: {str(error).splitlines()[0]}; JAX "
-                "names it below, within a minute; then start all of them again, with rlkit resume RUN",
-                file=sys.stderr,
-                flush=True,
-            )
-            return 1
         if code is None:
+            if (lost_process := sys.modules.get("rlkit.runs.devices.lost_process")) is not None:
+                lost_process.end_if_lost(error)
+                lost_process.leave(1, together=False)
             raise
         print(f"rlkit: {error}", file=sys.stderr)
         return code
@@ -64,12 +68,6 @@ def _make_own_code_importable(words: Sequence[str]) -> None:
 
         if any(map(is_own, names)) and not {"", os.getcwd()} & set(sys.path):
             sys.path.insert(0, os.getcwd())
-
-
-def _is_of_another_process(error: Exception) -> bool:
-    """True where an exchange between processes that train together has failed."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1
 
 
 def _exit_code(error: Exception) -> int | None:

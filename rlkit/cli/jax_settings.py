@@ -48,10 +48,10 @@ def join_processes(flags: Mapping[str, str]) -> None:
     if address is None:
         raise ConfigError(f"{_flag(min(given))} needs --coordinator ADDRESS:PORT, of the process with --process-id 0")
     arguments: dict[str, Any] = {}
+    sharing = 1  # processes on this machine, as far as it is known
     if address == "auto":
         if given:
             raise ConfigError(f"{_flag(min(given))} must be left out with --coordinator auto, which finds it")
-        use_cores()
     else:
         if missing := [_flag(name) for name in PROCESSES[1:] if name not in given]:
             raise ConfigError(f"--coordinator {address} needs {' and '.join(missing)}")
@@ -65,7 +65,12 @@ def join_processes(flags: Mapping[str, str]) -> None:
         here = host in ("localhost", "127.0.0.1", "[::1]")
         if here:
             arguments["coordinator_bind_address"] = address  # and not every interface of the machine
-        use_cores(count if here else 1)
+            sharing = count
+    from rlkit.runs.devices import lost_process
+
+    known = [arguments.get(name) for name in ("process_id", "num_processes", "coordinator_address")]
+    lost_process.watch(*known, seconds=_SECONDS)
+    use_cores(sharing)
     import jax
 
     try:

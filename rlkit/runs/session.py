@@ -17,6 +17,7 @@ from rlkit.hosts.processes import Interrupted
 from rlkit.runs import hints, records, run_directory, scores, transfer
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.schedule import Schedule
+from rlkit.runs.devices import lost_process
 from rlkit.runs.metrics import Line, MetricLines, NoLines, additional, summarize
 from rlkit.runs.pictures import curves, lineage
 from rlkit.runs.population.evolution import Evolution
@@ -131,6 +132,7 @@ class Session:
         program.on_failure, program.on_progress = self._report_failure, self.display.print
 
     def __enter__(self) -> "Session":
+        lost_process.in_run(self.path)
         self.display.__enter__()
         if self.program.note:
             self.display.print(self.program.note)
