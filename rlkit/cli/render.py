@@ -15,7 +15,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--seed", type=integer, help="seed of the policy, in a run with several (the first)")
     add_checkpoint(parser)
     add_own_code(parser)
-    parser.add_argument("--max-steps", type=integer, default=500, help="largest number of frames (%(default)s)")
+    parser.add_argument("--max-steps", type=integer, default=500, help="largest number of steps (%(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:

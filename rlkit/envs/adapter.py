@@ -48,9 +48,7 @@ class Adapter:
     ) -> tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]:
         """Take one step: -> obs, state, reward, terminated, truncated, info, as in `rlkit.types.Env`."""
         step_key, reset_key = jax.random.split(key)
-        state = jax.tree.map(lambda x: x, state)  # copied: some environments modify dictionaries of their state
-        with standard_promotion():
-            final_obs, next_state, reward, terminated, truncated = self._advance(step_key, state, action, params)
+        final_obs, next_state, reward, terminated, truncated = self.advance(step_key, state, action, params)
         terminated, truncated = (jnp.reshape(jnp.asarray(flag, bool), ()) for flag in (terminated, truncated))
         final_obs = self._observation(final_obs, params)
         reset_obs, reset_state = self.reset(reset_key, params)
@@ -59,6 +57,15 @@ class Adapter:
         state = jax.tree.map(lambda new, old: jnp.where(done, new, cast_like(old, new)), reset_state, next_state)
         reward = cast(jnp.reshape(reward, ()), np.float32)
         return obs, state, reward, terminated, truncated, {"final_observation": final_obs}
+
+    def advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
+        """Take one step without any reset: -> obs, state, reward, terminated, truncated, in the library's dtypes.
+
+        `step` gives it the first of the two keys that its own key is split into.
+        """
+        state = jax.tree.map(lambda x: x, state)  # copied: some environments modify dictionaries of their state
+        with standard_promotion():
+            return self._advance(key, state, action, params)
 
     def observation_space(self, params: Any) -> Space:
         return self._obs_space

@@ -1,14 +1,17 @@
 """Recording of a policy as a GIF or a video."""
 
+import math
 import os
 import re
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import jax
 import numpy as np
 
+from rlkit.envs.last_state import LAST_STATE, keep_last_state
 from rlkit.hosts import registry
 from rlkit.hosts.failure import HostError
 from rlkit.hosts.placeholder import HostEnv
@@ -21,6 +24,8 @@ from rlkit.runs.pictures.frames import frame, save_gif, save_mp4
 from rlkit.runs.policy import Policy, load
 from rlkit.runs.versions import require
 from rlkit.types import ConfigError
+
+_FPS = 30.0  # of an environment that declares none
 
 # Python's errors for a class or function without that argument, and for a class without a constructor.
 _NO_RENDER_MODE = re.compile(r"TypeError: .*(keyword argument 'render_mode'|\(\) takes no (keyword )?arguments)")
@@ -46,7 +51,7 @@ def render(
       run: a run directory.
       out: the file; a name that ends in .mp4 gives a video, which needs the extra `video`, and any other a GIF. None
         for RUN/policy.gif.
-      max_steps: largest number of frames.
+      max_steps: largest number of steps; there is a frame before the first one, and one after each.
       seed, step, best, own_code: as for `rlkit.load`.
 
     Returns:
@@ -67,32 +72,74 @@ def render(
         require("imageio_ffmpeg", f"out={str(path)!r}", "video")
     policy = load(run, seed=seed, step=step, best=best, **own_code)
     files.require_writable(path.parent, f"out={str(path)!r}")
-    frames = (_record_host if isinstance(policy.env, HostEnv) else _record_jax)(policy, max_steps)
-    save(frames, path)
+    frames, fps = (_record_host if isinstance(policy.env, HostEnv) else _record_jax)(policy, max_steps)
+    save(frames, path, fps)
     return path
 
 
-def _record_jax(policy: Policy, max_steps: int) -> list[np.ndarray]:
-    """The frames [height, width, 3] uint8 of an episode."""
-    step = jax.jit(policy.env.step)
+def frame_rate(env: Any) -> float:
+    """Return the frames per second that an environment declares as `metadata["render_fps"]`; 30 without one."""
+    while env is not None:
+        metadata = getattr(env, "metadata", None)
+        fps = metadata.get("render_fps") if isinstance(metadata, Mapping) else None
+        if isinstance(fps, int | float | np.number) and math.isfinite(fps) and fps > 0:
+            return float(fps)
+        env = getattr(env, "env", None)
+    return _FPS
+
+
+def _record_jax(policy: Policy, max_steps: int) -> tuple[list[np.ndarray], float]:
+    """The frames [height, width, 3] uint8 of an episode, and their number per second."""
+    name, step = policy.config.run.env, jax.jit(keep_last_state(policy.env).step)
     reset_key, key = jax.random.split(jax.random.key(policy.config.run.seed))
     obs, state = jax.jit(policy.env.reset)(reset_key, policy.params)
-    frames, memory, done = [], policy.memory, False
-    while not done and len(frames) < max_steps:
-        frames.append(frame(policy.config.run.env, state, obs))
+    frames, memory, done = [frame(name, state, obs)], policy.memory, False
+    while not done and len(frames) <= max_steps:
         key, act_key, env_key = jax.random.split(key, 3)
         action, memory = policy.act(obs, act_key, memory)
-        obs, state, _, terminated, truncated, _ = step(env_key, state, action, policy.params)
+        obs, state, _, terminated, truncated, info = step(env_key, state, action, policy.params)
         done = bool(terminated | truncated)
-    return frames
+        frames.append(frame(name, info.get(LAST_STATE, state), info["final_observation"]))
+    return frames, frame_rate(policy.env)
 
 
-def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
-    """The frames [height, width, 3] uint8 of an episode, by the environment's own `render`."""
+class _Camera:
+    """An environment that renders itself after each reset and each step; all else is the environment's."""
+
+    def __init__(self, env: Any):
+        self.env = env
+        self.pictures: list[Any] = []  # what it rendered, or the exception that it raised
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, **arguments: Any) -> Any:
+        """Start an episode."""
+        return self._filmed(self.env.reset(**arguments))
+
+    def step(self, action: Any) -> Any:
+        """Take one step."""
+        return self._filmed(self.env.step(action))
+
+    def _filmed(self, result: Any) -> Any:
+        try:
+            self.pictures.append(self.env.render())
+        except Exception as error:
+            self.pictures.append(error)
+        return result
+
+    def take(self, name: str) -> list[np.ndarray]:
+        """Return the pictures since the last call. Raises the error that names the environment by `name`."""
+        taken, self.pictures = self.pictures, []
+        return [_checked(picture, name) for picture in taken]
+
+
+def _record_host(policy: Policy, max_steps: int) -> tuple[list[np.ndarray], float]:
+    """The frames [height, width, 3] uint8 of an episode, by the environment's own `render`, and their rate."""
     run, (env, kwargs, wrappers) = policy.config.run, policy.config.task
     kwargs = {**plain_value(kwargs), "render_mode": "rgb_array"}
     game = re.sub("^ale:", "atari:", env)  # the same game, of which the vector environment has no picture
-    frames, memory, done = [], policy.memory, False
+    memory = policy.memory
     try:
         options = {"backend": "serial", "seed": run.seed, "restarts": 0, "wrappers": wrappers}
         pool = registry.pool(game, kwargs, num_envs=1, **options)
@@ -106,14 +153,19 @@ def _record_host(policy: Policy, max_steps: int) -> list[np.ndarray]:
     with closing(pool):
         if not isinstance(pool, Pool):
             raise ConfigError(f"env={run.env!r} is a vector environment, which has no picture; use gymnasium:NAME")
+        envs = pool.workers.groups[0].envs  # type: ignore[union-attr]
+        camera = envs[0] = _Camera(envs[0])
         obs, key = pool.reset(), jax.random.key(run.seed)
-        while not done and len(frames) < max_steps:
-            frames.append(_picture(pool, run.env))
+        frames = camera.take(run.env)
+        for _ in range(max_steps):
             key, act_key = jax.random.split(key)
             memory, action, _ = policy.policy(policy.actor, memory, jax.tree.map(lambda x: x[0], obs), act_key)
             step = pool.step(jax.tree.map(lambda x: np.asarray(x)[None], action))
-            obs, done = step.obs, bool(step.lengths[0])
-    return frames
+            obs, pictures = step.obs, camera.take(run.env)
+            if step.lengths[0]:  # the environment has been reset since
+                return [*frames, pictures[0]], frame_rate(camera)
+            frames += pictures
+    return frames, frame_rate(camera)
 
 
 def _headless_remedy(text: str) -> str:
@@ -123,13 +175,11 @@ def _headless_remedy(text: str) -> str:
     return remedy if _RENDERING.search(text) else ""
 
 
-def _picture(pool: Pool, env: str) -> np.ndarray:
-    """The frame that the only environment of a serial pool renders."""
-    try:
-        picture = pool.workers.groups[0].envs[0].render()  # type: ignore[union-attr]
-    except Exception as error:
-        text = fault(error, 0, READY).text
-        raise HostError(f"env={env!r}: failed in render: {text}{_headless_remedy(text)}") from error
+def _checked(picture: Any, env: str) -> np.ndarray:
+    """Return what an environment rendered. Raises an error where it is no frame, or an exception."""
+    if isinstance(picture, Exception):
+        text = fault(picture, 0, READY).text
+        raise HostError(f"env={env!r}: failed in render: {text}{_headless_remedy(text)}") from picture
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
         raise ConfigError(
             f"env={env!r} must render uint8[height, width, 3] where it is made with render_mode='rgb_array', "

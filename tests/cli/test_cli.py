@@ -122,7 +122,7 @@ def test_render(run, capsys):
     path = run / "policy.gif"
     assert capsys.readouterr().out.strip() == str(path)
     with Image.open(path) as picture:
-        assert 2 <= picture.n_frames <= 5
+        assert 2 <= picture.n_frames <= 6
     assert "max_steps=0" in fails(capsys, "render", str(run), "--max-steps", "0")
 
 

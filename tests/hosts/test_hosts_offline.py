@@ -165,7 +165,10 @@ def test_a_picture_needs_render_mode(pictured, monkeypatch, capsys, bare):
 
 
 @pytest.mark.thorough
-def test_a_picture_of_a_host(pictured, tmp_path):
+@pytest.mark.parametrize(("declared", "milliseconds"), [(None, 30), (50, 20), (15, 70)])
+def test_a_picture_of_a_host(pictured, tmp_path, monkeypatch, declared, milliseconds):
+    """It has a frame after each step, the last one included, at the rate that the environment declares."""
+    monkeypatch.setattr(host_envs.Picture, "metadata", host_envs.Picture.metadata | {"render_fps": declared})
     path = tmp_path / "policy.gif"
     assert cli.main(["render", str(pictured), "--env", "host_envs:Picture", "--out", str(path)]) == 0
     with Image.open(path) as picture:
@@ -174,4 +177,5 @@ def test_a_picture_of_a_host(pictured, tmp_path):
         for frame in range(picture.n_frames):
             picture.seek(frame)
             grays.append(picture.convert("RGB").getpixel((0, 0))[0])
-    assert grays == [0, 50, 100, 150]
+            assert picture.info["duration"] == milliseconds
+    assert grays == [0, 50, 100, 150, 200]

@@ -20,4 +20,4 @@ def test_a_run_is_evaluated_by_whole_games_and_drawn(tmp_path, capsys):
     assert "hidden_sizes=[512], activation='relu', shared_torso=true, by the observations" in capsys.readouterr().out
     with Image.open(runs.render(run, max_steps=8)) as picture:
         assert picture.size == (160, 210)
-        assert getattr(picture, "n_frames", 1) == 8
+        assert getattr(picture, "n_frames", 1) == 9

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image, ImageColor
 
 from rlkit import envs
+from rlkit.runs import rendering
 from rlkit.runs.pictures import frames as pictures
 from rlkit.types import ConfigError
 
@@ -130,6 +131,45 @@ def test_wrapped_states_and_stacked_or_flat_observations():
     _, inner = env.reset(jax.random.key(0), params)
     obs, state = wrapped.reset(jax.random.key(0), params)
     np.testing.assert_array_equal(pictures.frame("CartPole-v1", state, obs), pictures.frame("CartPole-v1", inner, None))
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "steps"), [([], None), (["action_repeat:2", "frame_stack:3"], None), (["time_limit:4"], 4)]
+)
+def test_the_last_frame_shows_the_state_in_which_an_episode_ends(monkeypatch, wrappers, steps):
+    env, params = envs.make("CartPole-v1")
+    run = SimpleNamespace(seed=0, env="CartPole-v1")
+    policy = SimpleNamespace(env=envs.wrap(env, wrappers), params=params, memory=(), config=SimpleNamespace(run=run))
+    policy.act = lambda obs, key, memory: (1, memory)  # always to the right, so that the pole falls to the left
+    states = []
+    monkeypatch.setattr(rendering, "frame", lambda name, state, obs: states.append(state))
+    frames, fps = rendering._record_jax(policy, 100)
+    assert (len(frames), fps) == (len(states), 30)
+    angles = [float(getattr(state, "env_state", state).theta) for state in states[1:]]
+    assert angles == sorted(angles, reverse=True)
+    if steps is None:
+        assert angles[-1] < -12 * np.pi / 180 < angles[-2]
+    else:
+        assert len(angles) == steps
+        assert angles[-1] < -0.05, "no start, which is within 0.05"
+    assert len(rendering._record_jax(policy, 2)[0]) == 3
+
+
+def test_the_rate_of_frames_is_the_declared_one():
+    class Declared:
+        metadata = {"render_fps": 50}  # noqa: RUF012
+
+    class Around:
+        metadata = {}  # noqa: RUF012
+
+        def __init__(self, env):
+            self.env = env
+
+    assert rendering.frame_rate(Declared()) == rendering.frame_rate(Around(Around(Declared()))) == 50
+    for fps in (None, 0, -1, np.inf, "fast"):
+        Declared.metadata = {"render_fps": fps}
+        assert rendering.frame_rate(Around(Declared())) == 30
+    assert rendering.frame_rate(object()) == 30
 
 
 def test_a_gif_holds_the_frames(tmp_path):
