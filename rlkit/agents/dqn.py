@@ -137,7 +137,13 @@ def make(
     """
     static = q_learning.static(Config, config, obs_space, action_space, networks, None, axis_name)
     return off_policy.agent(
-        static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step
+        static,
+        init=init,
+        actor=q_learning.actor,
+        act=act,
+        policy=policy,
+        gradient_step=gradient_step,
+        uniform=q_learning.uniform(static),
     )
 
 

@@ -236,7 +236,13 @@ def make(
         )
     static = Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
     return off_policy.agent(
-        static, init=init, actor=q_learning.actor, act=act, policy=policy, gradient_step=gradient_step
+        static,
+        init=init,
+        actor=q_learning.actor,
+        act=act,
+        policy=policy,
+        gradient_step=gradient_step,
+        uniform=q_learning.uniform(static),
     )
 
 

@@ -60,13 +60,33 @@ def test_epsilon_falls_within_a_share_of_the_schedules():
 @pytest.mark.parametrize("name", ["dqn", "pqn", "r2d2"])
 def test_acting_has_the_epsilon_of_the_steps_so_far(name):
     module = agents.get(name)
-    agent = module.make(module.Config(hidden_sizes=(4,)), OBS, Discrete(4))
+    settings = {"learning_starts": 4} if name == "dqn" else {}
+    agent = module.make(module.Config(hidden_sizes=(4,), **settings), OBS, Discrete(4))
     state = start(agent, module.Hyper(epsilon_start=1.0, epsilon_end=0.5, epsilon_steps=8.0))
     if name == "pqn":
         state = state.replace(num_steps=jnp.uint32(4))
     else:
         state = state.replace(replay=state.replay.replace(num_steps=jnp.uint32(4)))
     assert agent.actor(state).epsilon == 0.75
+
+
+@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "iqn"])
+def test_actions_are_random_until_learning_starts(name):
+    """Also where epsilon is 0 from the beginning; then the policy acts."""
+    module = agents.get(name)
+    settings = SMALL | {"learning_starts": 100}
+    agent = module.make(module.Config(**settings), OBS, Discrete(4))
+    state = start(agent, module.Hyper(epsilon_start=0.0, epsilon_end=0.0))
+    act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
+
+    def counts(num_steps):
+        actor = agent.actor(state.replace(replay=state.replay.replace(num_steps=jnp.uint32(num_steps))))
+        return np.bincount(np.asarray(act(actor, (), jnp.ones(3), KEYS[:1000])[1]), minlength=4)
+
+    np.testing.assert_allclose(counts(99), 250, atol=60)
+    assert counts(100).max() > 400
+    assert agent.uniform is not None
+    assert module.make(module.Config(**settings), MASKED, Discrete(4)).uniform is None
 
 
 def the_same_at_all_fractions(init, apply):
@@ -114,10 +134,12 @@ def test_noise_of_dense_layers():
 
 @pytest.mark.thorough
 def test_noisy_agents_explore_by_noise_alone():
-    agent = dqn.make(dqn.Config(**SMALL, noisy=True), OBS, Discrete(4))
+    agent = dqn.make(dqn.Config(**SMALL | {"learning_starts": 0}, noisy=True), OBS, Discrete(4))
     state = start(agent)
     actor = agent.actor(state)
     assert float(actor.epsilon) == 0
+    waiting = dqn.make(dqn.Config(**SMALL | {"learning_starts": 1}, noisy=True), OBS, Discrete(4))
+    assert float(waiting.actor(start(waiting)).epsilon) == 1  # as others, until learning starts
     static, obs = agent.static, jnp.ones(3)
     outputs = jax.jit(jax.vmap(lambda key: q_learning.apply(static, actor[:2], (), obs, key)[0]))(KEYS[:50])
     assert len(np.unique(outputs[:, 0])) == 50

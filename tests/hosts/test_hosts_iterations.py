@@ -62,7 +62,7 @@ def test_steps_before_learning_are_collected_together(agent, num_envs, num_steps
     assert int(chunk.count) == int(chunk.state.step) == count
     assert chunk.metrics["lengths"].shape == (count, num_steps, num_envs)
     assert int(buffer.size(replay.buffer)) == 60
-    assert (len(acts) == 0) == (agent == "sac")
+    assert not acts
     batches = [buffer.batch_of_pass(replay.buffer, jax.random.key(0), k) for k in range(-(-60 // values["batch_size"]))]
     stored = [jax.tree.map(lambda x, mask=batch.mask: np.asarray(x)[np.asarray(mask)], batch.item) for batch in batches]
     total = np.sum(np.concatenate([item.reward for item in stored]))
@@ -82,10 +82,10 @@ def test_nothing_is_acted_on_after_steps_that_were_collected_together(monkeypatc
     act = program.collector.act
     program.collector.act = lambda *args: acts.append(jax.device_get(args[3])) or act(*args)
     chunk = program.advance(chunk.state, np.int32(16))
-    assert len(acts) == 16
+    assert not acts
     chunk = program.advance(chunk.state, np.int32(1))  # no longer together, and nothing is acted on beforehand
     program.close()
-    assert len(acts) == 17
+    assert len(acts) == 1
     assert int(chunk.state.agent.replay.num_steps) == 20
 
 

@@ -221,7 +221,8 @@ class OffPolicyConfig(AgentConfig):
         default=1.0, description="gradient steps for each environment step; a whole number for each rollout"
     )
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(
-        default=1000, description="environment steps before the first gradient step"
+        default=1000,
+        description="environment steps before the first gradient step; until then actions are random, among legal ones",
     )
     target_every: Count | None = Field(
         default=None,

@@ -3,6 +3,7 @@
 DQN, C51 and QR-DQN use all of it; agents with a network of another interface use `Static`, `Actor` and `actor`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -10,8 +11,9 @@ import numpy as np
 
 from rlkit.agents.common import exploration, off_policy, user_networks, validation
 from rlkit.agents.common.normalization import normalize_obs
+from rlkit.names import ACTION_MASK
 from rlkit.networks.heads import q_network
-from rlkit.spaces import Discrete, Space
+from rlkit.spaces import Dict, Discrete, Space
 from rlkit.types import Array, Buffer, Key, Network, PyTree
 
 
@@ -111,7 +113,14 @@ def apply(
 
 
 def actor(static: Static, state: Any) -> Actor:
-    """Parameters and statistics for acting; a noisy network explores by its noise alone."""
-    noisy = getattr(static.config, "noisy", False)
-    epsilon = jnp.zeros(()) if noisy else exploration.epsilon(state.hyper, state.replay.num_steps)
+    """Parameters and statistics for acting: random until learning starts, then noisy or with probability epsilon."""
+    noisy, num_steps = getattr(static.config, "noisy", False), state.replay.num_steps
+    epsilon = jnp.zeros(()) if noisy else exploration.epsilon(state.hyper, num_steps)
+    epsilon = jnp.where(num_steps < np.uint32(static.config.learning_starts), 1.0, epsilon)
     return Actor(state.params, state.stats, state.normalizer.obs, epsilon)
+
+
+def uniform(static: Static) -> Callable[[Key], Array] | None:
+    """Return `Agent.uniform`, random actions without the network; None where an observation says which are legal."""
+    masked = isinstance(static.obs_space, Dict) and ACTION_MASK in static.obs_space.spaces
+    return None if masked else static.action_space.sample
