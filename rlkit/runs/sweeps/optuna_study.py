@@ -42,10 +42,16 @@ def require() -> Any:
 def open_storage(url: str, where: str | None = None) -> Any:
     """Open Optuna's storage. Raises ConfigError, which begins with `where`, where the database cannot be used."""
     optuna = require()
+    from sqlalchemy.pool import NullPool  # pyright: ignore[reportMissingImports]
+
     retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
     with _refusing(where or f"storage={url!r}"):
         return optuna.storages.RDBStorage(
-            url, heartbeat_interval=_HEARTBEAT, grace_period=_GRACE, heartbeat_stale_trial_callback=retry
+            url,
+            engine_kwargs={"poolclass": NullPool},  # a connection is closed after its use, and after an error
+            heartbeat_interval=_HEARTBEAT,
+            grace_period=_GRACE,
+            heartbeat_stale_trial_callback=retry,
         )
 
 

@@ -13,14 +13,18 @@ from rlkit.runs.sweeps.config import load_sweep
 from rlkit.runs.sweeps.sweep import sweep
 
 optuna = pytest.importorskip("optuna")
-pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("default::ResourceWarning")]
+pytestmark = pytest.mark.thorough
 
 KEYS = {"total_steps": 256, "log_every": None, "sampler": "optuna", "batch": 2, "gae_lambda": {"values": [0.8, 0.95]}}
 
 
+def load_study(database):
+    return optuna.load_study(study_name="sweep-mine", storage=optuna_study.open_storage(f"sqlite:///{database}"))
+
+
 def test_a_study_knows_all_trials_and_their_scores(tmp_path):
     swept = sweep(a_sweep(tmp_path, **KEYS), out=tmp_path / "sweep", show=False)
-    study = optuna.load_study(study_name="sweep-mine", storage=f"sqlite:///{swept.folder}/study.db")
+    study = load_study(swept.folder / "study.db")
     told = {trial.number: trial for trial in study.trials}
     found = rows(swept.folder)
     assert len(found) == len(told) == 5
@@ -38,7 +42,7 @@ def test_values_that_do_not_fit_together_are_a_failed_trial(tmp_path, capsys):
     keys = KEYS | INVALID | {"total_steps": 64, "batch": 4, "trials": 4}
     swept = sweep(a_sweep(tmp_path, **keys), out=tmp_path / "sweep")
     assert "is invalid: num_minibatches=32 must divide" in capsys.readouterr().err
-    study = optuna.load_study(study_name="sweep-mine", storage=f"sqlite:///{swept.folder}/study.db")
+    study = load_study(swept.folder / "study.db")
     for row, told in zip(rows(swept.folder), study.trials, strict=True):
         invalid = (row["num_envs"], row["num_minibatches"]) == ("3", "32")
         assert (row["status"], told.state.name) == (("invalid", "FAIL") if invalid else ("done", "COMPLETE"))
@@ -95,7 +99,7 @@ def test_a_worker_fails_no_trial_of_another_in_a_folder_of_the_same_path(tmp_pat
     drawn(tmp_path / "here", source)
     (tmp_path / "here").rename(tmp_path / "elsewhere")
     drawn(tmp_path / "here", source)
-    study = optuna.load_study(study_name="sweep-mine", storage=f"sqlite:///{tmp_path}/shared.db")
+    study = load_study(tmp_path / "shared.db")
     assert [trial.state.name for trial in study.trials] == ["RUNNING"] * 8
 
 
@@ -168,7 +172,7 @@ def test_trials_of_a_dead_worker_are_asked_for_again(tmp_path, monkeypatch):
     swept = sweep(source, {"storage": storage}, out=tmp_path / "alive", show=False)
     values = [json.dumps(row.trial.values) for row in swept.results]
     assert all(json.dumps(lost) in values for _, lost in asked)
-    study = optuna.load_study(study_name="ours", storage=storage)
+    study = optuna.load_study(study_name="ours", storage=optuna_study.open_storage(storage))
     states = [trial.state.name for trial in study.trials]
     assert states.count("FAIL") == 2
     assert states.count("COMPLETE") == 5
