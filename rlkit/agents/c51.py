@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from rlkit.agents import dqn
 from rlkit.agents.common import exploration, off_policy, q_learning
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig
+from rlkit.agents.common.config import QLearningConfig
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive
 from rlkit.agents.common.off_policy import State
 from rlkit.agents.common.q_learning import Static
@@ -40,7 +40,7 @@ from rlkit.types import Agent, Array, Key, PyTree
 Return = Annotated[float, Interval(ge=-1e12, le=1e12)]  # float32 arithmetic on atoms does not overflow
 
 
-class Config(OffPolicyConfig, EncoderConfig):
+class Config(QLearningConfig):
     double: bool = True
     dueling: bool = False
     noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")

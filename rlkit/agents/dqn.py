@@ -25,7 +25,7 @@ from pydantic import Field
 from rlkit.agents.base import as_arrays
 from rlkit.agents.common import batches, exploration, off_policy, q_learning
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig
+from rlkit.agents.common.config import QLearningConfig
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
@@ -37,7 +37,7 @@ from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, PyTree, Sample, Transition
 
 
-class Config(OffPolicyConfig, EncoderConfig):
+class Config(QLearningConfig):
     double: bool = True
     dueling: bool = False
     noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")

@@ -33,7 +33,7 @@ from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import exploration, off_policy, q_learning, user_networks, validation
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import EncoderConfig, OffPolicyConfig, Width
+from rlkit.agents.common.config import QLearningConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import State
@@ -47,7 +47,7 @@ from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 
-class Config(OffPolicyConfig, EncoderConfig):
+class Config(QLearningConfig):
     double: bool = Field(default=False, description="the online network selects the next action; not with munchausen")
     dueling: bool = False
     munchausen: bool = Field(

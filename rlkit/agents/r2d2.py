@@ -27,10 +27,10 @@ from pydantic import Field
 
 from rlkit import _mesh, replay
 from rlkit.agents import dqn
-from rlkit.agents.base import as_arrays
+from rlkit.agents.base import Task, as_arrays
 from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import exploration, off_policy, own_parts, q_learning
-from rlkit.agents.common.config import Count, EncoderConfig, OffPolicyConfig, Width
+from rlkit.agents.common.config import Count, QLearningConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
@@ -49,7 +49,7 @@ from rlkit.types import Agent, Array, Key, Network, PyTree, Sample, Scalar, Tran
 Variables = tuple[PyTree, PyTree]  # parameters and statistics of the network
 
 
-class Config(OffPolicyConfig, EncoderConfig):
+class Config(QLearningConfig):
     batch_size: Count = Field(default=32, description="sequences of a gradient step")
     replay: Annotated[Literal["uniform", "prioritized"], OrOwn] = Field(
         default="prioritized", description="or module:function of this Config that makes a buffer of slices of yours"
@@ -63,6 +63,14 @@ class Config(OffPolicyConfig, EncoderConfig):
     double: bool = True
     dueling: bool = True
     rescale: bool = Field(default=True, description="learn the values in the compressed scale h")
+
+    @classmethod
+    def run_defaults(cls, task: Task) -> dict[str, Any]:
+        values = super().run_defaults(task)
+        if task.stored:
+            return values
+        values |= {"replay_ratio": 1 / 16, "batch_size": 32}  # of sequences
+        return values if task.in_jax else values | {"num_steps": 16}
 
     @property
     def item_length(self) -> int:

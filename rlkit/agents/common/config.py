@@ -300,6 +300,20 @@ class OffPolicyConfig(AgentConfig):
         return count
 
 
+class QLearningConfig(OffPolicyConfig, EncoderConfig):
+    """Static: an off-policy agent with values of discrete actions."""
+
+    @classmethod
+    def run_defaults(cls, task: base.Task) -> dict[str, Any]:
+        values = super().run_defaults(task)
+        if task.stored or task.images:
+            return values
+        # Layer normalization and rewards of several steps keep the values within what the rewards allow.
+        values |= {"total_steps": 200_000, "layer_norm": True, "n_step": 5, "replay_ratio": 0.25}
+        values |= {"learning_rate": 5e-4, "learning_rate_schedule": "linear"}
+        return values if task.in_jax else values | {"num_steps": 4}
+
+
 class QCriticConfig(OffPolicyConfig, EncoderConfig):
     """Static: an off-policy agent with a policy and critics of actions."""
 

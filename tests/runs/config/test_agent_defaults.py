@@ -7,6 +7,7 @@ from tiny_runs import SMALL
 
 from rlkit import agents, cli
 from rlkit.agents import base
+from rlkit.agents.common.config import MinibatchConfig, OffPolicyConfig
 from rlkit.runs.config.load import find, load_config, names, read, tuned_for
 from rlkit.runs.config.parse import parse
 from rlkit.runs.sweeps.config import load_sweep
@@ -43,6 +44,10 @@ def test_an_agent_and_an_environment_are_enough(agent, env, kwargs):
     assert {"num_envs", "num_steps", "total_steps"} <= set(config.filled)
     starts = getattr(config.agent, "learning_starts", 0)
     assert config.steps_per_update <= starts + config.steps_per_update < config.run.total_steps
+    if isinstance(config.agent, MinibatchConfig):
+        config.agent.check_rollout(config.run.num_envs, config.run.num_steps)
+    elif isinstance(config.agent, OffPolicyConfig):
+        assert config.agent.num_gradient_steps(config.steps_per_update) >= 1
     assert parse(config.flat()).flat() == config.flat()  # the resolved config says all of it
     assert not parse(config.flat()).filled
 
