@@ -329,7 +329,7 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     clip = schedule(config.clip_schedule, before / state.hyper.schedule_steps)  # type: ignore[operator]
     batch = prepare(static, state, rollout)
     learner, metrics = learn(static, state, learning_rate, clip, rollout, batch, key)
-    metrics["learning_rate"] = learning_rate
+    metrics |= Optimizer.rate_metric(config, learning_rate)
     metrics["explained_variance"] = explained_variance(batch.old_value, batch.target, axis_name=axis_name)
     kl_coef, kl_metrics = adapt_kl_coef(static, state, learner, rollout, batch)
     state = state.replace(

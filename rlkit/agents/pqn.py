@@ -196,7 +196,7 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
         normalizer=normalization.update(state.normalizer, rollout, hyper.gamma, axis_name),
         num_steps=exploration.add_steps(state.num_steps, num_steps * num_envs),
     )
-    return state, metrics.means() | {"learning_rate": rate}
+    return state, metrics.means() | Optimizer.rate_metric(config, rate)
 
 
 def supports(action_space: Space) -> bool:

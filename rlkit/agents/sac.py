@@ -41,7 +41,7 @@ from rlkit.agents.base.keys import LearningRate, StartOnly, Unused
 from rlkit.agents.common import action_distributions, batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import Count, GaussianPolicyConfig, QCriticConfig
-from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnRate, Positive, value_or
+from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnPartsHaveIt, OwnRate, Positive, value_or
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
@@ -78,7 +78,7 @@ class Hyper(ActorCriticHyper):
     )
     temperature: Annotated[FinitePositive, "weight of the entropy at the start", StartOnly] = 1.0
     temperature_learning_rate: Annotated[
-        OwnRate, "null: learning_rate", LearningRate, Unused(learn_temperature=False)
+        OwnRate, "null: learning_rate", LearningRate, OwnPartsHaveIt, Unused(learn_temperature=False)
     ] = None
     target_entropy: Annotated[
         Scalar,

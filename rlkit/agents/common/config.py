@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from rlkit import _mesh
 from rlkit.agents import base
 from rlkit.agents.base import Unused
-from rlkit.agents.common.own_parts import OrOwn, is_own
+from rlkit.agents.common.own_parts import OrOwn, has_own_rate, is_own
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.ops.schedules import Schedule
 from rlkit.spaces import Discrete, MultiDiscrete
@@ -54,7 +54,7 @@ class AgentConfig(base.Config):
         description="adamw: with weight_decay; or module:name, a transformation of optax or a function of the learning "
         "rate that makes one, such as optax:lion",
     )
-    learning_rate_schedule: Annotated[Schedule, OrOwn] = Field(
+    learning_rate_schedule: Annotated[Schedule, OrOwn, Unused(optimizer=has_own_rate)] = Field(
         default="constant",
         description="from learning_rate to learning_rate_end within schedule_steps; or module:function of the "
         "environment steps so far, the learning rate",
@@ -73,10 +73,10 @@ class AgentConfig(base.Config):
         if self.learning_rate_schedule not in _FALLING and (end := hyper.get("learning_rate_end", 0.0)) != 0.0:
             raise ConfigError(
                 f"learning_rate_end={end:g} needs learning_rate_schedule='linear' or 'cosine', and it is "
-                f"{self.learning_rate_schedule!r}; set the schedule, or leave learning_rate_end out"
+                f"{self.learning_rate_schedule!r:.80}; set the schedule, or leave learning_rate_end out"
             )
         if self.optimizer != "adamw" and (decay := hyper.get("weight_decay", 0.0)) != 0.0:
-            raise ConfigError(f"weight_decay={decay:g} needs optimizer='adamw', and it is {self.optimizer!r}; set it")
+            raise ConfigError(f"weight_decay={decay:g} needs optimizer='adamw', and it is {self.optimizer!r:.80}; set it")
 
 
 class HashableDict(dict):

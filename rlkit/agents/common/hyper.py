@@ -10,7 +10,7 @@ from rlkit.agents import base
 from rlkit.agents.base import Evolves, LearningRate, Unused
 from rlkit.agents.base.mistakes import UNSET
 from rlkit.agents.common.config import not_prioritized
-from rlkit.agents.common.own_parts import is_own
+from rlkit.agents.common.own_parts import has_own_rate, is_own
 from rlkit.types import Scalar
 
 Positive = Annotated[Scalar, Interval(gt=0.0)]
@@ -18,6 +18,7 @@ FinitePositive = Annotated[Scalar, Interval(gt=0.0, lt=jnp.inf)]
 Share = Annotated[Scalar, Interval(ge=0.0, le=1.0)]
 FiniteNonNegative = Annotated[Scalar, Interval(ge=0.0, lt=jnp.inf)]
 OwnRate = Annotated[Scalar | None, Interval(ge=0.0, lt=jnp.inf)]
+OwnPartsHaveIt = Unused(optimizer=has_own_rate, learning_rate_schedule=is_own)  # of rates, and of their warm-up
 
 
 def has_no_eps(optimizer: Any) -> bool:
@@ -36,10 +37,14 @@ class OptimizerHyper(base.Hyper):
     A field that is None is not set: its value follows from other settings, or another field takes its place.
     """
 
-    learning_rate: Annotated[FiniteNonNegative, LearningRate, Evolves, Unused(learning_rate_schedule=is_own)] = 3e-4
-    learning_rate_end: Annotated[FiniteNonNegative, "after schedule_steps, by learning_rate_schedule"] = 0.0
+    learning_rate: Annotated[FiniteNonNegative, LearningRate, Evolves, OwnPartsHaveIt] = 3e-4
+    learning_rate_end: Annotated[
+        FiniteNonNegative, "after schedule_steps, by learning_rate_schedule", Unused(optimizer=has_own_rate)
+    ] = 0.0
     warmup_steps: Annotated[
-        FiniteNonNegative, "environment steps, from the first gradient step on, in which the learning rate rises from 0"
+        FiniteNonNegative,
+        "environment steps, from the first gradient step on, in which the learning rate rises from 0",
+        OwnPartsHaveIt,
     ] = 0.0
     max_grad_norm: Annotated[Positive, "global norm over all parameters of one gradient step"] = jnp.inf
     weight_decay: Annotated[
@@ -80,8 +85,12 @@ class OffPolicyHyper(OptimizerHyper):
 class ActorCriticHyper(OffPolicyHyper):
     """Traced: learning rates and clip norms of a policy and of critics, apart."""
 
-    actor_learning_rate: Annotated[OwnRate, "of the policy; null: learning_rate", LearningRate, Evolves] = None
-    critic_learning_rate: Annotated[OwnRate, "of the critics; null: learning_rate", LearningRate, Evolves] = None
+    actor_learning_rate: Annotated[
+        OwnRate, "of the policy; null: learning_rate", LearningRate, Evolves, OwnPartsHaveIt
+    ] = None
+    critic_learning_rate: Annotated[
+        OwnRate, "of the critics; null: learning_rate", LearningRate, Evolves, OwnPartsHaveIt
+    ] = None
     actor_max_grad_norm: Annotated[Positive, "norm of the policy's gradient alone, beside max_grad_norm"] = jnp.inf
     critic_max_grad_norm: Annotated[Positive, "norm of the critics' gradient alone, beside max_grad_norm"] = jnp.inf
 

@@ -258,7 +258,7 @@ def learn(
     state, metrics = jax.lax.scan(step, start, inputs)
     metrics = jax.tree.map(jnp.mean, metrics)
     size = _mesh.total(buffer.size(state.replay.buffer), axis_name)
-    return state, metrics | {"learning_rate": rates["learning_rate"], "buffer_size": size}
+    return state, metrics | Optimizer.rate_metric(config, rates["learning_rate"]) | {"buffer_size": size}
 
 
 def _if_started(static: Any, gradient_step: GradientStep, state: Any) -> Callable[..., Any]:
@@ -315,7 +315,7 @@ def wait(static: Any, state: Any, rollout: Transition) -> tuple[Any, dict[str, A
     replay = clocks.advance(state, count)
     state = state.replace(replay=replay.replace(since_target=clocks.since_target(config, replay.since_target + count)))
     size = _mesh.total(static.buffer.size(state.replay.buffer), axis_name)
-    metrics = {"learning_rate": rates["learning_rate"], "buffer_size": size}
+    metrics = Optimizer.rate_metric(config, rates["learning_rate"]) | {"buffer_size": size}
     return update_statistics(static, state, rollout), metrics
 
 

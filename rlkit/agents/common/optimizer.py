@@ -63,6 +63,11 @@ class Optimizer(NamedTuple):
         share = jnp.clip(jnp.asarray(learned).astype(jnp.float32) / jnp.maximum(hyper.warmup_steps, 1.0), 0.0, 1.0)
         return rate * jnp.where(hyper.warmup_steps > 0, share, 1.0)
 
+    @staticmethod
+    def rate_metric(config: Any, rate: Array) -> dict[str, Array]:
+        """The metric of the learning rate []; none where the user's own transformation has a rate of its own."""
+        return {} if own_parts.has_own_rate(config.optimizer) else {"learning_rate": rate}
+
     def transformation(self) -> optax.GradientTransformation:
         """The transformation of gradients to updates that are yet to be multiplied by the learning rate."""
         steps = {

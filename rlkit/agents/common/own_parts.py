@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import optax
 from pydantic import WrapValidator
 
 from rlkit.names import OWN_CODE, UnknownName, find_object
@@ -11,6 +12,17 @@ from rlkit.types import ConfigError
 def is_own(value: Any) -> bool:
     """Return true for an object, such as a function, and for the name `module:attribute` of one."""
     return bool(OWN_CODE.fullmatch(value)) if isinstance(value, str) else value is not None
+
+
+def has_own_rate(optimizer: Any) -> bool:
+    """Return true for a value of `optimizer` that holds or names a transformation of optax, not a function of a rate.
+
+    False also where there is no such object: whoever makes the agent gets the error.
+    """
+    try:
+        return is_own(optimizer) and isinstance(find("optimizer", optimizer), optax.GradientTransformation)
+    except Exception:  # whatever the user's module raises
+        return False
 
 
 def find(key: str, value: Any) -> Any:

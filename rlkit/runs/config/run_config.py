@@ -104,19 +104,21 @@ class RunConfig:
         """Return the keys of the agent that have no effect in this run, each with the setting that is the reason."""
         ranges = {key: float(low) for key, (low, *_) in (self.run.population_ranges or {}).items()}
         settings = {**dict(self.run), **dict(self.agent), **self.hyper, **ranges, "action_space": action_space}
-        scheduled = any(settings[name] in ("linear", "cosine") for name in self.agent.schedules)
-        scheduled |= settings.get("replay") == "prioritized" or settings.get("epsilon_fraction") is not None
-        constant = f"learning_rate_schedule={show_value(settings.get('learning_rate_schedule'))}"
-        constant = "epsilon_fraction=null" if "epsilon_fraction" in settings else constant
-        found = {"schedule_steps": constant} if "learning_rate_schedule" in settings and not scheduled else {}
+        found: dict[str, str] = {}
         hyper = agents.get(self.run.agent).Hyper
-        common, *own = marked(hyper, LearningRate) or ("",)
-        if own and all(settings[name] is not None for name in own):
-            found[common] = f"{own[0]}={show_value(settings[own[0]])}"
         for key, stated in (facts(hyper) | facts(type(self.agent))).items():
             for fact in stated:
                 if isinstance(fact, Unused) and (name := fact.reason(settings)) is not None:
                     found[key] = f"{name}={show_value(settings[name])}"
+        common, *own = marked(hyper, LearningRate) or ("",)
+        if own and all(settings[name] is not None for name in own):
+            found.setdefault(common, f"{own[0]}={show_value(settings[own[0]])}")
+        scheduled = any(settings[name] in ("linear", "cosine") for name in self.agent.schedules if name not in found)
+        scheduled |= settings.get("replay") == "prioritized" or settings.get("epsilon_fraction") is not None
+        if "learning_rate_schedule" in settings and not scheduled:
+            constant = f"learning_rate_schedule={show_value(settings['learning_rate_schedule'])}"
+            constant = found.get("learning_rate_schedule", constant)
+            found["schedule_steps"] = "epsilon_fraction=null" if "epsilon_fraction" in settings else constant
         return found
 
     def without_effect(self, action_space: Space | None = None) -> list[str]:
