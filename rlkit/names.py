@@ -6,6 +6,7 @@ Worker processes import this module, so it does not import JAX.
 import difflib
 import importlib
 import re
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -180,3 +181,34 @@ def import_module(path: str) -> Any:
         if error.name is None or not f"{path}.".startswith(f"{error.name}."):
             raise  # a module that it imports is missing
         raise UnknownName(f"there is no module {error.name!r} here or among the installed ones") from None
+
+
+_PACKAGE, _STANDARD = __file__.removesuffix("names.py"), importlib.__file__.partition("importlib")[0]
+
+
+def place(error: BaseException, *, libraries: bool = False) -> str:
+    """Return the innermost line of the user's code in an exception's traceback, as ` (my_nets.py, line 12)`.
+
+    Nothing where there is none, and for a syntax error, whose text has its place.
+
+    Args:
+      error: an exception that was caught.
+      libraries: True where installed code counts as the user's, as that of an environment.
+    """
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename.replace("\\", "/")
+        installed = "/site-packages/" in file or "/dist-packages/" in file
+        others = file.startswith((_PACKAGE, "<frozen ")) or (file.startswith(_STANDARD) and not installed)
+        if not others and (libraries or not installed):
+            found = f" ({file.rpartition('/')[2]}, line {line})"
+    return "" if isinstance(error, SyntaxError) else found
+
+
+def raised(error: BaseException) -> str:
+    """Return the type and the first line of an exception, and its `place`: `RuntimeError: boom (my_nets.py, line 12)`.
+
+    The address of a page about the exception is left out.
+    """
+    line = str(error).strip().partition("\n")[0].partition(" (http")[0].rstrip(".")
+    return f"{type(error).__name__}{': ' * bool(line)}{line[:300]}{place(error)}"

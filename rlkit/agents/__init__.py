@@ -9,7 +9,7 @@ import sys
 from functools import cache
 from typing import Any, NamedTuple
 
-from rlkit.names import OWN_CODE, UnknownName, did_you_mean, find_object
+from rlkit.names import OWN_CODE, UnknownName, did_you_mean, find_object, raised
 from rlkit.spaces import Space
 from rlkit.types import ConfigError
 
@@ -53,8 +53,7 @@ def _own(name: str) -> _Own:
     except UnknownName as error:
         raise ConfigError(f"agent={name!r}: {error}") from None
     except Exception as error:
-        line = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"agent={name!r}: its module raised {type(error).__name__}: {line}") from error
+        raise ConfigError(f"agent={name!r}: its module raised {raised(error)}") from error
     home, place = found, name
     if callable(found) and not hasattr(found, "make"):
         named = sys.modules.get(name.partition(":")[0])  # which may have made `make` of another module's

@@ -17,7 +17,7 @@ from flax import struct
 from jax.core import Tracer
 
 from rlkit import spaces
-from rlkit.names import did_you_mean, shorten
+from rlkit.names import did_you_mean, place, raised, shorten
 from rlkit.spaces import Space, shape_of
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -183,7 +183,11 @@ def construct(name: str, constructor: Callable, kwargs: Mapping[str, Any], known
         with standard_promotion():
             return constructor(**kwargs)
     except (TypeError, ValueError, KeyError, AttributeError, NotImplementedError) as error:
-        raise ConfigError(f"env={name!r} rejects {dict(kwargs)}: {first_line(error)}") from error
+        raise ConfigError(f"env={name!r} rejects {dict(kwargs)}: {first_line(error)}{place(error)}") from error
+    except Exception as error:
+        if isinstance(error, ConfigError) or not place(error):
+            raise
+        raise ConfigError(f"env={name!r} cannot be made with {dict(kwargs)}: it raised {raised(error)}") from error
 
 
 def check_keywords(name: str, kwargs: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -54,7 +54,7 @@ def test_waiting_for_a_slow_worker_never_calls_popen_poll(monkeypatch):
         ("exit", "the process ended: exit code 3"),
         ("stop", "no answer for 0.5 s"),
         ("loop", "no answer for 0.5 s"),
-        ("raise", "RuntimeError: broken on purpose (line "),
+        ("raise", "RuntimeError: broken on purpose (host_envs.py, line "),
     ],
 )
 @pytest.mark.parametrize("where", ["step", "constructor", "reset"])

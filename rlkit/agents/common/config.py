@@ -3,15 +3,18 @@
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import jax
+import jax.numpy as jnp
 from annotated_types import Interval
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from rlkit import _mesh
 from rlkit.agents import base
 from rlkit.agents.base import Unused
-from rlkit.agents.common.own_parts import OrOwn, has_own_rate, is_own
+from rlkit.agents.common.own_parts import OrOwn, has_own_rate, is_own, scheduled
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.ops.schedules import Schedule
 from rlkit.spaces import Discrete, MultiDiscrete
@@ -61,6 +64,10 @@ class AgentConfig(base.Config):
     )
 
     def check_hyper(self, hyper: Mapping[str, float | None]) -> None:
+        if is_own(schedule := self.learning_rate_schedule):  # before anything is compiled
+            jax.eval_shape(
+                partial(scheduled, "learning_rate_schedule", schedule), jax.ShapeDtypeStruct((), jnp.float32)
+            )
         endless = hyper.get("schedule_steps") == math.inf
         moving = [f"{name}={value!r}" for name in self.schedules if (value := getattr(self, name)) in _FALLING]
         if (fraction := hyper.get("epsilon_fraction")) is not None:
@@ -76,7 +83,9 @@ class AgentConfig(base.Config):
                 f"{self.learning_rate_schedule!r:.80}; set the schedule, or leave learning_rate_end out"
             )
         if self.optimizer != "adamw" and (decay := hyper.get("weight_decay", 0.0)) != 0.0:
-            raise ConfigError(f"weight_decay={decay:g} needs optimizer='adamw', and it is {self.optimizer!r:.80}; set it")
+            raise ConfigError(
+                f"weight_decay={decay:g} needs optimizer='adamw', and it is {self.optimizer!r:.80}; set it"
+            )
 
 
 class HashableDict(dict):

@@ -57,7 +57,10 @@ GradientStep = Callable[[Any, Any, Sample, Schedules, Key], tuple[Any, Array, di
 def own_buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:
     """The buffer that the user's own function makes of a config. Raises ConfigError as `buffer` does."""
     made = own_parts.find("replay", config.replay)
-    made = made if isinstance(made, Buffer) else made(config)
+    if not isinstance(made, Buffer):
+        form = "a function of this Config that makes an rlkit.types.Buffer"
+        with own_parts.call("replay", config.replay, form, "let it take the Config alone"):
+            made = made(config)
     if not isinstance(made, Buffer):
         raise ConfigError(f"replay={config.replay!r} must return an rlkit.types.Buffer, and it returned {made!r:.60}")
     if axis_name is not None:
@@ -105,10 +108,26 @@ def hindsight_buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:
             "replay='hindsight' needs the rewards of other goals: the environment has no method compute_reward; set "
             "goal_reward to a function (achieved, desired) -> reward, or (reward, terminated)"
         )
+    return replay.hindsight.buffer(
+        config.capacity,
+        config.batch_size,
+        reward_fn=reward_of_goals(config),
+        ratio=config.relabel_ratio,
+        axis_name=axis_name,
+    )
+
+
+def reward_of_goals(config: OffPolicyConfig) -> Callable[[PyTree, PyTree], tuple[Array, Array]]:
+    """The function of a config from goals (achieved, desired) to reward [] and terminated [].
+
+    It raises a ConfigError where the user's own raises, or does not return these.
+    """
     function = own_parts.find("goal_reward", config.goal_reward)
 
     def reward_and_end(achieved: PyTree, desired: PyTree) -> tuple[Array, Array]:
-        result = function(achieved, desired)
+        form = "a function (achieved, desired) -> reward, or (reward, terminated)"
+        with own_parts.call("goal_reward", config.goal_reward, form, "it gets one pair of goals"):
+            result = function(achieved, desired)
         reward, terminated = result if isinstance(result, tuple) else (result, False)
         for name, value in (("reward", reward), ("terminated", terminated)):
             if (shape := jnp.shape(value)) != ():
@@ -117,9 +136,7 @@ def hindsight_buffer(config: OffPolicyConfig, axis_name: str | None) -> Buffer:
                 )
         return jnp.asarray(reward, jnp.float32), jnp.asarray(terminated, bool)
 
-    return replay.hindsight.buffer(
-        config.capacity, config.batch_size, reward_fn=reward_and_end, ratio=config.relabel_ratio, axis_name=axis_name
-    )
+    return reward_and_end
 
 
 def check_goals(obs_space: Space) -> None:
@@ -158,6 +175,8 @@ def init(
     """
     if static.config.replay == "hindsight":
         check_goals(static.obs_space)
+        achieved, desired = (example.next_obs[name] for name in (replay.hindsight.ACHIEVED, replay.hindsight.DESIRED))
+        jax.eval_shape(reward_of_goals(static.config), achieved, desired)  # mistakes come before anything is compiled
     params, stats = variables
     target_params, target_stats = jax.tree.map(jnp.array, variables if target is None else target)
     start = jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.int32)

@@ -21,7 +21,7 @@ from rlkit import _cpu, _mesh
 from rlkit.agents.common import own_parts
 from rlkit.agents.common.hyper import value_or
 from rlkit.ops.schedules import schedule
-from rlkit.types import Array, ConfigError, PyTree, Scalar
+from rlkit.types import Array, PyTree, Scalar
 
 _SMALL = 128 * 128  # numbers of a leaf
 
@@ -54,8 +54,7 @@ class Optimizer(NamedTuple):
           start: at which the schedule begins, a field of Hyper; where it is not set, hyper.learning_rate.
         """
         if own_parts.is_own(config.learning_rate_schedule):
-            made = own_parts.find("learning_rate_schedule", config.learning_rate_schedule)(before)
-            return jnp.asarray(made, jnp.float32)
+            return own_parts.scheduled("learning_rate_schedule", config.learning_rate_schedule, before)
         rate = value_or(start, hyper.learning_rate)
         if config.learning_rate_schedule != "constant":
             factor = schedule(config.learning_rate_schedule, before.astype(jnp.float32) / hyper.schedule_steps)
@@ -83,8 +82,9 @@ class Optimizer(NamedTuple):
         """The optimizer's state: moments of `_join_small(params)`, or what the user's own makes of `params`."""
         if own_parts.is_own(self.kind):
             if isinstance(self.learning_rate, Mapping):
-                return {name: self._own(rate).init(params[name]) for name, rate in self.learning_rate.items()}
-            return self._own(self.learning_rate).init(params)
+                rates = self.learning_rate.items()
+                return {name: own_parts.init_optimizer(self.kind, rate, params[name]) for name, rate in rates}
+            return own_parts.init_optimizer(self.kind, self.learning_rate, params)
         return self.transformation().init(_join_small(params)[0])
 
     def step(
@@ -108,31 +108,18 @@ class Optimizer(NamedTuple):
         params = _cpu.sequence(lambda update, x: (x + update).astype(x.dtype), restore(updates), params, side_by_side=4)
         return params, moved, optax.tree.norm(joined)
 
-    def _own(self, learning_rate: Scalar) -> optax.GradientTransformation:
-        """The user's own transformation at a learning rate []. Raises ConfigError where it is none."""
-        made = own_parts.find("optimizer", self.kind)
-        if not isinstance(made, optax.GradientTransformation):
-            made = made(learning_rate)
-        if not isinstance(made, optax.GradientTransformation):
-            raise ConfigError(
-                f"optimizer={self.kind!r} must be a transformation of optax, or a function of the learning rate that "
-                f"makes one, and it returned {made!r:.60}"
-            )
-        return made
-
     def _own_step(
         self, params: PyTree, opt_state: PyTree, grads: PyTree, skip: Array | None
     ) -> tuple[PyTree, PyTree, Array]:
         """`step` with the user's own transformation. Each group of parameters with its own rate has its own state."""
         clipped = clip_norm(grads, self.max_grad_norm)
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            if isinstance(self.learning_rate, Mapping):
-                updates, moved = {}, {}
-                for name, rate in self.learning_rate.items():
-                    own = self._own(rate)
-                    updates[name], moved[name] = own.update(clipped[name], opt_state[name], params[name])
-            else:
-                updates, moved = self._own(self.learning_rate).update(clipped, opt_state, params)
+        if isinstance(self.learning_rate, Mapping):
+            updates, moved = {}, {}
+            for name, rate in self.learning_rate.items():
+                parts = clipped[name], opt_state[name], params[name]
+                updates[name], moved[name] = own_parts.update_optimizer(self.kind, rate, *parts)
+        else:
+            updates, moved = own_parts.update_optimizer(self.kind, self.learning_rate, clipped, opt_state, params)
         if skip is not None:
             updates = jax.tree.map(lambda update: jnp.where(skip, 0.0, update), updates)
             moved = jax.tree.map(lambda new, old: jnp.where(skip, old, new), moved, opt_state)

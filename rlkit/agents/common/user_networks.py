@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.names import place, raised
 from rlkit.networks import views
 from rlkit.networks.heads.actor_critic import policy_size
 from rlkit.networks.network import as_network
@@ -61,7 +62,11 @@ def checked(
     try:
         network = as_network(network, shape_of(obs_space), *example)
     except TypeError as error:
-        raise ConfigError(f"{field} must be a network, and {_line(error)}") from None
+        if place(error):
+            raise ConfigError(f"{field} must be a network, and it raised {raised(error)}") from error
+        raise ConfigError(f"{field} must be a network, and {error}") from None
+    except Exception as error:
+        raise ConfigError(f"{field} must be a network, and it raised {raised(error)}") from error
     recurrent = bool(jax.tree.leaves(network.memory))
     if memory == "needed" and not recurrent:
         raise ConfigError(
@@ -206,19 +211,14 @@ def _trace(field: str, name: str, function: Any, *arguments: Any) -> PyTree:
     except (flax.errors.InvalidRngError, flax.errors.ModifyScopeVariableError) as error:
         raise ConfigError(
             f"{field} must need no random numbers and leave its statistics where it does not train, and {name} does "
-            f"not ({_line(error)}); {_REMEDY}"
+            f"not ({raised(error)}); {_REMEDY}"
         ) from error
     except Exception as error:
         flags = any(f'"{argument}"' in str(error) for argument in ("use_running_average", "deterministic"))
         raise ConfigError(
-            f"{field} must have {name} that JAX can trace, and it raised {type(error).__name__}: {_line(error)}; "
+            f"{field} must have {name} that JAX can trace, and it raised {raised(error)}; "
             + (_REMEDY if flags else "it must take one observation, and batches of them")
         ) from error
-
-
-def _line(error: Exception) -> str:
-    """The first line of an error, without the address of a page about it."""
-    return str(error).strip().partition("\n")[0].partition(" (http")[0].rstrip(".")
 
 
 def _text(shapes: PyTree) -> str:

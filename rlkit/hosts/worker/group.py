@@ -1,7 +1,6 @@
 """Groups of single environments that a worker (a process, a thread or the caller itself) steps one after another."""
 
 import random
-import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from rlkit.hosts.worker import contract, identity, own_rewards, shared_arrays, wrappers
 from rlkit.hosts.worker.contract import SpaceTree, Violation
-from rlkit.names import MASK_SOURCES, success_name
+from rlkit.names import MASK_SOURCES, place, success_name
 
 STARTING, IMPORTING, MAKING, READY, STEPPING, RESETTING = range(6)
 STAGE_NAMES = ("start", "import", "the constructor", "waiting", "step", "reset")
@@ -199,9 +198,8 @@ def fault(error: BaseException, env: int, stage: int) -> Fault:
     if stage == MAKING and type(error).__module__ == "gymnasium.error" and kind == "raised":
         kind = "unknown"
     message = " ".join(str(error).split())[:300]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/rlkit/hosts/" not in frame.filename]
-    place = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames and kind == "raised" else ""
-    return Fault(kind, env, stage, f"{type(error).__name__}: {message}{place}")
+    where = (place(error) or place(error, libraries=True)) if kind == "raised" else ""
+    return Fault(kind, env, stage, f"{type(error).__name__}: {message}{where}")
 
 
 def _memoryview(array: Any) -> Any:

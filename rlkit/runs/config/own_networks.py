@@ -6,7 +6,7 @@ from typing import Any
 
 from rlkit import agents
 from rlkit.agents.common.config import OffPolicyConfig
-from rlkit.names import UnknownName, find_object
+from rlkit.names import UnknownName, find_object, raised
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.spaces import Space
@@ -41,10 +41,9 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space, axis_na
     except UnknownName as error:
         raise ConfigError(f"network={show_value(name)}: {error}") from None
     except Exception as error:
-        line = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"network={show_value(name)} must be a function (obs_space, action_space) -> networks, and it raised "
-            f"{type(error).__name__}: {line}"
+            f"{raised(error)}"
         ) from error
     if networks is None:
         raise ConfigError(
@@ -62,7 +61,12 @@ def _make_own(name: str, module: Any, *arguments: Any, **axis: str) -> Agent:
         raise ConfigError(
             f"agent={name!r} is one of one device, as its function make has no argument axis_name; leave devices out"
         )
-    agent = module.make(*arguments, **axis)
+    try:
+        agent = module.make(*arguments, **axis)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"agent={name!r}: its function make raised {raised(error)}") from error
     if not isinstance(agent, Agent):
         raise ConfigError(f"agent={name!r}: make must return an rlkit.types.Agent, and it returned {agent!r:.60}")
 

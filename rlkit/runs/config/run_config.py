@@ -125,7 +125,8 @@ class RunConfig:
         """Return a line for each key with another value than its default that has no effect in this run."""
         fields, values = schema(self.run.agent).fields, self.flat()
         follows = {"schedule_steps"} if self.follow_run else set()
-        follows |= agents.get(self.run.agent).Hyper.defaults(self.agent, self.run.num_envs).keys()
+        defaults = agents.get(self.run.agent).Hyper.defaults(self.agent, self.run.num_envs)
+        follows |= {key for key, value in defaults.items() if values[key] == value}
         found = {**_unused_of_hosts(self.run), **self.unused(action_space)}
         return [
             f"{key}={show_value(values[key])} has no effect, as {reason}"

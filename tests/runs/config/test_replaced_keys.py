@@ -1,0 +1,87 @@
+"""Keys that a part of the user's own replaces: named where a run starts, and refused in sweeps and populations."""
+
+from pathlib import Path
+
+import optax
+import pytest
+
+from rlkit import replay
+from rlkit.runs.config import changes
+from rlkit.runs.config.parse import parse
+from rlkit.runs.programs.make import make_program
+from rlkit.runs.sweeps import trials
+from rlkit.runs.sweeps.config import load_sweep
+from rlkit.runs.sweeps.stages import check
+from rlkit.runs.sweeps.trials import Trial
+from rlkit.types import ConfigError
+
+BASE = {"num_envs": 4, "num_steps": 8, "total_steps": 320, "env_check": False, "hidden_sizes": [4]}
+ENVS = {"ppo": "CartPole-v1", "dqn": "CartPole-v1"}
+finished = optax.adam(1e-3)
+of_rate = optax.adam
+buffer = replay.uniform(64, 4)
+
+
+def warm(steps):
+    return 1e-3
+
+
+PPO_RATES = {"learning_rate": 0.1, "warmup_steps": 64.0}
+RATES = PPO_RATES | dict.fromkeys(["actor_learning_rate", "critic_learning_rate", "temperature_learning_rate"], 0.1)
+REPLACED = {  # by agent and part: what it replaces, with other values than the defaults
+    ("ppo", "optimizer"): PPO_RATES | {"learning_rate_schedule": "linear", "adam_eps": 1e-3, "schedule_steps": 64.0},
+    ("sac", "optimizer"): RATES | {"learning_rate_schedule": "cosine", "adam_eps": 1e-3, "schedule_steps": 64.0},
+    ("crossq", "optimizer"): {"adam_b1": 0.1, "temperature_learning_rate": 0.1},
+    ("ppo", "learning_rate_schedule"): PPO_RATES | {"schedule_steps": 64.0},
+    ("sac", "learning_rate_schedule"): RATES | {"schedule_steps": 64.0},
+    ("dqn", "replay"): {"alpha": 0.1, "beta": 0.1, "beta_end": 0.1, "store_obs_once": True, "replay_stack": 2},
+}
+PARTS = {"optimizer": "finished", "learning_rate_schedule": "warm", "replay": "buffer"}
+EACH = [(agent, part, key, value) for (agent, part), keys in REPLACED.items() for key, value in keys.items()]
+
+
+def named(part):
+    return {part: f"{__name__}:{PARTS[part]}"}
+
+
+def config_of(agent, **values):
+    return parse(BASE | {"agent": agent, "env": ENVS.get(agent, "Pendulum-v1")} | values)
+
+
+@pytest.mark.parametrize(("agent", "part", "key", "value"), EACH)
+def test_a_run_names_the_key_and_a_sweep_refuses_it(agent, part, key, value, tmp_path):
+    own = named(part)
+    (line,) = config_of(agent, **own, **{key: value}).without_effect()
+    assert line.startswith(f"{key}=")
+    assert f"as {part}=" in line
+    base = {**BASE, "agent": agent, "env": ENVS.get(agent, "Pendulum-v1"), "num_minibatches": 1, "num_epochs": 1}
+    base = {key: value for key, value in base.items() if agent == "ppo" or key not in ("num_minibatches", "num_epochs")}
+    (tmp_path / "base.yaml").write_text("".join(f"{key}: {value}\n" for key, value in base.items()))
+    values = f"[{config_of(agent).flat()[key]}, {value}]".replace("None", "null").lower()
+    (tmp_path / "sweep.yaml").write_text(f"config: base.yaml\nsampler: grid\n{key}: {{values: {values}}}\n")
+    swept = load_sweep(tmp_path / "sweep.yaml", own)
+    with pytest.raises(ConfigError, match=rf"^{key}=.* changes nothing in any trial, as {part}="):
+        check([Trial(0, values, swept.trial_config(values)) for values in trials.ends(swept)])
+
+
+def test_an_optimizer_with_a_rate_of_its_own_replaces_the_end_of_a_schedule():
+    settings = {"learning_rate_schedule": "linear", "learning_rate_end": 0.1}
+    unused = config_of("ppo", **named("optimizer"), **settings).unused()
+    assert {"learning_rate_schedule", "learning_rate_end"} <= unused.keys()
+
+
+@pytest.mark.parametrize("agent", ["ppo", "sac"])
+def test_a_function_of_the_learning_rate_reads_it(agent):
+    unused = config_of(agent, optimizer=f"{__name__}:of_rate", learning_rate_schedule="linear").unused()
+    assert not {*RATES, "learning_rate_schedule", "schedule_steps", "learning_rate_end"} & unused.keys()
+    assert "adam_eps" in unused
+
+
+@pytest.mark.parametrize("part", ["optimizer", "learning_rate_schedule"])
+def test_a_population_and_a_resumed_run_refuse_it(part):
+    ranges = {"population": 2, "population_ranges": {"learning_rate": [1e-4, 1e-1]}, "evolve_every": 64}
+    with pytest.raises(ConfigError, match=rf"^population_ranges\.learning_rate=.*as {part}="):
+        make_program(config_of("ppo", **named(part), **ranges))
+    stored = {"config": config_of("ppo", **named(part)).resolved()}
+    with pytest.raises(ConfigError, match=rf"^learning_rate=0.5 would change nothing .*as {part}="):
+        changes.find(stored, config_of("ppo", **named(part), learning_rate=0.5), Path("run"))
