@@ -15,7 +15,7 @@ field, draws by the negative log-likelihood.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,8 @@ _NoEffect = Unused(agent="bc")  # keys of the loop of off-policy agents that has
 
 
 class Config(OffPolicyConfig, EncoderConfig):
+    networks: ClassVar[tuple[str, ...]] = ("policy",)
+
     hidden_sizes: tuple[Width, ...] = Field(default=(256, 256), description="dense layers of an encoder")
     batch_size: Count = Field(default=256, description="items of a gradient step")
     normalize_obs: bool = True

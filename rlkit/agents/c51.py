@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from rlkit.agents import dqn
 from rlkit.agents.common import exploration, off_policy, q_learning
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import QLearningConfig
+from rlkit.agents.common.config import InNetwork, QLearningConfig
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive
 from rlkit.agents.common.off_policy import State
 from rlkit.agents.common.q_learning import Static
@@ -42,7 +42,7 @@ Return = Annotated[float, Interval(ge=-1e12, le=1e12)]  # float32 arithmetic on 
 
 class Config(QLearningConfig):
     double: bool = True
-    dueling: bool = False
+    dueling: Annotated[bool, InNetwork] = False
     noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")
     num_atoms: Annotated[int, Interval(ge=2, le=2**20)] = Field(
         default=51, description="of the distribution of returns"

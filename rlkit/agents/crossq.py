@@ -31,7 +31,7 @@ from rlkit.agents import sac
 from rlkit.agents.base import Unused
 from rlkit.agents.common import batches, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import Count, Width
+from rlkit.agents.common.config import Count, InCritics, Width
 from rlkit.agents.common.hyper import FiniteNonNegative
 from rlkit.agents.common.q_critics import Static
 from rlkit.networks.norms.batch_renorm import BatchRenorm
@@ -42,7 +42,9 @@ _NoEffect = Unused(agent="crossq")  # keys of SAC's targets
 
 
 class Config(sac.Config):
-    critic_hidden_sizes: tuple[Width, ...] = Field(default=(1024, 1024), description="dense layers of each critic")
+    critic_hidden_sizes: Annotated[tuple[Width, ...], InCritics] = Field(
+        default=(1024, 1024), description="dense layers of each critic"
+    )
     policy_every: Count = Field(
         default=3, description="gradient steps of the critics for each of the policy and the temperature"
     )

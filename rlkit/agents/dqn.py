@@ -16,7 +16,7 @@ the heads alone. Time limits are bootstrapped from the true final observation.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from pydantic import Field
 from rlkit.agents.base import as_arrays
 from rlkit.agents.common import batches, exploration, off_policy, q_learning
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import QLearningConfig
+from rlkit.agents.common.config import InNetwork, QLearningConfig
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer, mean_gradient
@@ -39,7 +39,7 @@ from rlkit.types import Agent, Array, Key, PyTree, Sample, Transition
 
 class Config(QLearningConfig):
     double: bool = True
-    dueling: bool = False
+    dueling: Annotated[bool, InNetwork] = False
     noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")
 
 

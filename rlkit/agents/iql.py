@@ -19,7 +19,7 @@ critics' mean |TD error|. Time limits are bootstrapped from the true final obser
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,8 @@ LOG_STD_MIN = -5.0  # as in the authors' code: below it, the likelihood of data 
 
 
 class Config(QCriticConfig):
+    networks: ClassVar[tuple[str, ...]] = ("policy", "critics", "value")
+
     normalize_obs: bool = True
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(
         default=0, description="environment steps before the first gradient step"

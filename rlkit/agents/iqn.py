@@ -33,7 +33,7 @@ from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import exploration, off_policy, q_learning, user_networks, validation
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import QLearningConfig, Width
+from rlkit.agents.common.config import InNetwork, QLearningConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FinitePositive, OffPolicyHyper, Positive
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import State
@@ -49,14 +49,16 @@ from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 
 class Config(QLearningConfig):
     double: bool = Field(default=False, description="the online network selects the next action; not with munchausen")
-    dueling: bool = False
+    dueling: Annotated[bool, InNetwork] = False
     munchausen: bool = Field(
         default=False, description="a bonus for the log-probability of the action, and soft targets"
     )
     num_quantiles: Width = Field(default=64, description="N, fractions of a transition whose quantiles learn")
     num_target_quantiles: Width = Field(default=64, description="N', fractions of a transition's target")
     num_value_quantiles: Width = Field(default=32, description="K, fractions whose mean is the value of an action")
-    num_cosines: Width = Field(default=64, description="n, cosines in the embedding of a fraction")
+    num_cosines: Annotated[Width, InNetwork] = Field(
+        default=64, description="n, cosines in the embedding of a fraction"
+    )
 
     @model_validator(mode="after")
     def _one_next_policy(self) -> "Config":

@@ -28,7 +28,14 @@ from rlkit import _mesh
 from rlkit.agents.base import Task, as_arrays, mistakes
 from rlkit.agents.base.keys import Evolves, StartOnly, Unused
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
-from rlkit.agents.common.config import Activation, EncoderConfig, GaussianPolicyConfig, MinibatchConfig, Width
+from rlkit.agents.common.config import (
+    Activation,
+    EncoderConfig,
+    GaussianPolicyConfig,
+    InNetwork,
+    MinibatchConfig,
+    Width,
+)
 from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, value_or
 from rlkit.agents.common.minibatches import MetricRows
 from rlkit.agents.common.normalization import Normalizer
@@ -51,12 +58,12 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
     activation: Activation | None = Field(
         default=None, description="null: relu for images from 36 pixels a side on, and else tanh"
     )
-    shared_torso: bool | None = Field(
+    shared_torso: Annotated[bool | None, InNetwork] = Field(
         default=None,
         description="one encoder for policy and value instead of two; null: for images from 36 pixels a side on",
     )
     recurrent: Literal["none", "gru", "lstm"] = "none"
-    memory_size: Annotated[Width, Unused(recurrent="none")] = Field(
+    memory_size: Annotated[Width, Unused(recurrent="none"), InNetwork] = Field(
         default=64, description="units of the recurrent core"
     )
     squash: bool = Field(default=False, description="tanh normal instead of a clipped normal, for a Box")

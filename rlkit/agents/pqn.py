@@ -20,7 +20,7 @@ from pydantic import Field
 from rlkit import _mesh
 from rlkit.agents.base import as_arrays
 from rlkit.agents.common import exploration, minibatches, normalization, q_learning
-from rlkit.agents.common.config import Count, EncoderConfig, MinibatchConfig
+from rlkit.agents.common.config import Count, EncoderConfig, InNetwork, MinibatchConfig
 from rlkit.agents.common.hyper import (
     EpsilonHyper,
     FiniteNonNegative,
@@ -42,7 +42,7 @@ from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, StateNode, T
 
 class Config(MinibatchConfig, EncoderConfig):
     layer_norm: bool = Field(default=True, description="after each dense layer; `norm` is that of convolutions")
-    dueling: bool = False
+    dueling: Annotated[bool, InNetwork] = False
     num_epochs: Count = 2
 
 

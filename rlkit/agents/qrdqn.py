@@ -23,7 +23,7 @@ from pydantic import Field
 from rlkit.agents import dqn
 from rlkit.agents.common import exploration, off_policy, q_learning
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import QLearningConfig, Width
+from rlkit.agents.common.config import InNetwork, QLearningConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, OffPolicyHyper, Positive
 from rlkit.agents.common.off_policy import State
 from rlkit.agents.common.q_learning import Static
@@ -36,7 +36,7 @@ from rlkit.types import Agent, Array, Key, PyTree
 
 class Config(QLearningConfig):
     double: bool = True
-    dueling: bool = False
+    dueling: Annotated[bool, InNetwork] = False
     noisy: bool = Field(default=False, description="learned noise in the heads explores, and epsilon is off")
     num_quantiles: Width = Field(default=51, description="of the distribution of returns")
 

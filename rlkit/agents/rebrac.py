@@ -25,7 +25,7 @@ from rlkit import _mesh
 from rlkit.agents import td3
 from rlkit.agents.base import Unused
 from rlkit.agents.common import batches, off_policy, q_critics
-from rlkit.agents.common.config import Count, Width
+from rlkit.agents.common.config import Count, InCritics, Width
 from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive
 from rlkit.agents.common.q_critics import Static, Variables
 from rlkit.types import Array, Key, PyTree, Sample, Scalar
@@ -37,7 +37,9 @@ _NoEffect = Unused(agent="rebrac")
 
 class Config(td3.Config):
     hidden_sizes: tuple[Width, ...] = Field(default=(256, 256, 256), description="dense layers of an encoder")
-    critic_layer_norm: bool = Field(default=True, description="after each dense layer of the critics alone")
+    critic_layer_norm: Annotated[bool, InCritics] = Field(
+        default=True, description="after each dense layer of the critics alone"
+    )
     batch_size: Count = Field(default=1024, description="items of a gradient step")
     learning_starts: Annotated[int, Interval(ge=0, lt=2**32)] = Field(
         default=0, description="environment steps before the first gradient step"

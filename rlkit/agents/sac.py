@@ -40,7 +40,7 @@ from rlkit.agents.base import as_arrays
 from rlkit.agents.base.keys import LearningRate, StartOnly, Unused
 from rlkit.agents.common import action_distributions, batches, exploration, off_policy, q_critics, validation
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import Count, GaussianPolicyConfig, QCriticConfig
+from rlkit.agents.common.config import Count, GaussianPolicyConfig, InCritics, QCriticConfig
 from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnPartsHaveIt, OwnRate, Positive, value_or
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
@@ -64,7 +64,7 @@ class Config(GaussianPolicyConfig, QCriticConfig):
     policy_every: Count = Field(
         default=1, description="gradient steps of the critics for each of the policy and the temperature"
     )
-    critic_dropout: float = Field(
+    critic_dropout: Annotated[float, InCritics] = Field(
         default=0.0, ge=0.0, lt=1.0, description="share of a dense layer's outputs, of the critics while they learn"
     )
     learn_temperature: bool = Field(default=True, description="towards the target entropy; false keeps the start value")

@@ -37,7 +37,8 @@ def on_settings(program: Program) -> list[str]:
     """Return a line for each setting of a run that has no effect, or another one than a user may expect."""
     config = program.config
     run, agent, total = config.run, config.agent, config.num_updates * config.steps_per_update
-    lines = config.without_effect(program.env.action_space(program.params))
+    env, params = program.env, program.params
+    lines = config.without_effect(env.action_space(params), env.observation_space(params))
     if run.dataset is None and (starts := getattr(agent, "learning_starts", 0)) >= total:
         lines.append(f"learning_starts={starts:,} is beyond the run of {total:,} steps, which learns nothing")
     if (every := getattr(agent, "target_every", None)) is not None and every >= total:

@@ -31,6 +31,8 @@ Count = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # of steps and batches, wh
 Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's arrays
 OneOrMore = BeforeValidator(lambda x: (x,) if type(x) is int else x)  # a number in place of a list of one
 _FALLING = ("linear", "cosine")  # schedules
+InNetwork = Unused(network=is_own)  # of keys that describe the networks, where the user's own replace all of these
+InCritics = Unused(**{"network.critics": is_own})  # of keys that describe the critics alone
 NumCritics = Annotated[int, Interval(ge=1, le=64)]  # each is a network of its own in the program: compile time
 
 
@@ -103,7 +105,9 @@ def _with_words(value: Any) -> Any:
 class EncoderConfig(AgentConfig):
     """Static: the network that computes features of an observation."""
 
-    encoder: EncoderName = Field(
+    networks: ClassVar[tuple[str, ...]] = ()  # their names, where a user may give some of several
+
+    encoder: Annotated[EncoderName, InNetwork] = Field(
         default="auto",
         description=f"of images: {', '.join(f'{name} ({kind.about})' for name, kind in IMAGES.items())}, or "
         f"{' or '.join(VECTORS)}, which flattens them; auto: nature from 36 pixels a side on, and conv below",
@@ -112,6 +116,7 @@ class EncoderConfig(AgentConfig):
         dict[str, LeafEncoderName],
         BeforeValidator(_with_words),
         AfterValidator(HashableDict),
+        InNetwork,
     ] = Field(
         default=HashableDict(),
         description="of single leaves of a dict or tuple, by name, in place of encoder: {camera: impala, joints: mlp}; "
@@ -121,20 +126,30 @@ class EncoderConfig(AgentConfig):
         default="auto",
         description="channels of images; auto: first where the leading axis is at most 16 and the smallest",
     )
-    hidden_sizes: tuple[Width, ...] = Field(default=(64, 64), description="dense layers of an encoder")
-    channels: tuple[Width, ...] = Field(default=(16,), description="filters of each convolution of conv")
-    kernels: Annotated[tuple[Width, ...], OneOrMore] = Field(
+    hidden_sizes: Annotated[tuple[Width, ...], InNetwork] = Field(
+        default=(64, 64), description="dense layers of an encoder"
+    )
+    channels: Annotated[tuple[Width, ...], InNetwork] = Field(
+        default=(16,), description="filters of each convolution of conv"
+    )
+    kernels: Annotated[tuple[Width, ...], OneOrMore, InNetwork] = Field(
         default=(3,), description="their pixels a side: one number for all layers, or one a layer"
     )
-    strides: Annotated[tuple[Width, ...] | None, OneOrMore] = Field(
+    strides: Annotated[tuple[Width, ...] | None, OneOrMore, InNetwork] = Field(
         default=None,
         description="their steps; null: 2 for images of 32 pixels and more, but for the last layer, and else 1",
     )
-    padding: Literal["valid", "same"] = Field(default="valid", description="of the convolutions of conv")
-    norm: Literal["none", "layer"] = Field(default="none", description="after each convolution of conv")
-    activation: Activation = "relu"
-    layer_norm: bool = Field(default=False, description="after each dense layer; see norm for convolutions")
-    compute_dtype: Literal["float32", "bfloat16"] = Field(
+    padding: Annotated[Literal["valid", "same"], InNetwork] = Field(
+        default="valid", description="of the convolutions of conv"
+    )
+    norm: Annotated[Literal["none", "layer"], InNetwork] = Field(
+        default="none", description="after each convolution of conv"
+    )
+    activation: Annotated[Activation, InNetwork] = "relu"
+    layer_norm: Annotated[bool, InNetwork] = Field(
+        default=False, description="after each dense layer; see norm for convolutions"
+    )
+    compute_dtype: Annotated[Literal["float32", "bfloat16"], InNetwork] = Field(
         default="float32", description="of the encoders; losses stay float32"
     )
     normalize_obs: bool = False
@@ -146,7 +161,9 @@ class GaussianPolicyConfig(BaseModel):
     gsde_log_std: ClassVar[float] = -2.0  # of the exploration matrix at the start, where log_std_init is None
 
     log_std_init: Annotated[
-        float | None, Interval(ge=-20.0, le=2.0), Unused(action_space=(Discrete, MultiDiscrete))
+        float | None,
+        Interval(ge=-20.0, le=2.0),
+        Unused(**{"action_space": (Discrete, MultiDiscrete), "network": is_own, "network.policy": is_own}),
     ] = Field(
         default=None,
         description="log standard deviation at the start, for a Box; null for 0, or with gsde for -2 in ppo and -3 in "
@@ -325,6 +342,8 @@ class QLearningConfig(OffPolicyConfig, EncoderConfig):
 
 class QCriticConfig(OffPolicyConfig, EncoderConfig):
     """Static: an off-policy agent with a policy and critics of actions."""
+
+    networks: ClassVar[tuple[str, ...]] = ("policy", "critics")
 
     hidden_sizes: tuple[Width, ...] = Field(default=(256, 256), description="dense layers of an encoder")
     batch_size: Count = Field(default=256, description="items of a gradient step")

@@ -12,6 +12,7 @@ from rlkit.agents.base.keys import LearningRate, Unused, facts, marked
 from rlkit.agents.base.mistakes import UNSET
 from rlkit.hosts.registry import is_host
 from rlkit.hosts.worker import atari
+from rlkit.names import find_object
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.schema import schema
@@ -100,10 +101,14 @@ class RunConfig:
         every = self.run.log_every or -(-self.run.total_steps // 100)
         return min(max(1, every // self.steps_per_update), self.num_updates)
 
-    def unused(self, action_space: Space | None = None) -> dict[str, str]:
-        """Return the keys of the agent that have no effect in this run, each with the setting that is the reason."""
+    def unused(self, action_space: Space | None = None, obs_space: Space | None = None) -> dict[str, str]:
+        """Return the keys of the agent that have no effect in this run, each with the setting that is the reason.
+
+        Some depend on the space of actions; and on both spaces, of which the user's own function makes networks.
+        """
         ranges = {key: float(low) for key, (low, *_) in (self.run.population_ranges or {}).items()}
         settings = {**dict(self.run), **dict(self.agent), **self.hyper, **ranges, "action_space": action_space}
+        settings |= self._own_networks(obs_space, action_space)
         found: dict[str, str] = {}
         hyper = agents.get(self.run.agent).Hyper
         for key, stated in (facts(hyper) | facts(type(self.agent))).items():
@@ -121,17 +126,28 @@ class RunConfig:
             found["schedule_steps"] = "epsilon_fraction=null" if "epsilon_fraction" in settings else constant
         return found
 
-    def without_effect(self, action_space: Space | None = None) -> list[str]:
+    def _own_networks(self, obs_space: Space | None, action_space: Space | None) -> dict[str, str | None]:
+        """The name of the user's function, as `network` if it replaces all networks, else as that of each it makes."""
+        name, parts = self.run.network, getattr(self.agent, "networks", ())
+        if name is None or not parts:
+            return {"network": name}
+        made = find_object(name)(obs_space, action_space) if obs_space is not None else None
+        given = made.keys() if isinstance(made, Mapping) else set()
+        whole = name if given >= set(parts) else None
+        return {"network": whole, **{f"network.{part}": name for part in given}}
+
+    def without_effect(self, action_space: Space | None = None, obs_space: Space | None = None) -> list[str]:
         """Return a line for each key with another value than its default that has no effect in this run."""
         fields, values = schema(self.run.agent).fields, self.flat()
         follows = {"schedule_steps"} if self.follow_run else set()
         defaults = agents.get(self.run.agent).Hyper.defaults(self.agent, self.run.num_envs)
         follows |= {key for key, value in defaults.items() if values[key] == value}
-        found = {**_unused_of_hosts(self.run), **self.unused(action_space)}
+        found = {**_unused_of_hosts(self.run), **self.unused(action_space, obs_space)}
         return [
             f"{key}={show_value(values[key])} has no effect, as {reason}"
             for key, reason in found.items()
-            if key not in follows and values[key] != plain_value(fields[key].get_default(call_default_factory=True))
+            if key not in (*follows, *self.filled)
+            and values[key] != plain_value(fields[key].get_default(call_default_factory=True))
         ]
 
     def flat(self) -> dict[str, Any]:

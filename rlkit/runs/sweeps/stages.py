@@ -196,14 +196,15 @@ def check(trials: Sequence[Trial]) -> None:
     Raises:
       ConfigError: a program cannot be made, the environment breaks its contract, or a key has no effect in any trial.
     """
-    action_spaces, unused = {}, []
+    spaces, unused = {}, []
     for trial in trials:
-        if (group := group_key(trial.config)) not in action_spaces:
+        if (group := group_key(trial.config)) not in spaces:
             with closing(make_program(trial.config)) as program:
-                if not action_spaces and trial.config.run.env_check:
+                if not spaces and trial.config.run.env_check:
                     program.check()
-                action_spaces[group] = program.env.action_space(program.params)
-        unused.append(trial.config.unused(action_spaces[group]))
+                env, params = program.env, program.params
+                spaces[group] = env.action_space(params), env.observation_space(params)
+        unused.append(trial.config.unused(*spaces[group]))
     for key, value in (swept := trials[0].values).items():
         reasons = [fields[key] for fields in unused if key in fields]
         if len(reasons) == len(trials) and not any(reason.partition("=")[0] in swept for reason in reasons):
