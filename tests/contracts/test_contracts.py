@@ -44,12 +44,18 @@ def test_every_agent_has_examples():
     assert {name for name, *_ in CASES} == set(agents.names())
 
 
+HEART = ("dqn", "ppo")
+# Their update is another agent's with another loss: the programs of dqn, sac and td3 are compiled, theirs are traced.
+VARIANTS = ("c51", "qrdqn", "iqn", "tqc", "crossq", "ddpg", "td3_bc", "rebrac")
+
+
 def params():
-    """The first example of two agents; compiled as users compile, their others and the first of each other agent."""
+    """The first example of two agents; compiled as users compile, their others and the first of each other family."""
     for name in agents.names():
         first, *others = cases(name)
-        in_heart = name in ("ppo", "dqn")
-        yield pytest.param(first, id=name, marks=() if in_heart else pytest.mark.thorough)
+        in_heart = name in HEART
+        mark = () if in_heart else pytest.mark.slow if name in VARIANTS else pytest.mark.thorough
+        yield pytest.param(first, id=name, marks=mark)
         for case in others:
             mark = pytest.mark.thorough if in_heart else pytest.mark.slow
             yield pytest.param(case, id=f"{name}-{case[1]}", marks=mark)
@@ -239,6 +245,27 @@ def test_saved_loaded_and_continued_is_bit_equal(setup):
     loaded = treedef.unflatten([jnp.asarray(np.array(x)) for x in leaves])
     loaded = loaded.replace(key=jax.random.wrap_key_data(loaded.key))
     assert_equal(step(loaded), step(state))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_traced_update_of_a_variant(name):
+    """Its state keeps structure, shapes, dtypes and strong types, no key is used twice, and metrics are declared."""
+    module, (name, env_name, settings) = agents.get(name), cases(name)[0]
+    env, params = envs.make(env_name)
+    agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params))
+    pair = training.make(agent, env, params, num_envs=NUM_ENVS, num_steps=NUM_STEPS)
+    with jax.debug_key_reuse(True):
+        start = jax.jit(lambda key: pair.init(module.Hyper(), key)).trace(jax.random.key(0))
+        state = start.out_info
+        after, metrics = jax.jit(lambda state: pair.step(state)).trace(state).out_info
+    assert (jax.tree.structure(after), [str(x) for x in jax.tree.leaves(after)]) == (
+        jax.tree.structure(state),
+        [str(x) for x in jax.tree.leaves(state)],
+    )
+    for field in agent.trained:
+        attrgetter(field)(after.agent)
+    assert set(agent.finite) == {metric for metric in metrics if "loss" in metric or "grad" in metric}
 
 
 @pytest.mark.parametrize(("name", "env_name", "settings"), CASES, ids=[f"{name}-{env}" for name, env, _ in CASES])
