@@ -1,10 +1,11 @@
 """Fields of Hyper that change nothing with the other settings, against the jaxprs of updates."""
 
 import jax
+import optax
 import pytest
 from jax.interpreters import partial_eval
 
-from rlkit import agents, envs, training
+from rlkit import agents, envs, replay, training
 from rlkit.agents.base.keys import StartOnly, marked
 from rlkit.runs.config.parse import parse
 from rlkit.types import ConfigError
@@ -15,6 +16,9 @@ SMALL |= {"learning_starts": 0, "replay_ratio": 0.125}
 MORE = (  # settings that the examples lack
     ("dqn", "Probe-ObservationAction", {"optimizer": "sgd"}),
     ("ppo", "Probe-ObservationAction", {"kl_penalty": True, "clip_schedule": "linear"}),
+    *(("sac", "Probe-Continuous", own) for own in ({"optimizer": optax.adam(1e-3)}, {"optimizer": optax.adam})),
+    ("sac", "Probe-Continuous", {"learning_rate_schedule": optax.constant_schedule(1e-3)}),
+    ("dqn", "Probe-ObservationAction", {"replay": lambda config: replay.prioritized(64, 8)}),
 )
 RUNS = [(name, *example) for name in agents.names() for example in agents.get(name).EXAMPLES]
 

@@ -31,6 +31,7 @@ Count = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # of steps and batches, wh
 Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's arrays
 OneOrMore = BeforeValidator(lambda x: (x,) if type(x) is int else x)  # a number in place of a list of one
 _FALLING = ("linear", "cosine")  # schedules
+InReplay = Unused(replay=is_own)  # of keys that describe the buffer, where a function of the user's does not read them
 InNetwork = Unused(network=is_own)  # of keys that describe the networks, where the user's own replace all of these
 InCritics = Unused(**{"network.critics": is_own})  # of keys that describe the critics alone
 NumCritics = Annotated[int, Interval(ge=1, le=64)]  # each is a network of its own in the program: compile time
@@ -226,7 +227,7 @@ class OffPolicyConfig(AgentConfig):
     """Static: replay buffer and gradient steps of an off-policy agent."""
 
     capacity: Count = Field(default=100_000, description="steps that the replay buffer holds, of all environments")
-    store_obs_once: Annotated[bool, Unused(replay=is_own)] = Field(
+    store_obs_once: Annotated[bool, InReplay] = Field(
         default=False,
         description="keep next_obs as the next step's obs: half the memory; truncated steps are drawn only while their "
         "final observation is among the last capacity / 16 (at least 1024), so not for time limits below 16 steps",
@@ -237,7 +238,7 @@ class OffPolicyConfig(AgentConfig):
         "once; null: those of the wrapper frame_stack, or of atari: and ale:; 1 for whole observations, where episodes "
         "have less than 25 steps on average",
     )
-    batch_size: Count = Field(default=128, description="items of a gradient step")
+    batch_size: Annotated[Count, InReplay] = Field(default=128, description="items of a gradient step")
     random_shift: Annotated[int, Interval(ge=0, le=1024)] = Field(
         default=0,
         description="pixels by which images of a sample are moved at most, each way, while learning (DrQ: 4); acting "

@@ -10,7 +10,7 @@ import optax
 from pydantic import WrapValidator
 
 from rlkit.names import OWN_CODE, UnknownName, find_object, place, raised
-from rlkit.types import Array, ConfigError, PyTree, Scalar
+from rlkit.types import Array, Buffer, ConfigError, PyTree, Scalar, Transition
 
 _OPTIMIZER = "a transformation of optax, or a function of the learning rate that makes one"
 
@@ -59,6 +59,34 @@ def call(key: str, value: Any, form: str, remedy: str) -> Iterator[None]:
     except Exception as error:
         end = "" if place(error) else f"; {remedy}"  # what is raised in the user's own code is mended there
         raise ConfigError(f"{key}={value!r:.80} must be {form}, and it raised {raised(error)}{end}") from error
+
+
+class _Reads:
+    """A Config that keeps the names of the attributes that are read."""
+
+    def __init__(self, config: Any):
+        self._config, self._names = config, set()
+
+    def __getattr__(self, name: str) -> Any:
+        self._names.add(name)
+        return getattr(self._config, name)
+
+
+def read_by_replay(config: Any) -> set[str]:
+    """Return the keys that the user's own buffer reads: fields of the Config, and of the Hyper beta and beta_end.
+
+    The user's function is called. Where it fails, or reads something else than fields, all keys count.
+    """
+    fields, betas, reads = set(type(config).model_fields), {"beta", "beta_end"}, _Reads(config)
+    try:
+        made = find("replay", config.replay)
+        made = made if isinstance(made, Buffer) else made(reads)
+        zero = jnp.zeros(())
+        state = jax.eval_shape(lambda: made.init(Transition(*[zero] * len(Transition._fields)), 1))
+    except Exception:  # whoever makes the agent gets the error
+        return fields | betas
+    found = fields if reads._names - fields else reads._names
+    return found | (betas if hasattr(state, "beta") else set())
 
 
 def scheduled(key: str, value: Any, steps: Array) -> Array:

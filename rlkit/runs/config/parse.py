@@ -65,7 +65,9 @@ def parse(values: Mapping[Any, Any], *, name: str | None = None) -> RunConfig:
         _validate(hyper_model, hyper)
         agent_config.check_hyper(hyper)
 
-    unused = RunConfig(run.model_copy(update={"population_ranges": None}), agent_config, hyper).unused()
+    unused: dict[str, str] = {}
+    if run.population is not None:
+        unused = RunConfig(run.model_copy(update={"population_ranges": None}), agent_config, hyper).unused()
     run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper, unused)
     name = name or (f"{agent}-{run.env}" if filled else "run")
     return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run, objects, filled)

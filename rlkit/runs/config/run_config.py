@@ -10,6 +10,7 @@ import numpy as np
 from rlkit import agents
 from rlkit.agents.base.keys import LearningRate, Unused, facts, marked
 from rlkit.agents.base.mistakes import UNSET
+from rlkit.agents.common import own_parts
 from rlkit.hosts.registry import is_host
 from rlkit.hosts.worker import atari
 from rlkit.names import find_object
@@ -119,7 +120,10 @@ class RunConfig:
         if own and all(settings[name] is not None for name in own):
             found.setdefault(common, f"{own[0]}={show_value(settings[own[0]])}")
         scheduled = any(settings[name] in ("linear", "cosine") for name in self.agent.schedules if name not in found)
+        read = own_parts.read_by_replay(self.agent) if own_parts.is_own(settings.get("replay")) else set()
+        found = {key: why for key, why in found.items() if key not in read or not why.startswith("replay=")}
         scheduled |= settings.get("replay") == "prioritized" or settings.get("epsilon_fraction") is not None
+        scheduled |= "beta" in read
         if "learning_rate_schedule" in settings and not scheduled:
             constant = f"learning_rate_schedule={show_value(settings['learning_rate_schedule'])}"
             constant = found.get("learning_rate_schedule", constant)

@@ -28,6 +28,14 @@ of_rate = optax.adam
 buffer = replay.uniform(64, 4)
 
 
+def prioritized(config):
+    return replay.prioritized(config.capacity, 4, alpha=config.alpha)
+
+
+def fails(config):
+    raise RuntimeError("boom")
+
+
 def dense(obs_space, action_space):
     return nn.Dense(action_space.n)
 
@@ -70,7 +78,14 @@ REPLACED = {  # by agent and part: what it replaces, with other values than the 
     ("sac", "learning_rate_schedule"): RATES | {"schedule_steps": 64.0},
     ("dqn", "network"): {"encoder": "mlp", "activation": "tanh", "layer_norm": True, "dueling": True},
     ("sac", "network"): {"hidden_sizes": [8], "activation": "tanh", "log_std_init": -1.0, "critic_dropout": 0.1},
-    ("dqn", "replay"): {"alpha": 0.1, "beta": 0.1, "beta_end": 0.1, "store_obs_once": True, "replay_stack": 2},
+    ("dqn", "replay"): {
+        "batch_size": 8,
+        "alpha": 0.1,
+        "beta": 0.1,
+        "beta_end": 0.1,
+        "store_obs_once": True,
+        "replay_stack": 2,
+    },
 }
 PARTS = {"optimizer": "finished", "learning_rate_schedule": "warm", "replay": "buffer"}
 NETWORKS = {"dqn": "dense", "sac": "both"}
@@ -152,3 +167,12 @@ def test_every_key_of_the_networks_is_declared(agent):
 
 def reads_network(fact):
     return isinstance(fact, Unused) and "network" in fact.settings
+
+
+@pytest.mark.parametrize(("function", "unread"), [
+    ("prioritized", {"batch_size", "store_obs_once", "replay_stack"}),
+    ("fails", set()),
+])  # fmt: skip
+def test_what_a_function_of_the_config_reads_for_its_buffer_has_an_effect(function, unread):
+    keys = {"capacity", "batch_size", "alpha", "beta", "beta_end", "store_obs_once", "replay_stack", "schedule_steps"}
+    assert config_of("dqn", replay=f"{__name__}:{function}").unused().keys() & keys == unread
