@@ -15,6 +15,7 @@ OWN_DONE = "own_done"  # in the info of a step: the task's own end, where a wrap
 # In the info of a step: whether the goal is reached now. Gymnasium-Robotics has both, and Meta-World the second.
 SUCCESSES = ("is_success", "success")
 SUCCESS = SUCCESSES[0]
+ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"  # leaves of an observation
 OWN_REWARD = "own_reward"  # in the info of a step: the task's own, where a wrapper changes rewards for learning
 MAX_FRAMES = 1024  # of `frame_stack`: arrays of one concatenation
 MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlkit.envs.goal_checks import GoalRewards, check_goal_rewards, failed
 from rlkit.names import ACTION_MASK
 from rlkit.networks.features import action_mask
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
@@ -16,7 +17,14 @@ _ENVS, _STEPS = 4, 32
 _TOLERANCE = 1e-5  # relative to the range between the bounds, for rounding errors
 
 
-def check(env: Env, params: Any, key: Key, *, name: str | None = None) -> None:
+def check(
+    env: Env,
+    params: Any,
+    key: Key,
+    *,
+    name: str | None = None,
+    goal_reward: Callable[[PyTree, PyTree], Any] | None = None,
+) -> None:
     """Check that an environment keeps the contract of `rlkit.types.Env`: spaces, shapes, dtypes, then values.
 
     Shapes, dtypes and structures are checked without compiling anything, values in 32 random steps of 4 environments,
@@ -26,6 +34,8 @@ def check(env: Env, params: Any, key: Key, *, name: str | None = None) -> None:
       env, params: as returned by `rlkit.envs.make`.
       key: for the resets and the actions of the 32 steps.
       name: of the environment in errors; its own `name` by default.
+      goal_reward: (achieved, desired) -> the reward, or (reward, terminated), of one pair of goals, which is compared
+        with the steps; None for no comparison.
 
     Raises:
       ConfigError: at the first violation, naming the environment, the field, the expected value and the actual one.
@@ -36,7 +46,7 @@ def check(env: Env, params: Any, key: Key, *, name: str | None = None) -> None:
         if not isinstance(space, Space):
             _fail(name, field, "a space of rlkit.spaces", type(space).__name__)
     _check_types(env, params, key, name, obs_space, action_space)
-    _check_values(env, params, key, name, obs_space, action_space)
+    _check_values(env, params, key, name, obs_space, action_space, goal_reward)
 
 
 def _check_types(env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space) -> None:
@@ -75,7 +85,9 @@ def _check_observation(name: str, field: str, space: Space, value: PyTree) -> No
     _compare(name, field, shape_of(space), value, "as in observation_space, ")
 
 
-def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space) -> None:
+def _check_values(
+    env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space, goal_reward: Callable | None
+) -> None:
     def play(key: jax.Array) -> Any:
         reset_key, play_key = jax.random.split(key)
         start = obs, state = env.reset(reset_key, params)
@@ -86,14 +98,15 @@ def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, 
             obs, state, reward, terminated, truncated, info = env.step(step_key, carry[1], action, params)
             after = obs, state
             started = _at_start(start, carry, after)
-            return after, (obs, info["final_observation"], reward, terminated | truncated, started)
+            return after, (obs, info["final_observation"], reward, terminated, truncated, started)
 
         return obs, jax.lax.scan(step, (obs, state), jax.random.split(play_key, _STEPS))[1]
 
     keys = jax.random.split(key, _ENVS)
     # Without optimization this compiles in a third of the time, and it runs only once.
     played = jax.jit(jax.vmap(play)).lower(keys).compile({"xla_backend_optimization_level": "0"})(keys)
-    first, (obs, final, reward, done, started) = jax.device_get(played)
+    first, (obs, final, reward, terminated, truncated, started) = jax.device_get(played)
+    done = terminated | truncated
     for field, value in (("obs of reset", first), ("obs of step", obs), ("final_observation", final)):
         check_bounds(name, field, obs_space, value)
     if not np.isfinite(reward).all():
@@ -106,6 +119,29 @@ def _check_values(env: Env, params: Any, key: Key, name: str, obs_space: Space, 
         now = jax.tree.map(lambda x, step=step: x[:, step], obs)
         check_mask(name, f"obs of step {step + 1}", action_space, now)
     _check_reset(name, first, obs, final, done, started)
+    if goal_reward is not None:
+        before = jax.tree.map(lambda x, y: np.concatenate([x[:, None], y[:, :-1]], 1), first, obs)
+        rewards_of = _goal_rewards(name, goal_reward)
+        check_goal_rewards(name, rewards_of, before, final, reward, terminated, truncated)
+
+
+def _goal_rewards(name: str, function: Callable[[PyTree, PyTree], Any]) -> GoalRewards:
+    """A function of one pair of goals as one of goals [E, T, ...] that returns both, rewards and ends [E, T]."""
+
+    def both(achieved: PyTree, desired: PyTree) -> tuple[jax.Array, jax.Array]:
+        result = function(achieved, desired)
+        reward, terminated = result if isinstance(result, tuple) else (result, False)
+        return jnp.asarray(reward, jnp.float32), jnp.asarray(terminated, bool)
+
+    compiled = jax.jit(jax.vmap(jax.vmap(both)))
+
+    def rewards_of(achieved: PyTree, desired: PyTree) -> tuple[np.ndarray, np.ndarray]:
+        try:
+            return jax.device_get(compiled(achieved, desired))
+        except Exception as error:  # whatever a function of the user's raises
+            raise failed(name, "compute_reward", error) from error
+
+    return rewards_of
 
 
 def _at_start(start: PyTree, before: PyTree, after: PyTree) -> jax.Array:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.envs.probe_base import Probe, ProbeState
-from rlkit.names import ACTION_MASK, SUCCESS
+from rlkit.names import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, SUCCESS
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -202,7 +202,7 @@ class BitFlip(Probe):
     length: int = 8
 
     def observation_space(self, params: Any = ()) -> Space:
-        return Dict({name: Box(-1, 1, (self.length,)) for name in ("achieved_goal", "desired_goal")})
+        return Dict({name: Box(-1, 1, (self.length,)) for name in (ACHIEVED_GOAL, DESIRED_GOAL)})
 
     def action_space(self, params: Any = ()) -> Space:
         return Discrete(self.length)
@@ -215,7 +215,7 @@ class BitFlip(Probe):
         return state.cue * jnp.stack([flip, jnp.ones(self.length)])
 
     def _observe(self, state: ProbeState) -> PyTree:
-        return {"achieved_goal": state.cue[0], "desired_goal": state.cue[1]}
+        return {ACHIEVED_GOAL: state.cue[0], DESIRED_GOAL: state.cue[1]}
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
         return self.compute_reward(*self._next_cue(state, action))[0]
@@ -248,7 +248,7 @@ class PointGoal(Probe):
     length: int = 20
 
     def observation_space(self, params: Any = ()) -> Space:
-        return Dict({name: Box(-1, 1, (2,)) for name in ("achieved_goal", "desired_goal")})
+        return Dict({name: Box(-1, 1, (2,)) for name in (ACHIEVED_GOAL, DESIRED_GOAL)})
 
     def action_space(self, params: Any = ()) -> Space:
         return Box(-1, 1, (2,))
@@ -261,7 +261,7 @@ class PointGoal(Probe):
         return jnp.stack([point, state.cue[1]])
 
     def _observe(self, state: ProbeState) -> PyTree:
-        return {"achieved_goal": state.cue[0], "desired_goal": state.cue[1]}
+        return {ACHIEVED_GOAL: state.cue[0], DESIRED_GOAL: state.cue[1]}
 
     def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
         return self.compute_reward(*self._next_cue(state, action))

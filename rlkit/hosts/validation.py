@@ -12,7 +12,7 @@ import numpy as np
 
 from rlkit.envs.checks import check_bounds, check_mask, legal_action
 from rlkit.hosts import precision
-from rlkit.hosts.pool import Pool
+from rlkit.hosts.pool import Pool, Step
 from rlkit.hosts.worker import contract
 from rlkit.names import ACTION_MASK
 from rlkit.spaces import Dict, Discrete, MultiDiscrete
@@ -23,10 +23,10 @@ _COMPARED = 16  # first observations that must be equal: two states may be so by
 _ROUNDED_SHARE = 0.1  # a rounding step of float32 in standard deviations of so few steps; 1% in a whole dataset
 
 
-def check(pool: Any, seed: int) -> list[str]:
+def check(pool: Any, seed: int, on_step: Callable[[PyTree, Step], None] | None = None) -> list[str]:
     """Take 16 random steps, of legal actions, in every environment of a pool, and check the values.
 
-    The pool has to be reset afterwards.
+    The pool has to be reset afterwards. `on_step` is called with the observations that were acted on, and the step.
 
     Returns:
       Lines on what may be a mistake: environments that share the state of a generator, and a mask of actions that the
@@ -38,7 +38,7 @@ def check(pool: Any, seed: int) -> list[str]:
     pool.inspect(True)
     try:
         obs, hints = _reset(pool, seed)
-        _check_steps(pool, seed, obs)
+        _check_steps(pool, seed, obs, on_step)
         source, space = pool.mask_source(), pool.observation_space
     finally:
         pool.inspect(False)
@@ -75,7 +75,7 @@ def _reset(pool: Any, seed: int) -> tuple[PyTree, list[str]]:
     return obs, [text]
 
 
-def _check_steps(pool: Any, seed: int, obs: PyTree) -> None:
+def _check_steps(pool: Any, seed: int, obs: PyTree, on_step: Callable[[PyTree, Step], None] | None) -> None:
     """Take the steps of `check` in a pool that keeps the observations of float64, from its first observations."""
     sampler, key = make_sampler(pool), jax.random.key(seed)
     rounded = [_rounded(pool, obs)]
@@ -83,7 +83,7 @@ def _check_steps(pool: Any, seed: int, obs: PyTree) -> None:
     check_mask(pool.name, "obs of reset", pool.action_space, obs, pool.locate)
     for number in range(_STEPS):
         step = pool.step(jax.tree.map(np.asarray, sampler(jax.random.fold_in(key, number), obs)))
-        obs = step.obs
+        before, obs = obs, step.obs
         rounded.append(_rounded(pool, obs))
         _check_obs(pool, "obs of step", step.next_obs)
         _check_obs(pool, "obs of reset", step.obs)
@@ -93,6 +93,8 @@ def _check_steps(pool: Any, seed: int, obs: PyTree) -> None:
             raise ConfigError(
                 f"env={pool.name!r}: reward of {pool.locate(env)}: expected finite numbers, got {step.reward[env]}"
             )
+        if on_step is not None:
+            on_step(before, step)
     for name in rounded[0]:
         values = np.concatenate([leaves[name] for leaves in rounded])
         precision.check(f"env={pool.name!r}: obs{name}", values, share=_ROUNDED_SHARE)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from rlkit import _mesh
 from rlkit._mesh import vary_like
+from rlkit.names import ACHIEVED_GOAL, DESIRED_GOAL
 from rlkit.ops._arrays import as_arrays, check_bools, check_key, check_shape
 from rlkit.ops._integers import sub_mod, uint32, uniform_below
 from rlkit.replay import storage, uniform_buffer, validation, windows
@@ -22,18 +23,17 @@ from rlkit.replay.validation import ObsStorage
 from rlkit.replay.windows import Place
 from rlkit.types import Array, Buffer, ConfigError, Key, PyTree, Sample, StateNode, Transition
 
-ACHIEVED, DESIRED = "achieved_goal", "desired_goal"  # leaves of an observation
 RewardFunction = Callable[[PyTree, PyTree], tuple[Array, Array]]
 
 
 def achieved_goal(obs: PyTree) -> PyTree:
     """Return the goal that is reached in an observation."""
-    return obs[ACHIEVED]
+    return obs[ACHIEVED_GOAL]
 
 
 def with_desired_goal(obs: PyTree, goal: PyTree) -> PyTree:
     """Return an observation with another goal to reach."""
-    return obs | {DESIRED: goal}
+    return obs | {DESIRED_GOAL: goal}
 
 
 class HindsightState(StateNode):
@@ -194,7 +194,7 @@ def relabel(
 
     Returns:
       Transition, leaves [L, ...]. obs, next_obs, reward, terminated and truncated of relabelled steps are new; steps
-      outside of the mask stay.
+      outside of the mask stay. A terminal state stays one.
 
     Raises:
       ConfigError: `ratio` is out of range.
@@ -232,11 +232,14 @@ def _with_goals(
 ) -> Transition:
     """The steps [B, ...], which reached goals [B, ...], with other goals to reach where `relabelled` [B] is true."""
     reward, terminated = jax.vmap(reward_fn)(reached, goal)
+    # A terminal state has no later steps, so its new goal is what it reached. It stays terminal: it has either ended
+    # the episode by a goal that was reached, as the new one is, or by something else, such as a fall.
+    terminated |= item.terminated
     new = item._replace(
         obs=jax.vmap(with_goal)(item.obs, goal),
         next_obs=jax.vmap(with_goal)(item.next_obs, goal),
         reward=reward.astype(item.reward.dtype),
         terminated=terminated,
-        truncated=(item.truncated | item.terminated) & ~terminated,  # the episode ended there, whatever the goal
+        truncated=item.truncated & ~terminated,
     )
     return jax.tree.map(lambda x, y: jnp.where(relabelled.reshape(-1, *(1,) * (x.ndim - 1)), x, y), new, item)

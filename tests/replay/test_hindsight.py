@@ -56,13 +56,22 @@ def test_goals_are_reached_later_in_the_real_steps():
     np.testing.assert_array_equal(new.obs["achieved_goal"], np.broadcast_to(walk().obs["achieved_goal"], (400, 5, 1)))
 
 
-def test_an_end_that_is_no_longer_terminal_is_truncated():
-    """The goal that ended the episode is replaced: at its last step only by what was reached there."""
-    ended = walk()._replace(terminated=jnp.arange(5) == 2, truncated=jnp.zeros(5, bool))
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_terminal_state_stays_one_whatever_the_goal(ends):
+    """Its new goal is what it reached; a fall is the end of the episode for every goal."""
+    last = jnp.arange(5) == 4
+    fallen = walk()._replace(terminated=last, truncated=jnp.zeros(5, bool))
+
+    def reward_fn(reached, goal):
+        reward, is_reached = outcome(reached, goal)
+        return reward, is_reached & ends
+
     keys = jax.random.split(jax.random.key(1), 20)
-    new = jax.vmap(lambda key: relabel(ended, jnp.ones(5, bool), key, ratio=1.0))(keys)
-    assert (new.terminated[:, 2] ^ new.truncated[:, 2]).all()
-    assert new.truncated[:, 2].any()
+    new = jax.vmap(lambda key: relabel(fallen, jnp.ones(5, bool), key, ratio=1.0, reward_fn=reward_fn))(keys)
+    assert (new.obs["desired_goal"][:, 4] == 5).all()
+    assert new.terminated[:, 4].all()
+    assert not new.truncated.any()
+    assert new.terminated[:, :4].any() == ends
 
 
 def test_a_reward_is_of_the_reached_and_the_wanted_goal():

@@ -21,6 +21,7 @@ from rlkit.agents.common.clocks import ReplayState
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
+from rlkit.names import ACHIEVED_GOAL, DESIRED_GOAL
 from rlkit.replay.validation import check_capacity
 from rlkit.spaces import Dict, Space, shape_of
 from rlkit.types import Agent, Array, Buffer, ConfigError, Key, PyTree, Sample, StateNode, Transition
@@ -142,7 +143,7 @@ def reward_of_goals(config: OffPolicyConfig) -> Callable[[PyTree, PyTree], tuple
 def check_goals(obs_space: Space) -> None:
     """Raise a ConfigError unless observations have both goals, of one shape."""
     spaces = obs_space.spaces if isinstance(obs_space, Dict) else {}
-    goals = [replay.hindsight.ACHIEVED, replay.hindsight.DESIRED]
+    goals = [ACHIEVED_GOAL, DESIRED_GOAL]
     missing = [name for name in goals if name not in spaces]
     if missing:
         raise ConfigError(
@@ -175,7 +176,7 @@ def init(
     """
     if static.config.replay == "hindsight":
         check_goals(static.obs_space)
-        achieved, desired = (example.next_obs[name] for name in (replay.hindsight.ACHIEVED, replay.hindsight.DESIRED))
+        achieved, desired = (example.next_obs[name] for name in (ACHIEVED_GOAL, DESIRED_GOAL))
         jax.eval_shape(reward_of_goals(static.config), achieved, desired)  # mistakes come before anything is compiled
     params, stats = variables
     target_params, target_stats = jax.tree.map(jnp.array, variables if target is None else target)

@@ -4,7 +4,6 @@ They keep to that interface alone, since an environment of the user's own need n
 `gymnasium.Wrapper` expects. What violates the contract is passed on, for the contract to report it.
 """
 
-import contextlib
 import copy
 import math
 from collections.abc import Mapping
@@ -240,7 +239,10 @@ class ActionMask(Wrapper):
         from gymnasium import spaces
 
         super().__init__(env)
-        self.masks = _method(env, "action_masks") if source == "method" else None
+        self.masks = method(env, "action_masks") if source == "method" else None
+        if source == "method" and self.masks is None:
+            expected = "an environment with the method action_masks, for action_mask:method"
+            raise Violation("the constructor", expected, type(env))
         if isinstance(env.action_space, spaces.Discrete | spaces.MultiDiscrete):
             self.size = int(spaces.flatdim(env.action_space))
         else:
@@ -277,19 +279,18 @@ def mask_source(env: Any, info: dict[str, Any]) -> str | None:
     """Return where an environment has a mask of its actions, one of `MASK_SOURCES`; None where it has none."""
     if info.get(ACTION_MASK) is not None:
         return "info"
-    with contextlib.suppress(Violation):
-        return "method" if _method(env, "action_masks") else None
-    return None
+    return "method" if method(env, "action_masks") else None
 
 
-def _method(env: Any, name: str) -> Any:
-    """The method of an environment or of the outermost wrapper that has it."""
+def method(env: Any, name: str) -> Any:
+    """Return the method of the outermost wrapper that has it, or of the environment; None without one."""
     inner = env
     while inner is not None:
         if callable(found := getattr(inner, name, None)):
             return found
         inner = getattr(inner, "__dict__", {}).get("env")
-    raise Violation("the constructor", f"an environment with the method {name}, for action_mask:method", type(env))
+    found = getattr(getattr(env, "unwrapped", None), name, None)  # inside of wrappers that call it something else
+    return found if callable(found) else None
 
 
 def _stacked_space(space: Any, n: int, image_axes: str) -> Any:

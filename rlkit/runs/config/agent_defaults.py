@@ -40,6 +40,8 @@ def with_agent_defaults(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], tupl
     defaults, known = agents.get(agent).Config.run_defaults(task), schema(agent).fields
     if missing == ["total_steps"]:
         defaults = {"total_steps": defaults["total_steps"]}
+    if values.get("replay") == "hindsight":  # of single steps, each with a goal of its own
+        known = known.keys() - {"n_step", "store_obs_once"}
     filled = {key: value for key, value in defaults.items() if key in known and key not in values}
     return {**values, **filled}, tuple(filled)
 

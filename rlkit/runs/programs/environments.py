@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from rlkit import envs, hosts, training
+from rlkit.hosts import goals as host_goals
 from rlkit.hosts import registry, validation
 from rlkit.hosts.collect import Collector, NotFinite
 from rlkit.hosts.evaluate import play
@@ -54,14 +55,16 @@ class JaxEnvironments:
         def spaces(env: Env, params: Any) -> tuple[Any, Any]:
             return env.observation_space(params), env.action_space(params)
 
-        self.run = config.run
+        self.config, self.run = config, config.run
         self.env, self.params = trained = make(config.task)
         self.eval_env, self.eval_params = trained if self.run.eval_task == self.run.task else make(config.eval_task)
         check_spaces(self.run, spaces(*trained), spaces(self.eval_env, self.eval_params))
 
     def check(self) -> None:
         """Raise ConfigError where the environment breaks its contract."""
-        envs.check(self.env, self.params, jax.random.key(self.run.seed), name=self.run.env)
+        goal_reward = self.goal_reward() if goals.are_of_environment(self.config) else None
+        key = jax.random.key(self.run.seed)
+        envs.check(self.env, self.params, key, name=self.run.env, goal_reward=goal_reward)
 
     def goal_reward(self) -> Callable[..., Any] | None:
         """The environment's rewards of goals, see `goals`; None where it has none."""
@@ -153,17 +156,26 @@ class HostEnvironments:
 
     def goal_reward(self) -> Callable[..., Any] | None:
         """The environment's rewards of goals, see `goals`; None where it has none."""
-        return goals.of_host(self.config)
+        return self._goals
+
+    @cached_property
+    def _goals(self) -> host_goals.HostGoals | None:
+        run, task = self.config.run, self.config.task
+        recipe = registry.recipe(run.env, plain_value(task.kwargs))._replace(wrappers=tuple(task.wrappers))
+        return host_goals.make(recipe, name=run.env, seed=run.seed)
 
     def close(self) -> None:
         """End the workers."""
         self.pool.close()
+        if (found := vars(self).get("_goals")) is not None:
+            found.close()
         if "eval_pool" in vars(self):
             self.eval_pool.close()
 
     def check(self) -> None:
         """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
-        for hint in validation.check(self.pool, self.config.run.seed):
+        found = self._goals if goals.are_of_environment(self.config) else None
+        for hint in validation.check(self.pool, self.config.run.seed, None if found is None else found.compare):
             self.program.on_progress(hint)
         self.pool.restarted = 0  # restarts during this check do not count for the run
 

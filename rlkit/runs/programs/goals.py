@@ -1,87 +1,77 @@
-"""Rewards of other goals than an environment's own, for replay with goals in hindsight."""
+"""The function of rewards of other goals that a run's agent has, for replay with goals in hindsight."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from rlkit.hosts import registry
-from rlkit.hosts.worker.recipe import constructor
-from rlkit.runs.config.errors import plain_value, show_value
+from rlkit.agents.common import own_parts
+from rlkit.hosts.placeholder import HostEnv
+from rlkit.hosts.worker import wrapper_names
+from rlkit.names import ACHIEVED_GOAL, DESIRED_GOAL
+from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.types import Array, ConfigError, PyTree
+from rlkit.types import ConfigError, PyTree
 
 _KEEP_REWARDS = ("time_limit", "clip_action", "sticky_action")  # wrappers
-Goals = Callable[[PyTree, PyTree], tuple[Array, Array]]
 
 
 def in_jax(env: Any, params: Any) -> Callable[[PyTree, PyTree], Any] | None:
-    """Return `compute_reward(achieved, desired, params)` of an environment, bound to its params; None without one."""
+    """Return `compute_reward(achieved, desired, params)`, bound to params, of the outermost wrapper that has one.
+
+    None where neither a wrapper nor the environment has one.
+    """
     while env is not None:
         if (function := getattr(env, "compute_reward", None)) is not None:
-            return lambda achieved, desired: function(achieved, desired, params)
+            # Errors show the function by its name.
+            return wraps(function)(lambda achieved, desired: function(achieved, desired, params))
         env = getattr(env, "env", None)
     return None
 
 
-def of_host(config: RunConfig) -> Goals | None:
-    """Return a function for JAX that calls `compute_reward` of an environment outside of JAX; None without one.
-
-    Its interface is that of Gymnasium-Robotics: `compute_reward(achieved, desired, info)` and, where it has it,
-    `compute_terminated`. It is called for a whole batch at once if it takes one, and else for each pair of goals.
-    """
-    env = constructor(registry.recipe(config.run.env, plain_value(config.task.kwargs)))()
-    bare = getattr(env, "unwrapped", env)
-    if not hasattr(bare, "compute_reward"):
-        env.close()
-        return None
-    compute_reward, compute_end = bare.compute_reward, getattr(bare, "compute_terminated", None)
-    space = env.observation_space["desired_goal"]
-    rank, batched = len(space.shape), _takes_batches(compute_reward, space)
-
-    def on_host(achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lead = achieved.shape[: achieved.ndim - rank]
-        goals = [np.reshape(x, (-1, *space.shape)) for x in (achieved, desired)]
-        pairs = list(zip(*goals, strict=True))
-        rewards = compute_reward(*goals, {}) if batched else [compute_reward(*pair, {}) for pair in pairs]
-        # Of one pair of goals in Gymnasium-Robotics.
-        ends = [False if compute_end is None else compute_end(*pair, {}) for pair in pairs]
-        return np.asarray(rewards, np.float32).reshape(lead), np.asarray(ends, bool).reshape(lead)
-
-    shapes = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.bool_)
-    return lambda achieved, desired: jax.pure_callback(on_host, shapes, achieved, desired, vmap_method="broadcast_all")
-
-
-def _takes_batches(compute_reward: Callable[..., Any], space: Any) -> bool:
-    """True for a function that returns for two pairs of goals what it returns for each alone."""
-    achieved, desired = (np.stack([space.sample(), space.sample()]) for _ in range(2))
-    alone = [compute_reward(*pair, {}) for pair in zip(achieved, desired, strict=True)]
-    try:
-        return np.array_equal(np.asarray(compute_reward(achieved, desired, {})), alone)
-    except Exception:  # whatever it raises for arrays of this shape
-        return False
+def are_of_environment(config: RunConfig) -> bool:
+    """True for a config that replays with goals in hindsight, by the rewards of its environment."""
+    agent = config.agent
+    return getattr(agent, "replay", None) == "hindsight" and agent.goal_reward == "environment"
 
 
 def with_goal_reward(config: RunConfig, environments: Any) -> RunConfig:
-    """Return a config whose agent has the function `goal_reward()` of its environments, where it needs one.
+    """Return a config whose agent has the function of rewards that replay with goals in hindsight needs.
 
-    It needs one where it replays with goals in hindsight and names none itself.
+    It is `goal_reward()` of the environments, unless the config has a function of the user's. That one gets the
+    integers of an environment outside of JAX as the environment itself counts them.
 
     Raises:
       ConfigError: a wrapper changes what the environment's rewards are of.
     """
-    if getattr(config.agent, "replay", None) != "hindsight" or config.agent.goal_reward != "environment":
+    if getattr(config.agent, "replay", None) != "hindsight":
         return config
+    if not are_of_environment(config):
+        env = environments.env
+        if not isinstance(env, HostEnv) or env.counts_from_0:
+            return config
+        return _with(config, _of_native(own_parts.find("goal_reward", config.agent.goal_reward), env))
     for wrapper in config.run.wrappers:
-        if wrapper.partition(":")[0] not in _KEEP_REWARDS:
+        # Rewards of the user's own are compared with `compute_reward` before training.
+        if wrapper.partition(":")[0] not in _KEEP_REWARDS and not wrapper_names.is_own(wrapper):
             raise ConfigError(
                 f"wrapper {show_value(wrapper)} may change observations or rewards, and then those of other goals are "
                 "not known for replay='hindsight'; leave it out, or set goal_reward"
             )
     function = environments.goal_reward()
-    return (
-        config if function is None else replace(config, agent=config.agent.model_copy(update={"goal_reward": function}))
-    )
+    return config if function is None else _with(config, function)
+
+
+def _of_native(function: Callable[..., Any], env: HostEnv) -> Callable[[PyTree, PyTree], Any]:
+    """A function of goals in the environment's own numbering, as one of goals that count from 0."""
+
+    @wraps(function)
+    def of_stored(achieved: PyTree, desired: PyTree) -> Any:
+        goals = env.native_obs({ACHIEVED_GOAL: achieved, DESIRED_GOAL: desired})
+        return function(goals[ACHIEVED_GOAL], goals[DESIRED_GOAL])
+
+    return of_stored
+
+
+def _with(config: RunConfig, function: Callable[..., Any]) -> RunConfig:
+    return replace(config, agent=config.agent.model_copy(update={"goal_reward": function}))
