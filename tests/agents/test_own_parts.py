@@ -51,7 +51,8 @@ def test_adam_of_optax_is_the_agents_adam(module, settings, hyper, env):
 
 
 def test_a_transformation_that_is_made_has_its_own_learning_rate():
-    still, _ = learned(ppo, ON | {"optimizer": optax.set_to_zero()}, {})
+    still, metrics = learned(ppo, ON | {"optimizer": optax.set_to_zero()}, {})
+    assert "learning_rate" not in metrics
     moved, _ = learned(ppo, ON | {"optimizer": optax.adam(1e-3)}, {"learning_rate": 0.0})
     start, _ = learned(ppo, ON, {"learning_rate": 0.0})
     assert_close(still, start)
