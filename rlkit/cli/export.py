@@ -11,8 +11,8 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = add_command(commands, "export", run, "the greedy policy as a file that needs no rlkit")
     parser.add_argument("run", metavar="RUN")
-    help = "npz: NumPy arrays, of an MLP; stablehlo: by jax.export; onnx: needs the extra onnx"
-    parser.add_argument("--format", choices=("npz", "onnx", "stablehlo"), help=f"{help} (the ending of FILE)")
+    help = "stablehlo: by jax.export; onnx: needs the extra onnx (the ending of FILE)"
+    parser.add_argument("--format", choices=("onnx", "stablehlo"), help=help)
     parser.add_argument("--out", required=True, metavar="FILE", help="the file; an older one is replaced")
     parser.add_argument("--seed", type=integer, help="seed of the policy, in a run with several (the first)")
     add_checkpoint(parser)

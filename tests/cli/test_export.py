@@ -15,7 +15,6 @@ from tiny_runs import SMALL, shared_compilations
 import rlkit
 from rlkit import cli, runs
 from rlkit.runs import loop
-from rlkit.runs.exporting import numpy_policy
 
 PAGE = Path(__file__).parents[2] / "docs/export.md"
 needs_page = pytest.mark.skipif(not PAGE.exists(), reason="a source distribution has no docs/")
@@ -63,7 +62,6 @@ def greedy(run, obs):
 
 
 CASES = {  # format: heading of the page, how its program acts on `obs`, modules that it does without
-    "npz": ("NumPy", 'act(policy, {"obs": obs})', ("rlkit", "jax")),
     "stablehlo": ("JAX", 'policy({"obs": obs})["action"]', ("rlkit", "flax")),
     "onnx": ("ONNX", 'session.run(["action"], {"obs": obs})[0]', ("rlkit", "jax")),
 }
@@ -83,28 +81,10 @@ def test_the_program_of_the_page_acts_as_the_policy(run, tmp_path, capsys, forma
     obs = np.random.default_rng(0).normal(0, 2, (20, 4)).astype(np.float32)
     np.save(tmp_path / "obs.npy", obs)
     acting = f"import json\nobs = np.load('obs.npy')\nprint(json.dumps(np.asarray({call}).tolist()))"
-    blocks = programs(heading)[: 2 if format == "npz" else 1]
-    assert act_without(without, "\n".join([*blocks, acting]), tmp_path) == greedy(run, obs)
+    assert act_without(without, f"{programs(heading)[0]}\n{acting}", tmp_path) == greedy(run, obs)
 
 
-@needs_page
-def test_the_reader_of_the_page_is_the_packages():
-    source = Path(numpy_policy.__file__).read_text()
-    reader = source[source.index("ACTIVATIONS") :].rstrip()
-    assert reader in programs("NumPy")[0]
-
-
-def test_files_name_their_run_inputs_and_outputs(run, tmp_path):
-    runs.export(run, "npz", tmp_path / "a.npz")
-    about = json.loads(np.load(tmp_path / "a.npz")["about"].item())
-    assert about["inputs"] == [{"name": "obs", "shape": [4], "dtype": "float32"}]
-    assert about["outputs"] == [{"name": "action", "shape": [], "dtype": "int32"}]
-    assert {key: about[key] for key in ("run", "agent", "env", "step")} == {
-        "run": "cart",
-        "agent": "ppo",
-        "env": "CartPole-v1",
-        "step": 32,
-    }
+def test_a_file_of_stablehlo_names_its_run_inputs_and_outputs(run, tmp_path):
     runs.export(run, "stablehlo", tmp_path / "a.stablehlo")
     exported = jax.export.deserialize(bytearray((tmp_path / "a.stablehlo").read_bytes()))
     assert exported.fun_name == "cart"
@@ -165,11 +145,13 @@ def test_a_recurrent_policy_of_stablehlo_and_onnx_in_a_loop(tmp_path):
 
 def test_mistakes_are_one_line(run, tmp_path, capsys, monkeypatch):
     out = str(tmp_path / "policy")
-    assert "keep_best" in fails(capsys, "export", str(run), "--format", "npz", "--out", out, "--best")
-    assert "directory" in fails(capsys, "export", str(run), "--format", "npz", "--out", str(tmp_path))
-    assert "writable" in fails(capsys, "export", str(run), "--format", "npz", "--out", str(tmp_path / "no" / "a"))
+    assert "keep_best" in fails(capsys, "export", str(run), "--format", "stablehlo", "--out", out, "--best")
+    assert "directory" in fails(capsys, "export", str(run), "--format", "stablehlo", "--out", str(tmp_path))
+    assert "writable" in fails(capsys, "export", str(run), "--format", "stablehlo", "--out", str(tmp_path / "no" / "a"))
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
     assert "rlkit-jax[onnx]" in fails(capsys, "export", str(run), "--format", "onnx", "--out", out)
     with pytest.raises(rlkit.ConfigError, match="did you mean 'onnx'"):
         runs.export(run, "onx", out)
+    with pytest.raises(rlkit.ConfigError, match="format='npz' must be one of onnx, stablehlo"):
+        runs.export(run, None, tmp_path / "policy.npz")
     assert list(tmp_path.iterdir()) == []

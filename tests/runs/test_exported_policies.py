@@ -11,13 +11,13 @@ from small_policies import random_policy
 
 from rlkit import agents
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
-from rlkit.runs.exporting import mlp_arrays, onnx_graph, stablehlo
+from rlkit.runs.exporting import onnx_graph, stablehlo
 from rlkit.runs.exporting.comparison import compare, draw
 from rlkit.runs.exporting.policy_function import policy_function
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from rlkit.types import ConfigError
 
-FORMATS = {"npz": mlp_arrays, "stablehlo": stablehlo, "onnx": onnx_graph}
+FORMATS = {"stablehlo": stablehlo, "onnx": onnx_graph}
 VECTOR, ONE_OF_THREE = Box(-2, 2, (3,)), Discrete(3)
 ARM = Box(np.array([[-1.0, 0.0], [2.0, -3.0]]), np.array([[1.0, 5.0], [2.5, 3.0]]), dtype=np.float32)
 CAMERA, SCREEN, BOARD = Box(0, 255, (12, 12, 3), np.uint8), Box(0, 255, (4, 36, 36), np.uint8), Box(0, 1, (10, 10, 4))
@@ -32,12 +32,11 @@ ROBOT = Dict(
         "touch": Tuple((Box(0, 255, (2,), np.uint8), Box(-np.inf, np.inf, (2, 2)))),
     }
 )
-BYTES = Dict({"flag": Box(0, 1, (8,), np.uint8), "level": Box(np.uint8([0, 10]), np.uint8([255, 20]), dtype=np.uint8)})
 JOINTS = Dict({name: space for name, space in ROBOT.spaces.items() if name != "camera"})
 NORM = {"normalize_obs": True}
 SMALL_IMAGE = ("ppo", CAMERA, ONE_OF_THREE, {"encoder": "conv", "hidden_sizes": [128]})
 
-MLPS = {
+POLICIES = {
     "ppo": ("ppo", VECTOR, ONE_OF_THREE, NORM | {"layer_norm": True}),
     "ppo-shared": ("ppo", MASKED, ONE_OF_THREE, {"shared_torso": True, "activation": "relu"}),
     "ppo-multi-discrete": ("ppo", JOINTS, MultiDiscrete((2, 3, 4)), NORM | {"activation": "gelu"}),
@@ -48,8 +47,6 @@ MLPS = {
     "pqn": ("pqn", MASKED, ONE_OF_THREE, NORM | {"layer_norm": True}),
     "dqn": ("dqn", VECTOR, ONE_OF_THREE, {"dueling": True, "noisy": True, "hidden_sizes": [16]}),
     "dqn-image": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "mlp"}),
-    "dqn-bytes": ("dqn", BYTES, ONE_OF_THREE, {}),
-    "dqn-bytes-normalized": ("dqn", BYTES, ONE_OF_THREE, NORM),
     "c51": ("c51", MASKED, ONE_OF_THREE, NORM | {"dueling": True, "num_atoms": 11}),
     "qrdqn": ("qrdqn", VECTOR, ONE_OF_THREE, {"dueling": True, "num_quantiles": 5}),
     "iqn": ("iqn", VECTOR, ONE_OF_THREE, NORM | {"dueling": True, "num_value_quantiles": 4, "num_cosines": 6}),
@@ -65,8 +62,6 @@ MLPS = {
     "iql-discrete": ("iql", MASKED, ONE_OF_THREE, {}),
     "bc": ("bc", VECTOR, ARM, NORM),
     "rebrac": ("rebrac", VECTOR, ARM, NORM),
-}
-OTHERS = {
     "hybrid": ("ppo", VECTOR, Dict({"arm": ARM, "more": Tuple((ONE_OF_THREE, MultiDiscrete((2, 3))))}), NORM),
     "conv": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "conv", "channels": [4, 6], "norm": "layer", "padding": "same"}),
     "nature": ("ppo", SCREEN, ONE_OF_THREE, {"encoder": "nature", "layer_norm": True}),
@@ -80,17 +75,16 @@ OTHERS = {
     "r2d2-conv": ("r2d2", CAMERA, ONE_OF_THREE, {"recurrent": "gru", "channels": [4, 6]}),
 }
 HEART = "ppo-box"
-# Of stablehlo and onnx, one case of each kind; npz has code of its own for each agent.
 KINDS = ("ppo", "ppo-half-open", "sac", "iqn", "conv", "ppo-gru", "hybrid")
 
 
-def marks(name, format):
+def marks(name):
     if name == HEART:
         return ()
-    return pytest.mark.thorough if name in KINDS or (name in MLPS and format == "npz") else pytest.mark.slow
+    return pytest.mark.thorough if name in KINDS else pytest.mark.slow
 
 
-CASES = [pytest.param(name, format, marks=marks(name, format)) for name in MLPS | OTHERS for format in FORMATS]
+CASES = [pytest.param(name, format, marks=marks(name)) for name in POLICIES for format in FORMATS]
 
 
 def function(case):
@@ -102,11 +96,11 @@ def function(case):
 @functools.lru_cache(maxsize=1)
 def function_of(name):
     """The formats of a case follow each other and share its policy."""
-    return function((MLPS | OTHERS)[name])
+    return function(POLICIES[name])
 
 
 def test_every_agent_and_every_encoder_is_here():
-    names, _, _, settings = zip(*(MLPS | OTHERS).values(), strict=True)
+    names, _, _, settings = zip(*POLICIES.values(), strict=True)
     assert set(names) == set(agents.names())
     encoders = {name for x in settings for name in (x.get("encoder"), *x.get("encoders", {}).values())}
     assert encoders - {None} == {*IMAGES, *VECTORS}
@@ -118,10 +112,6 @@ def test_it_acts_as_the_policy(name, format):
         pytest.importorskip("jax2onnx")
         pytest.importorskip("onnxruntime")
     policy = function_of(name)
-    if format == "npz" and name in OTHERS:
-        with pytest.raises(ConfigError, match="take stablehlo or onnx"):
-            FORMATS[format].to_bytes(policy)
-        return
     data = FORMATS[format].to_bytes(policy)
     compare(format, policy, FORMATS[format].reader(data))
 
@@ -145,30 +135,28 @@ def test_integers_count_from_where_those_of_the_environment_do():
     for i in range(3):
         obs = {"mode": inputs["obs/mode"][i], "state": inputs["obs/state"][i]}
         assert native.act(obs, jax.random.key(0))[0] == actions[i] + 5
-    with pytest.raises(ConfigError, match="do not count from 0; take stablehlo or onnx"):
-        mlp_arrays.to_bytes(acted)
 
 
 def test_another_policy_is_refused():
     """An action that is off by 2e-5, and the second best of three."""
-    box, discrete = function(MLPS["ppo-box"]), function(MLPS["dqn"])
-    act = mlp_arrays.reader(mlp_arrays.to_bytes(box))
+    box, discrete = function(POLICIES["ppo-box"]), function(POLICIES["dqn"])
+    act, off = stablehlo.reader(stablehlo.to_bytes(box)), np.float32(2e-5)
     with pytest.raises(ConfigError, match="differs by"):
-        compare("npz", box, lambda inputs: {"action": act(inputs)["action"] * np.float32(1 + 2e-5) + np.float32(2e-5)})
-    choose = mlp_arrays.reader(mlp_arrays.to_bytes(discrete))
+        compare("stablehlo", box, lambda inputs: {"action": act(inputs)["action"] * (1 + off) + off})
+    choose = stablehlo.reader(stablehlo.to_bytes(discrete))
     with pytest.raises(ConfigError, match="1 of 1 rows differ"):
-        compare("npz", discrete, lambda inputs: {"action": (choose(inputs)["action"] + 1) % 3})
+        compare("stablehlo", discrete, lambda inputs: {"action": (choose(inputs)["action"] + 1) % 3})
 
 
 def test_either_of_two_equal_values_may_be_chosen():
     policy = function(("dqn", VECTOR, ONE_OF_THREE, {}))
     head = policy.policy.actor.params["params"]["advantage"]
     head["kernel"], head["bias"] = (x.at[..., 1].set(x[..., 0]) for x in (head["kernel"], head["bias"]))
-    choose = mlp_arrays.reader(mlp_arrays.to_bytes(policy))
+    choose = stablehlo.reader(stablehlo.to_bytes(policy))
     other = np.array([1, 0, 2], np.int32)  # of the two
-    compare("npz", policy, lambda inputs: {"action": other[choose(inputs)["action"]]})
+    compare("stablehlo", policy, lambda inputs: {"action": other[choose(inputs)["action"]]})
     with pytest.raises(ConfigError, match="rows differ"):
-        compare("npz", policy, lambda inputs: {"action": np.full_like(choose(inputs)["action"], 1)})
+        compare("stablehlo", policy, lambda inputs: {"action": np.full_like(choose(inputs)["action"], 1)})
 
 
 def check_size(policy, data):

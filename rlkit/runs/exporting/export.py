@@ -9,14 +9,14 @@ import jax
 from rlkit.names import did_you_mean
 from rlkit.runs import files
 from rlkit.runs.config.own_code import OwnCode
-from rlkit.runs.exporting import mlp_arrays, onnx_graph, stablehlo
+from rlkit.runs.exporting import onnx_graph, stablehlo
 from rlkit.runs.exporting.comparison import compare
 from rlkit.runs.exporting.policy_function import Value, policy_function
 from rlkit.runs.policy import load
 from rlkit.types import ConfigError
 
 # Modules with the functions to_bytes(function) -> bytes and reader(bytes) -> (inputs -> outputs).
-FORMATS: dict[str, ModuleType] = {"npz": mlp_arrays, "onnx": onnx_graph, "stablehlo": stablehlo}
+FORMATS: dict[str, ModuleType] = {"onnx": onnx_graph, "stablehlo": stablehlo}
 
 
 class Exported(NamedTuple):
@@ -48,8 +48,7 @@ def export(
 
     Args:
       run: a run directory.
-      format: "npz" (NumPy arrays of an MLP), "stablehlo" (for `jax.export.deserialize`) or "onnx"; None for the ending
-        of `out`.
+      format: "stablehlo" (for `jax.export.deserialize`) or "onnx"; None for the ending of `out`.
       out: the file; it replaces an older one.
       seed, step, best, own_code: as for `rlkit.load`.
 

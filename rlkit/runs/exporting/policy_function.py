@@ -45,7 +45,6 @@ class PolicyFunction(NamedTuple):
     apply: Callable[[PyTree, Arrays], Arrays]  # (actor, inputs) -> outputs; pure; also without the axis of the batch
     policy: Policy
     obs_space: Space  # of the observations, without `privileged`
-    obs_names: PyTree  # the names of their leaves, in the structure of an observation
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
 
@@ -105,8 +104,7 @@ def policy_function(policy: Policy) -> PolicyFunction:
     with _cpu.plain():
         results = jax.eval_shape(apply, policy.actor, shapes)
     outputs = [Value(name, x.shape, x.dtype) for name, x in results.items()]
-    names = obs_structure.unflatten(obs_names)
-    return PolicyFunction(apply, policy, obs_space, names, tuple(inputs), tuple(outputs))
+    return PolicyFunction(apply, policy, obs_space, tuple(inputs), tuple(outputs))
 
 
 def _changes(after: Callable[[list[Array], PyTree], list[Array]], start: list[Array], obs: PyTree) -> list[bool]:
