@@ -15,7 +15,6 @@ import argparse
 import csv
 import json
 import os
-import shutil
 import signal
 import socket
 import statistics
@@ -191,11 +190,8 @@ def curve(rounds: int) -> dict[str, Any]:
     return result
 
 
-def sweep(results: Path) -> dict[str, Any]:
-    """A sweep as a whole process, from an empty cache: straight, killed twice, with halving.
-
-    The picture of the sweep goes to the folder of the results.
-    """
+def sweep() -> dict[str, Any]:
+    """A sweep as a whole process, from an empty cache: straight, killed twice, with halving."""
     result: dict[str, Any] = {"made": report.provenance()}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -209,7 +205,6 @@ def sweep(results: Path) -> dict[str, Any]:
 
         result["seconds"] = timed("whole")
         table = (folder / "whole" / "trials.csv").read_text()
-        shutil.copy(folder / "whole" / "sweep.png", results / "sweep.png")
         result["programs"] = len(list((folder / "whole" / "blocks").iterdir()))
         words = ["sweep", "sweeps/ppo_cartpole", "--out", folder / "killed"]
         for share in (0.35, 0.4):
@@ -399,7 +394,7 @@ def main() -> None:
         elif part == "curve":
             results[part] = curve(min(options.rounds, 3))
         elif part == "sweep":
-            results[part] = sweep(options.results)
+            results[part] = sweep()
         else:
             python = options.zoo_python or peers.python(options.peer_env / "zoo", ZOO)
             results[part] = zoo(python, options.zoo_trials)

@@ -203,7 +203,7 @@ def execute(
     result = {
         "step": program.config.num_updates * program.config.steps_per_update,
         "final": final,
-        "evaluations": [_points(lines, "eval_return_mean", row) for row in range(len(runs))],
+        "evaluations": [_evaluations(lines, row) for row in range(len(runs))],
     }
     records.write(path / RESULT, result)
 
@@ -240,12 +240,8 @@ def _rows(state: PyTree, rows: np.ndarray) -> PyTree:
     return jax.tree.map(lambda x: x[rows], state)
 
 
-def curve(path: Path, row: int) -> list[tuple[int, float]]:
-    """Return steps and mean training returns of a run in a block."""
-    return _points(metrics.read(path), "return_mean", row)
-
-
-def _points(lines: Sequence[Mapping[str, Any]], name: str, row: int) -> list[tuple[int, float]]:
-    """Steps and values of a run's entry in the metric lines of a block, where it has a number."""
+def _evaluations(lines: Sequence[Mapping[str, Any]], row: int) -> list[tuple[int, float]]:
+    """Steps and mean greedy returns of a run in the metric lines of a block, where it has a number."""
+    name = "eval_return_mean"
     values = [(line["step"], np.atleast_1d(np.asarray(line[name], object))[row]) for line in lines if name in line]
     return [(step, value) for step, value in values if value is not None]

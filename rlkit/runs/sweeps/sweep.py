@@ -1,4 +1,4 @@
-"""Sweeps: the loop over stages, with the table and the pictures of what was found."""
+"""Sweeps: the loop over stages, with the table of what was found."""
 
 import shlex
 import signal
@@ -19,7 +19,7 @@ from rlkit.runs.config.run_config import absolute_dataset
 from rlkit.runs.devices import require_one_process
 from rlkit.runs.metrics import Line
 from rlkit.runs.progress import make_display
-from rlkit.runs.sweeps import picture, results, trials
+from rlkit.runs.sweeps import results, trials
 from rlkit.runs.sweeps.blocks import Outcome, Run, Stopped
 from rlkit.runs.sweeps.config import Sweep, load_sweep
 from rlkit.runs.sweeps.optuna_study import batches, open_storage, require
@@ -70,7 +70,7 @@ def sweep(
       show: True to show progress.
 
     Returns:
-      The folder, which holds trials.csv, best.yaml and sweep.png, and the results of all trials.
+      The folder, which holds trials.csv and best.yaml, and the results of all trials.
 
     Raises:
       ConfigError: a mistake in the config, or a folder that cannot be used; nothing was written.
@@ -195,8 +195,6 @@ class _Run:
                 self.display.print(f"stopped and saved; continue with: rlkit sweep {path}")
         found = self.results()
         results.write(self.folder, found, self.sweep)
-        if received is None:
-            picture.draw(self.folder, found, self.sweep)
         return Swept(self.folder, sorted(found, key=lambda result: result.order), received, self.stages.num_programs)
 
     def _steps(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Scores and tables of sweeps, and the labels of their picture."""
+"""Scores and tables of sweeps."""
 
 import signal
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from small_sweeps import a_sweep
 
 from rlkit.cli import main
-from rlkit.runs.sweeps import picture, results
+from rlkit.runs.sweeps import results
 from rlkit.runs.sweeps import sweep as sweeps
 from rlkit.runs.sweeps.blocks import Outcome
 from rlkit.runs.sweeps.config import load_sweep
@@ -50,26 +50,6 @@ def test_what_a_sweep_returns_is_two_lines(small):
     assert second == "  best score 2 (trial 1): learning_rate=0.01"
     stopped = repr(sweeps.Swept(Path("runs/x"), [], signal.SIGINT, 1))
     assert stopped == "Swept(folder='runs/x', 0 trials, stopped by SIGINT)\n  no trial has a score"
-
-
-def test_scores_of_an_earlier_rung_are_not_called_final(small, monkeypatch):
-    """Stopped trials have a legend with their steps; the axis "final" is for sweeps in which all trials ended."""
-    monkeypatch.setattr(picture, "curve", lambda path, row: [])
-    ended = [a_result(small, 0, 1, 2048, [9.0, 8.0]), a_result(small, 1, 1, 2112, [7.0, 8.0])]
-    stopped = [a_result(small, 2, 0, 704, [3.0, 2.0]), a_result(small, 3, 0, 768, [1.0, 2.0])]
-    drawing = picture.figure([*ended, *stopped], [], small)
-    upper, lower = drawing.subfigs
-    assert upper.axes[0].get_ylabel() == "greedy return"
-    assert [text.get_text() for text in upper.legends[0].get_texts()] == [
-        "stopped, at 704 to 768 steps",
-        "final, at 2,048 to 2,112 steps",
-    ]
-    names = [label.get_text() for label in lower.axes[0].get_yticklabels()]
-    assert names == ["trial 0", "trial 1", "trial 2\nat 704 steps", "trial 3\nat 768 steps"]
-    assert lower.axes[0].get_xlabel() == "score (IQM over 2 seeds, range)"
-    upper, _ = picture.figure(ended, [], small).subfigs
-    assert upper.axes[0].get_ylabel() == "final greedy return"
-    assert not upper.legends
 
 
 def test_columns_of_seeds_count_from_the_seed_of_a_trial_where_seeds_are_swept(tmp_path):

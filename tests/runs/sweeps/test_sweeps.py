@@ -43,7 +43,6 @@ def test_trials_score_as_runs_by_themselves(tmp_path):
     assert f"trial {top['trial']}:" in (swept.folder / "best.yaml").read_text()
     config = load_config(swept.folder / "best.yaml")
     assert (config.hyper["learning_rate"], config.run.num_seeds) == (float(top["learning_rate"]), 2)
-    assert (swept.folder / "sweep.png").stat().st_size > 10_000
     assert swept.results[0].trial.number == int(top["trial"])
 
 
