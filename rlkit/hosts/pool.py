@@ -12,15 +12,15 @@ import numpy as np
 
 from rlkit.hosts.failure import Failure, HostError, locate, remedy
 from rlkit.hosts.processes import Processes
+from rlkit.hosts.serial import Serial
 from rlkit.hosts.spaces import space
-from rlkit.hosts.threads import Local
 from rlkit.hosts.worker import contract, group, messages, shared_arrays
 from rlkit.hosts.worker.group import Fault
 from rlkit.hosts.worker.recipe import Recipe
 from rlkit.names import MASK_SOURCES
 from rlkit.types import ConfigError, PyTree
 
-BACKENDS = ("process", "thread", "serial")
+BACKENDS = ("process", "serial")
 _TRANSIENT = ("raised", "timeout", "died")  # kinds of faults that may not occur again after a restart
 
 
@@ -106,7 +106,7 @@ class Closeable:
 
 
 class Pool(Closeable):
-    """N environments in worker processes, in threads, or in this process; `rlkit.hosts.make` makes one.
+    """N environments in worker processes or in this process; `rlkit.hosts.make` makes one.
 
     All workers end when the pool is closed, when its `with` block is left, and when this process ends in any way.
     `first` is the index of its first environment among those of all processes that train together.
@@ -140,10 +140,8 @@ class Pool(Closeable):
         self.raised: dict[int, str] = {}  # by worker, the exception that it raised since its last completed step
         count = 1 if backend == "serial" else min(num_envs, num_workers or num_cores())
         self.shares = _shares(num_envs, count)
-        self.workers: Processes | Local = (
-            Processes(recipe, self.shares, timeout)
-            if backend == "process"
-            else Local(recipe, self.shares, timeout, threads=backend == "thread")
+        self.workers: Processes | Serial = (
+            Processes(recipe, self.shares, timeout) if backend == "process" else Serial(recipe, num_envs)
         )
         self._set_close(self.workers.close)
         try:

@@ -180,7 +180,7 @@ def _with_specs(env_recipe: Recipe) -> Recipe:
         line = str(error).partition("\n")[0]
         raise ConfigError(
             f"env='gymnasium:{env_recipe.name}' is registered with what no worker process can be sent: {line}; "
-            "register a class or 'module:Class', or use backend: thread"
+            "register a class or 'module:Class', or use backend: serial"
         ) from None
 
 
@@ -242,11 +242,10 @@ def make(
       env: "gymnasium:ID" or the id alone, "atari:Breakout" (with the usual preprocessing), "ale:Breakout" or
         "envpool:ID" (in their own threads), or "module:Class", or a function or class that makes one environment.
       num_envs: N.
-      backend: "process": worker processes; "thread": threads of this process, for environments that wait or release
-        the global interpreter lock; "serial": one after another. The transitions are the same, unless an environment
-        draws from the global generators of Python or NumPy, which only worker processes seed.
+      backend: "process": worker processes; "serial": in this process, one after another. The transitions are the same,
+        unless an environment draws from the global generators of Python or NumPy, which only worker processes seed.
       seed: of the pool; a seed for each environment is derived from it.
-      num_workers: number of processes or threads; None for one per core. Each worker steps its environments in turn.
+      num_workers: number of processes; None for one per core. Each worker steps its environments in turn.
       timeout: seconds, the longest duration of a call of an environment's code before its worker is replaced; without
         effect for "serial". A process has 60 s to start and to import the environment's module.
       restarts: number of workers that may be replaced in the lifetime of the pool. A restart truncates the episodes of

@@ -153,7 +153,7 @@ def _record_host(policy: Policy, max_steps: int) -> tuple[list[np.ndarray], floa
     with closing(pool):
         if not isinstance(pool, Pool):
             raise ConfigError(f"env={run.env!r} is a vector environment, which has no picture; use gymnasium:NAME")
-        envs = pool.workers.groups[0].envs  # type: ignore[union-attr]
+        envs = pool.workers.group.envs  # type: ignore[union-attr]
         camera = envs[0] = _Camera(envs[0])
         obs, key = pool.reset(), jax.random.key(run.seed)
         frames = camera.take(run.env)

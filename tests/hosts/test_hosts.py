@@ -13,7 +13,7 @@ from rlkit.hosts.pool import derive
 from rlkit.spaces import Box, MultiDiscrete
 from rlkit.types import ConfigError
 
-BACKENDS = ("process", "thread", "serial")
+BACKENDS = ("process", "serial")
 
 
 def play(pool, steps, seed=0):
@@ -65,7 +65,6 @@ def test_same_seed_same_transitions_in_every_backend():
     for backend, workers, seed in (
         ("process", 2, 3),
         ("process", 1, 3),
-        ("thread", 3, 3),
         ("serial", 1, 3),
         ("serial", 1, 4),
     ):
@@ -197,7 +196,7 @@ def test_the_contract(backend, how, message):
     ("env", "settings", "message"),
     [
         ("gymnasium:CartPole-v1", {"num_envs": 0}, "num_envs=0 must be above 0"),
-        ("gymnasium:CartPole-v1", {"backend": "fork"}, "backend='fork' must be one of process, thread, serial"),
+        ("gymnasium:CartPole-v1", {"backend": "thread"}, "backend='thread' must be one of process, serial"),
         ("gymnasium:CartPole-v1", {"timeout": 0}, "timeout=0 must be above 0"),
         ("gymnasium:NoSuch-v1", {}, "env='gymnasium:NoSuch-v1' cannot be made: NameNotFound"),
         ("gymnasium:os:CartPole-v1", {}, "must name one environment after the colon"),

@@ -141,34 +141,6 @@ def test_a_violation_of_the_contract_is_not_retried():
         assert pool.restarted <= 1
 
 
-@pytest.mark.parametrize("where", ["step", "reset"])
-def test_an_abandoned_thread_writes_nothing_when_its_call_returns(tmp_path, where):
-    """Its rows of the arrays belong to the thread that replaced it."""
-    settings = {"how": "nap", "where": where, "once": str(tmp_path / "x")}
-    with hosts.make("host_envs:Breaks", num_envs=2, num_workers=1, backend="thread", timeout=0.3, **settings) as pool:
-        pool.reset()
-        step = pool.step(act(pool), copy=False)
-        while step.real.all():
-            step = pool.step(act(pool), copy=False)
-        assert pool.restarted == 1
-        pool.step(act(pool), copy=False)
-        before = np.copy(step.obs)
-        assert (before[:, 1] == 1).all()
-        time.sleep(1.2)
-        np.testing.assert_array_equal(step.obs, before)
-        np.testing.assert_array_equal(pool.step(act(pool)).next_obs[:, 1], 2)
-
-
-@pytest.mark.thorough
-def test_a_thread_that_hangs():
-    with hosts.make(
-        "host_envs:Target", num_envs=2, num_workers=2, backend="thread", timeout=0.3, restarts=0, sleep=2.0
-    ) as pool:
-        pool.reset()
-        with pytest.raises(hosts.HostError, match=r"environment 0 of worker 0.* failed in step: no answer for 0.3 s"):
-            pool.step(act(pool))
-
-
 def test_many_slow_steps_are_not_a_hang():
     """The time limit is for each call: a worker with many environments may take longer."""
     with hosts.make("host_envs:Target", num_envs=8, num_workers=1, timeout=0.4, sleep=0.1) as pool:
@@ -192,7 +164,7 @@ def test_a_late_answer_is_dropped():
             assert step.obs[:, 1].tolist() == [4 + time_, time_]
 
 
-@pytest.mark.parametrize("backend", ["process", "thread", "serial"])
+@pytest.mark.parametrize("backend", ["process", "serial"])
 def test_a_failed_pool_raises_an_error(backend):
     with hosts.make("host_envs:Breaks", num_envs=1, backend=backend, restarts=0) as pool:
         pool.reset()

@@ -80,7 +80,7 @@ class Bare:
     ("form", "backend"),
     [
         *((form, "serial") for form in ("returned", "wrapped", "module", "module, wrapped")),
-        *((form, backend) for form in ("returned", "module, wrapped") for backend in ("thread", "process")),
+        *((form, "process") for form in ("returned", "module, wrapped")),
     ],
 )
 def test_a_maker_that_returns_one_object_again_is_refused(form, backend):
@@ -112,14 +112,13 @@ def test_environments_of_two_pools_are_not_one_object():
     for _ in range(2):  # closed, it may be given again
         with hosts.make("host_envs:same_counter", num_envs=1, backend="serial"):
             with pytest.raises(ConfigError, match="expected a new object"):
-                hosts.make("host_envs:same_counter", num_envs=1, backend="thread")
+                hosts.make("host_envs:same_counter", num_envs=1, backend="serial")
             with hosts.make("host_envs:same_counter", num_envs=1):  # in another process
                 pass
 
 
-@pytest.mark.parametrize("backend", ["serial", "thread"])
-def test_evaluations_do_not_reset_the_environment_that_is_trained_in(tmp_path, backend):
-    values = SHORT | {"env": "host_envs:same_counter", "num_envs": 1, "num_minibatches": 1, "backend": backend}
+def test_evaluations_do_not_reset_the_environment_that_is_trained_in(tmp_path):
+    values = SHORT | {"env": "host_envs:same_counter", "num_envs": 1, "num_minibatches": 1, "backend": "serial"}
     with pytest.raises(ConfigError, match="expected a new object"):
         runs.train(values, out=tmp_path / "run", show=False)
     assert runs.train(values | {"eval_episodes": 0}, out=tmp_path / "alone", show=False).evaluation is None

@@ -31,7 +31,7 @@ if __name__ == "__main__":
     gymnasium.register("Module-v0", "host_envs:Counter")
     from rlkit import hosts
     made = lambda: gymnasium.make("Class-v0", value=0.75)
-    for backend in ("serial", "thread", "process"):
+    for backend in ("serial", "process"):
         for env in ("Class-v0", "gymnasium:space/Main-v0", made, "Module-v0"):
             with hosts.make(env, num_envs=2, num_workers=1, backend=backend) as pool:
                 print(backend, float(pool.reset()[1, 0]))
@@ -44,7 +44,7 @@ def test_ids_of_a_script_are_known_under_every_backend(tmp_path):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     values = [0.5, 0.25, 0.75, 0.0]
-    expected = [f"{backend} {value}" for backend in ("serial", "thread", "process") for value in values]
+    expected = [f"{backend} {value}" for backend in ("serial", "process") for value in values]
     assert done.stdout.splitlines() == expected
     assert "Overriding" not in done.stderr
 

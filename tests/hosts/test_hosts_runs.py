@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path):
     values = PPO | {"total_steps": 256, "overlap": False, "eval_episodes": 1}
     ends = [
         runs.train(values | change, out=tmp_path / str(index), show=False).state
-        for index, change in enumerate(({}, {"backend": "thread"}, {"seed": 1}))
+        for index, change in enumerate(({}, {"backend": "serial"}, {"seed": 1}))
     ]
     first, same, other = (jax.tree.leaves(jax.device_get(state.agent.params)) for state in ends)
     assert all(np.array_equal(a, b) for a, b in zip(first, same, strict=True))

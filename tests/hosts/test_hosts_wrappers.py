@@ -247,7 +247,7 @@ def test_own_code_is_recognized():
     assert not wrapper_names.is_own("time_limit:abc")
 
 
-@pytest.mark.parametrize("backend", ["serial", "thread", "process"])
+@pytest.mark.parametrize("backend", ["serial", "process"])
 def test_an_action_that_the_environment_writes_into_is_passed_on_unchanged(backend):
     settings = {"num_envs": 2, "backend": backend}
     actions = np.full((2, 1), 0.5, np.float32)

@@ -1,4 +1,4 @@
-"""Groups of single environments that a worker (a process, a thread or the caller itself) steps one after another."""
+"""Groups of single environments that a worker (a process or the caller itself) steps one after another."""
 
 import random
 from collections.abc import Callable
@@ -31,17 +31,6 @@ class Failed(Exception):
         self.fault = fault
 
 
-class CancelToken:
-    """A flag that stops a group whose call took too long; another group has its rows of the arrays by then."""
-
-    cancelled = False
-
-    def check(self) -> None:
-        """Raise RuntimeError where the group has been cancelled."""
-        if self.cancelled:
-            raise RuntimeError("cancelled: the call took too long")
-
-
 class Group:
     """Environments first ... first + count - 1 of a pool.
 
@@ -50,18 +39,10 @@ class Group:
       first, count: the environments of the pool that belong to the group.
       report: called as (stage, environment) before each call of an environment's code, so that the pool can name the
         call that hangs.
-      token: cancelled by the pool where a call hangs; nothing is written from then on.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], Any],
-        first: int,
-        count: int,
-        report: Callable[[int, int], None],
-        token: CancelToken | None = None,
-    ):
-        self.first, self.report, self.token = first, report, token or CancelToken()
+    def __init__(self, make: Callable[[], Any], first: int, count: int, report: Callable[[int, int], None]):
+        self.first, self.report = first, report
         self.envs: list[Any] = []
         self.recorders: list[own_rewards.Recorder | None] = []
         self.claimed: list[Any] = []  # objects that no other environment of this process may be
@@ -89,9 +70,7 @@ class Group:
     def _call(self, stage: int, index: int, function: Callable[[], Any]) -> Any:
         self.report(stage, self.first + index)
         try:
-            result = function()
-            self.token.check()
-            return result
+            return function()
         except (Exception, SystemExit) as error:  # sys.exit() of an environment
             raise Failed(fault(error, self.first + index, stage)) from error
 
@@ -126,7 +105,6 @@ class Group:
             try:
                 result = env.reset(seed=int(self._seed[index]))
                 obs = _observation(result)
-                self.token.check()
                 self._write_obs("obs of reset", index, obs)
                 if self._inspect[index]:
                     self._record(index, obs)
@@ -140,7 +118,7 @@ class Group:
 
     def step(self) -> None:
         """Take one step in each environment; where an episode ends, the next one begins at once."""
-        first, report, write, token = self.first, self.report, self._write_obs, self.token
+        first, report, write = self.first, self.report, self._write_obs
         rewards, terminations, truncations = self._reward, self._terminated, self._truncated
         own, recorders = self._own_reward, self.recorders
         record = self._record if self._inspect[0] else None
@@ -150,7 +128,6 @@ class Group:
             for index, (env, action) in enumerate(zip(self.envs, self._read_actions(), strict=True)):
                 report(STEPPING, first + index)
                 result = env.step(action)
-                token.check()
                 if type(result) is not tuple or len(result) != 5:
                     raise Violation("step", "obs, reward, terminated, truncated, info", _describe(result))
                 obs, reward, terminated, truncated, info = result
@@ -166,7 +143,6 @@ class Group:
                     stage = RESETTING
                     report(RESETTING, first + index)
                     obs = _observation(env.reset())
-                    token.check()
                     self._own_done[index] = recorder is None or recorder.take_reset()
                     write("obs of reset", index, obs)
                     stage = STEPPING

@@ -47,10 +47,10 @@ class Settings(BaseModel):
     num_envs: Annotated[int, Interval(ge=1, le=2**24), Stays] = Field(description="environments that step at once")
     num_steps: Annotated[int, Interval(ge=1, le=2**24), Stays] = Field(description="steps of each between updates")
     total_steps: _Steps = Field(description="steps in all, rounded up to whole updates")
-    backend: Literal["process", "thread", "serial"] = Field(
+    backend: Literal["process", "serial"] = Field(
         default="process", description="backend that steps environments outside of JAX"
     )
-    num_workers: PositiveInt | None = Field(default=None, description="its processes or threads; null for one per core")
+    num_workers: PositiveInt | None = Field(default=None, description="its processes; null for one per core")
     overlap: Annotated[bool | None, Stays] = Field(
         default=None,
         description="environments outside of JAX step while the agent learns, so that rollouts are one update late; "
