@@ -130,7 +130,15 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_arrays_of_numpy_may_be_closed_over(name):
-    """By `jax.jit` and by `jax.vmap`, with the results of a call that is not transformed."""
+    """By `jax.jit` and by `jax.vmap`: an array that is indexed by NumPy, or a branch on it, fails where it is traced."""
+    call, numbers = CALLS[name], jax.ShapeDtypeStruct((3,), jnp.int32)
+    alone = jax.eval_shape(call, jax.ShapeDtypeStruct((), jnp.int32))
+    mapped = jax.eval_shape(jax.vmap(call), numbers)
+    assert jax.tree.map(lambda x: ((3, *x.shape), x.dtype), alone) == jax.tree.map(lambda x: (x.shape, x.dtype), mapped)
+
+
+@pytest.mark.parametrize("name", ["slice_index.sample slice", "prioritized.sample", "segment_tree.write"])
+def test_the_results_are_those_of_a_call_that_is_not_transformed(name):
     call, numbers = CALLS[name], jnp.arange(3)
     expected = [on_host(call(number)) for number in numbers]
     jitted, mapped = jax.jit(call), on_host(jax.vmap(call)(numbers))
