@@ -74,6 +74,23 @@ def test_steps_before_learning_are_collected_together(agent, num_envs, num_steps
         assert np.std(actions) == pytest.approx(4 / np.sqrt(12), rel=0.25)
 
 
+def test_an_overlapped_run_collects_together_again_after_a_single_update(monkeypatch):
+    """What is left over of a metric line is made one by one, and acts; the next line's steps need no policy."""
+    monkeypatch.setattr(host_program, "_WAIT_STEPS", 16)
+    monkeypatch.setattr(host_program.devices, "acting", lambda learning: (jax.devices()[0], None))
+    values = DQN | {"env": "host_envs:Counter", "backend": "serial", "overlap": True}
+    values |= {"learning_starts": 1000, "total_steps": 2048, "log_every": 512}
+    program = host_program.HostProgram(runs.parse(values))
+    assert program.wait_count > 1
+    chunk, acts = program.advance(program.start(), np.int32(1)), []
+    act = program.collector.act
+    program.collector.act = lambda *args: acts.append(None) or act(*args)
+    chunk = program.advance(chunk.state, np.int32(program.wait_count))
+    program.close()
+    assert not acts
+    assert int(chunk.state.step) == 1 + program.wait_count
+
+
 def test_nothing_is_acted_on_after_steps_that_were_collected_together(monkeypatch):
     """A wait between updates that act: each of those is on the newest observation, which its transition begins with."""
     monkeypatch.setattr(host_program, "_WAIT_STEPS", 16)

@@ -3,11 +3,10 @@
 An iteration collects a rollout, then updates the agent with it. There are three kinds. With `overlap`, the workers step
 rollout k + 1 with the parameters from before update k while update k runs: rollouts are one update late, and PPO's old
 log-probs are those of the parameters that acted. A replaying agent that learns after every step makes an update and
-acts in one compiled call. And before a replaying agent starts to learn, the rollouts of many updates are collected and
-stored together. A run that is resumed begins new episodes.
+acts in one compiled call. Before a replaying agent starts to learn, the rollouts of many updates are stored together.
 
-A run may be divided over the devices of the mesh axis `data`: one device acts for all environments, and rollouts are
-divided by environment. Agents that learn after every step then update and act in two calls.
+A resumed run begins new episodes. A run may be divided over the devices of the mesh axis `data`: one device acts for all
+environments, rollouts are divided by environment, and agents that learn after every step update and act in two calls.
 """
 
 import time
@@ -293,7 +292,7 @@ class HostProgram:
         return self.non_finite
 
     def compile_evaluation(self) -> None:
-        """Do nothing: acting is compiled in the first evaluation, for its number of environments."""
+        """Do nothing: the first evaluation compiles acting."""
 
     @property
     def in_one_call(self) -> bool:
@@ -304,16 +303,18 @@ class HostProgram:
     def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
         """Make one update, or at most `most` before learning starts.
 
-        Returns:
-          The state, the metrics of each update, and whether the last one is finite.
+        Returns the state, the metrics of each update, and true where the last one is finite.
         """
         self.before = state
-        if 0 < self.wait_count <= most and self.next_rollout is None:
-            steps = (int(state.step) + self.wait_count) * self.config.steps_per_update
-            if steps < self.config.agent.learning_starts:
-                return self._collect_only(state)
+        if self.wait_count <= most and self.next_rollout is None and self._waits(int(state.step)):
+            return self._collect_only(state)
         state, row, finite = self._together(state) if self.in_one_call else self._in_turn(state)
         return state, [row], finite
+
+    def _waits(self, step: int) -> bool:
+        """True where the next updates are before learning starts, and may be made together."""
+        last = step + self.wait_count
+        return last > step and last * self.config.steps_per_update < self.config.agent.learning_starts
 
     def _collect_only(self, state: TrainState) -> tuple[TrainState, list[dict[str, Any]], bool]:
         """The updates of a wait, in which rollouts are only stored."""
@@ -378,7 +379,7 @@ class HostProgram:
         rest, replay = split(state.agent)
         learning = self.background.submit(self.updates.update, replay, rest, rollout.transitions, update_key)
         self.next_rollout = None
-        if self.overlap and int(state.step) + 1 < self.config.num_updates:
+        if self.overlap and (after := int(state.step) + 1) < self.config.num_updates and not self._waits(after):
             self.next_rollout = caught(lambda: self.collector.collect(actor, self.updates.keys(next_key)[0]))
             collect_seconds += getattr(self.next_rollout, "seconds", 0.0)
         return self._finish(state, rollout, learning.result(), next_key, collect_seconds, begin)
