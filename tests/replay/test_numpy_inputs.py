@@ -130,7 +130,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_arrays_of_numpy_may_be_closed_over(name):
-    """By `jax.jit` and by `jax.vmap`: an array that is indexed by NumPy, or a branch on it, fails where it is traced."""
+    """By `jax.jit` and by `jax.vmap`: an index of NumPy, or a branch on a value, fails where it is traced."""
     call, numbers = CALLS[name], jax.ShapeDtypeStruct((3,), jnp.int32)
     alone = jax.eval_shape(call, jax.ShapeDtypeStruct((), jnp.int32))
     mapped = jax.eval_shape(jax.vmap(call), numbers)

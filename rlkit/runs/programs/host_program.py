@@ -5,8 +5,8 @@ rollout k + 1 with the parameters from before update k while update k runs: roll
 log-probs are those of the parameters that acted. A replaying agent that learns after every step makes an update and
 acts in one compiled call. Before a replaying agent starts to learn, the rollouts of many updates are stored together.
 
-A resumed run begins new episodes. A run may be divided over the devices of the mesh axis `data`: one device acts for all
-environments, rollouts are divided by environment, and agents that learn after every step update and act in two calls.
+A resumed run begins new episodes. A run may be divided over the devices of the mesh axis `data`: one device acts for
+all environments, rollouts are divided by environment, and agents that learn after every step act in a call of its own.
 """
 
 import time
