@@ -17,7 +17,6 @@ inside of `plain`, each is the plain computation. Where JAX lacks an API that on
 computation, too: another version of JAX costs speed and never a crash.
 """
 
-from rlkit._cpu import primitives, random_bits
 from rlkit._cpu.affine import affine
 from rlkit._cpu.convolution import convolution
 from rlkit._cpu.primitives import keep_layout, materialize, padded_size, sequence
@@ -30,7 +29,6 @@ __all__ = [
     "convolution",
     "keep_layout",
     "materialize",
-    "missing",
     "padded_size",
     "plain",
     "sequence",
@@ -38,9 +36,3 @@ __all__ = [
     "softmax_log_prob",
     "straight_line_keys",
 ]
-
-
-def missing() -> tuple[str, ...]:
-    """Return the names of the modules whose computations are plain here because JAX lacks an API or a setting."""
-    exist = {"primitives": primitives.exist(), "random_bits": random_bits.exist()}
-    return tuple(name for name, here in exist.items() if not here)

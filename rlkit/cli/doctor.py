@@ -23,38 +23,24 @@ def run(options: argparse.Namespace) -> int:
 
 def _findings() -> Iterator[Any]:
     """Findings of `runs.doctor`; those that need JAX come after it has been imported."""
-    from rlkit.runs.doctor import Finding, installation
+    from rlkit.runs import doctor
 
-    yield from installation.examine()
+    yield from doctor.installation()
     try:
         import jax  # noqa: F401
     except (ImportError, RuntimeError, AttributeError) as error:  # a broken or an unfitting jaxlib
-        yield Finding("fault", "jax", f"it cannot be imported: {error}", "pip install --upgrade jax jaxlib")
+        yield doctor.Finding("fault", "jax", f"it cannot be imported: {error}", "pip install --upgrade jax jaxlib")
         return
-    from rlkit.cli.jax_settings import use_cores
-    from rlkit.runs.doctor import machine, platforms
-
-    use_cores()
-    yield _cache()
-    found = list(machine.examine())
-    yield from found
-    if not any(finding.subject == "devices" and finding.level == "fault" for finding in found):
-        yield from platforms.examine()
-
-
-def _cache() -> Any:
-    """A finding about the folder of compiled programs."""
-    from rlkit.cli.jax_settings import cache_folder
+    from rlkit.cli.jax_settings import cache_folder, use_cores
     from rlkit.runs import files
-    from rlkit.runs.doctor import Finding
     from rlkit.types import ConfigError
 
+    use_cores()
     try:
-        folder = cache_folder()
-        if folder is None:
-            text = "off by RLKIT_CACHE: each run compiles its programs anew"
-            return Finding("note", "cache", text, "unset it to start faster")
-        files.require_writable(folder, str(folder))
+        if (folder := cache_folder()) is not None:
+            files.require_writable(folder, str(folder))
+        kept = "off by RLKIT_CACHE" if folder is None else f"compiled programs are kept in {folder}"
+        yield doctor.Finding("ok", "cache", kept)
     except ConfigError as error:
-        return Finding("note", "cache", f"not used: {error}", "each run compiles its programs anew until then")
-    return Finding("ok", "cache", f"compiled programs are kept in {folder}")
+        yield doctor.Finding("note", "cache", f"not used: {error}", "each run compiles its programs anew until then")
+    yield from doctor.machine()

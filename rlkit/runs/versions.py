@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from rlkit.runs.doctor.installation import installed_version
+from rlkit.runs.doctor import installed_version
 from rlkit.types import ConfigError
 
 _PACKAGES = ("rlkit-jax", "jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "numpy")

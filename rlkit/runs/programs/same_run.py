@@ -16,7 +16,7 @@ from rlkit.names import registered
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.own_code import own_words
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.doctor.installation import installed_version
+from rlkit.runs.doctor import installed_version
 from rlkit.training import processes
 from rlkit.types import ConfigError
 
