@@ -149,7 +149,7 @@ def _algorithm(name: str) -> str:
         "",
         *keys_table(config.model_fields),
         *heading("Hyper", "~"),
-        "Traced: a sweep or a population runs many values in one program.",
+        "Traced: a sweep runs many values in one program.",
         "",
         *keys_table(hyper.model_fields),
         *_configs(name),

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from rlkit import _mesh
 from rlkit.agents.base import Task, as_arrays, mistakes
-from rlkit.agents.base.keys import Evolves, StartOnly, Unused
+from rlkit.agents.base.keys import StartOnly, Unused
 from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import (
     Activation,
@@ -120,7 +120,7 @@ class Hyper(OptimizerHyper):
     dual_clip: Annotated[Scalar, Interval(gt=1.0), "caps the loss of bad actions at -dual_clip * A"] = jnp.inf
     vf_clip_eps: Annotated[Scalar, Interval(gt=0.0), "the value may move so far before its loss is clipped"] = jnp.inf
     vf_coef: FiniteNonNegative = 0.5
-    ent_coef: Annotated[FiniteNonNegative, Evolves] = 0.0
+    ent_coef: FiniteNonNegative = 0.0
     max_grad_norm: Annotated[Scalar, Interval(gt=0.0), "global norm"] = 0.5
     target_kl: Annotated[Scalar, Interval(ge=0.0), "an update ends at 1.5 times this KL divergence"] = jnp.inf
     kl_coef: Annotated[FiniteNonNegative, "of the KL penalty, at the start", StartOnly, Unused(kl_penalty=False)] = 1.0

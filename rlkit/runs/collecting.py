@@ -11,7 +11,7 @@ from rlkit.runs import files, run_directory
 from rlkit.runs.config.own_code import OwnCode
 from rlkit.runs.datasets import storage
 from rlkit.runs.devices.memory import tree_num_bytes
-from rlkit.runs.policy import NO_EVAL_ENV, actor_of, default_index, load_state
+from rlkit.runs.policy import NO_EVAL_ENV, actor_of, load_state
 from rlkit.runs.programs.protocol import Program
 from rlkit.spaces import shape_of
 from rlkit.types import ConfigError
@@ -39,8 +39,7 @@ def collect(
       out: the dataset's folder; None for RUN/dataset.
       num_envs: environments side by side.
       greedy: True to act as in evaluation; False to explore as in training.
-      seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts, and
-        of a population the best member's.
+      seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts.
       step, best, own_code: as for `rlkit.load`.
 
     Returns:
@@ -62,7 +61,7 @@ def collect(
     program, state, step = load_state(path, step, best=best, overrides=NO_EVAL_ENV, own_code=own_code)
     with closing(program):
         agent = program.agent._replace(act=program.agent.policy) if greedy else program.agent
-        actor = actor_of(program, state, default_index(path, program.config, step))
+        actor = actor_of(program, state, 0)
         rows = -(-num_steps // num_envs)
         max_steps = min(_MAX_STEPS, _MAX_BYTES // _step_num_bytes(program))
         length = min(rows, max(max_steps // num_envs, 1))

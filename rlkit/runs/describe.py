@@ -15,7 +15,7 @@ from rlkit.replay import final_observations
 from rlkit.replay.validation import default_final_obs
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.config.schedule import Schedule, require_evolution
+from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.devices import memory
 from rlkit.runs.hints import on_defaults, on_settings
 from rlkit.runs.metrics import require_writers
@@ -33,7 +33,6 @@ def describe(config: RunConfig) -> str:
         stepping it, is not.
     """
     require_writers(config)
-    require_evolution(config)
     with closing(make_program(config)) as program:
         return _describe(program)
 
@@ -60,10 +59,8 @@ def _describe(program: Program) -> str:
             by_frames=stores_frames(program),
         ),
         "seeds": f"{run.num_seeds} from {run.seed}"
-        + (", members of a population" if run.population else "")
         + (f", on {program.num_devices} devices" if program.num_devices > program.num_shards else ""),
         **_mesh(program),
-        **({"evolution": f"every {line * schedule.evolve_lines:,} steps"} if run.population else {}),
         "metric line": f"every {line:,} steps",
         "checkpoint": f"every {line * schedule.save_lines:,} steps",
         "evaluation": f"every {line * schedule.eval_lines:,} steps" if schedule.eval_lines else at_end,

@@ -16,7 +16,6 @@ from rlkit.runs.config.load import load_config
 from rlkit.runs.config.own_code import OwnCode
 from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.config.schedule import require_evolution
 from rlkit.runs.hints import on_defaults, on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.policy import NO_EVAL_ENV, best_evaluation, dataset_streams, stored_config
@@ -94,7 +93,6 @@ def _validated(config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
     elif not isinstance(config, RunConfig):
         config = parse(config)
     require_writers(config)
-    require_evolution(config)
     return config
 
 

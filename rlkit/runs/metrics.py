@@ -4,10 +4,9 @@ A line holds `step` (environment steps of one seed), `seconds` (of training, com
 all seeds together since the line before; in the last line, since the run began or was resumed), `episodes`,
 `return_mean`, `return_iqm`, `return_min`, `return_max` and `length_mean` over the episodes that finished since the line
 before, then the agent's own metrics, averaged over the updates. With environments outside of JAX, `env_restarts` is the
-number of workers that were restarted since the line before. Of a population, `hyper_KEY` is each member's value of a
-key that evolves, in effect up to this line. The numbers that `on_chunk` of `runs.train` returns follow at the end. With
-several seeds or members all but the first three are lists with one entry per seed. A number that is not finite, or that
-has no episode, is null.
+number of workers that were restarted since the line before. The numbers that `on_chunk` of `runs.train`
+returns follow at the end. With several seeds all but the first three are lists with one entry per seed. A number that
+is not finite, or that has no episode, is null.
 """
 
 import math
@@ -76,7 +75,7 @@ class Line(dict[str, Any]):
     """A metric line as `on_chunk` gets it: a number by name (None where there is none), the mean where there are seeds.
 
     Attributes:
-      seeds: the same entries of each seed or member; of a single run, the line itself.
+      seeds: the same entries of each seed; of a single run, the line itself.
     """
 
     def __init__(self, line: Mapping[str, Any], num_seeds: int):

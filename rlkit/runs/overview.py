@@ -32,22 +32,15 @@ class Overview(NamedTuple):
 
     @property
     def score(self) -> tuple[float | None, str]:
-        """The mean return, and of which episodes it is: greedy ones at the end, or those of training.
-
-        Of a population, it is the best member's at the end.
-        """
-        for name, kind in (("best_mean", "greedy, best member"), ("mean", "greedy")):
-            if self.evaluation.get(name) is not None:
-                return self.evaluation[name], kind
+        """The mean return, and of which episodes it is: greedy ones at the end, or those of training."""
+        if self.evaluation.get("mean") is not None:
+            return self.evaluation["mean"], "greedy"
         values, kind = self._returns_of_last_line
         return (float(np.mean(values)), kind) if values else (None, "")
 
     @property
     def returns(self) -> tuple[list[float], str]:
-        """The mean return of each seed that has one, and of which episodes it is: greedy ones at the end, or training.
-
-        Of a population, a member takes the place of a seed.
-        """
+        """The mean return of each seed that has one, and of which episodes: greedy ones at the end, or training."""
         values = [mean for mean in self.evaluation.get("mean_of_seed") or [] if mean is not None]
         return (values, "greedy") if values else self._returns_of_last_line
 
@@ -168,8 +161,6 @@ def comparison(runs: Sequence[Overview]) -> tuple[list[str], list[list[str]]]:
     """
     rows = [["state", *(run.state for run in runs)], ["steps", *(f"{run.step:,}" for run in runs)]]
     rows.append(["return, greedy mean", *(_number(run.evaluation.get("mean")) for run in runs)])
-    if any("best_mean" in run.evaluation for run in runs):
-        rows.append(["return, best member", *(_number(run.evaluation.get("best_mean")) for run in runs)])
     rows.append(["IQM [interval]", *(_interval(run.evaluation) for run in runs)])
     rows.append(["episodes, seeds", *(_counts(run.evaluation) for run in runs)])
     rows.append(["return, last line", *(_number(run.line.get("return_mean")) for run in runs)])

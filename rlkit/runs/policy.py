@@ -24,7 +24,6 @@ from rlkit.runs.config.own_code import OwnCode, is_own, names_of_objects
 from rlkit.runs.config.own_code import given as own_code_given
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
-from rlkit.runs.population.record import best_member
 from rlkit.runs.programs import shards
 from rlkit.runs.programs.make import make_program
 from rlkit.runs.programs.protocol import Program
@@ -126,7 +125,7 @@ def load(
 
     Args:
       run: a run directory.
-      seed: seed of the policy, where the run has several; None for the first, or for the best member of a population.
+      seed: seed of the policy, where the run has several; None for the first.
       step: step of the checkpoint; None for the newest whole one.
       best: True for the checkpoint that was evaluated best, in a run with keep_best.
       own_code: `agent`, `env`, `wrappers` and `network` of the run again, where they are the user's own code, as
@@ -142,7 +141,7 @@ def load(
     first, seeds = settings.seed, range(settings.seed, settings.seed + settings.num_seeds)
     if seed is not None and seed not in seeds:
         raise ConfigError(f"seed={seed!r} must be one of the run's, {first} to {seeds[-1]}; try {first}")
-    index = seed - first if seed is not None else default_index(path, program.config, step)
+    index = seed - first if seed is not None else 0
     return Policy(
         policy=jax.jit(program.agent.policy),
         actor=actor_of(program, state, index),
@@ -166,11 +165,6 @@ def actor_of(program: Program, state: PyTree, index: int) -> PyTree:
         return actor(state.agent)
     chosen = jax.tree.map(lambda x: x[index], jax.vmap(actor)(state.agent))
     return jax.device_put(chosen, jax.devices()[0]) if program.num_devices > 1 else chosen
-
-
-def default_index(run: Path, config: RunConfig, step: int) -> int:
-    """Return which of a run's policies is used where none is chosen: the first, or a population's best at `step`."""
-    return 0 if config.run.population is None else best_member(run, step)
 
 
 def stored_config(run: Path, overrides: Mapping[str, Any] | None, own_code: Mapping[str, Any]) -> RunConfig:

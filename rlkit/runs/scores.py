@@ -116,7 +116,6 @@ def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
     """
     run = program.config.run
     task = run.eval_task
-    evaluation = report(program.evaluate(state), program.batched)
     return {
         "env": task.env,
         "env_kwargs": json_value(task.kwargs),
@@ -125,18 +124,8 @@ def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
         "step": step,
         "greedy": True,
         "seeds": program.seeds.tolist(),
-        **evaluation,
-        **({"interval_over": "members", **_best_member(evaluation)} if run.population is not None else {}),
+        **report(program.evaluate(state), program.batched),
     }
-
-
-def _best_member(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """The index and the mean of the member with the greatest mean; none where no episode ended."""
-    means = {member: mean for member, mean in enumerate(evaluation["mean_of_seed"]) if mean is not None}
-    if not means:
-        return {}
-    best = max(means, key=lambda member: means[member])
-    return {"best_member": best, "best_mean": means[best]}
 
 
 def json_value(value: Any) -> Any:
@@ -161,10 +150,9 @@ class _Stored(BaseModel, extra="allow"):
     seeds: list[int] = []
     mean: Number | None = None
     iqm: Number | None = None
-    best_mean: Number | None = None
     mean_of_seed: Numbers = []
     interval: Annotated[Numbers, Len(2, 2)] = [None, None]
-    interval_over: Literal["seeds", "episodes", "members"] = "seeds"
+    interval_over: Literal["seeds", "episodes"] = "seeds"
     returns: list[Numbers] | None = None
 
 
@@ -193,12 +181,7 @@ def evaluation_line(evaluation: Mapping[str, Any]) -> str:
         return f"step {evaluation['step']}: no greedy episode ended"
     numbers = (evaluation["mean"], evaluation["iqm"], *evaluation["interval"])
     mean, center, low, high = ("not finite" if number is None else f"{number:.4g}" for number in numbers)
-    runs, best = "seed(s)", ""
-    if evaluation["interval_over"] == "members":
-        runs = "members"
-    if "best_member" in evaluation:
-        best = f"; best member {evaluation['best_member']}: {evaluation['best_mean']:.4g}"
     return (
         f"step {evaluation['step']}: greedy return {mean}, IQM {center} "
-        f"[{low}, {high}] over {len(evaluation['seeds'])} {runs} and {evaluation['episodes']} episodes{best}"
+        f"[{low}, {high}] over {len(evaluation['seeds'])} seed(s) and {evaluation['episodes']} episodes"
     )

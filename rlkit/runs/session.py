@@ -19,8 +19,7 @@ from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.devices import lost_process
 from rlkit.runs.metrics import Line, MetricLines, NoLines, additional, summarize
-from rlkit.runs.pictures import curves, lineage
-from rlkit.runs.population.evolution import Evolution
+from rlkit.runs.pictures import curves
 from rlkit.runs.programs import shards
 from rlkit.runs.programs.finite import largest_reward, remedy
 from rlkit.runs.programs.protocol import Chunk, Program
@@ -122,7 +121,6 @@ class Session:
         self.writes = processes.is_first()
         self.display = make_display(config.num_updates * self.batch, show=show and self.writes)
         self.background, self.signals = ThreadPoolExecutor(1), Signals()
-        self.evolution: Evolution | None = None  # of a population
         self.hints: set[str] = set()  # those that were shown
         self.evaluating = 0.0, 0  # seconds of this session's evaluations, and their number
         self.step, self.began = 0, (0, 0.0)  # environment steps; they and seconds of training when the session began
@@ -171,8 +169,6 @@ class Session:
         if signals.agreed is None:
             self.prepared = self.background.submit(self._prepare_evaluation)
         lines = MetricLines(self.path, self.config, length=metrics_length, step=step) if self.writes else NoLines()
-        if self.config.run.population is not None:
-            self.evolution = Evolution(self.program, self.path, state, step)
         parts = Parts(self.program.most_updates)
         with closing(lines):
             self.program.should_stop = lambda: signals.received is not None
@@ -190,8 +186,6 @@ class Session:
                 elapsed = time.perf_counter() - begin
                 if not chunk.finite:
                     self._fail(state, chunk, update, lines, seconds)
-                if self.evolution is not None and not self.evolution.finite(chunk.state).any():
-                    self._fail_population(state, step, count, lines, seconds)
                 if not count:  # a signal came before the first of these updates
                     self._save(state, step, lines, seconds)
                     break
@@ -199,9 +193,9 @@ class Session:
                 self.step = step = update * self.batch
                 parts.add(chunk, elapsed)
                 signals.look()
-                if parts.most is not None and update < end and (self.evolution or signals.agreed is None):
-                    continue  # to the end of the line; the scores of a population are of whole lines
-                line = self._metric_line(updates := parts.join(), state, seconds)
+                if parts.most is not None and update < end and signals.agreed is None:
+                    continue  # to the end of the line
+                line = self._metric_line(updates := parts.join(), seconds)
                 if self.schedule.evaluates(update):
                     try:
                         line |= self._evaluate(state)
@@ -209,8 +203,6 @@ class Session:
                         lines.add(line)
                         self._save(state, step, lines, seconds)
                         raise
-                if self.evolution is not None:
-                    state = self.evolution.after(line, state, update)
                 self.display.update(step, line)
                 if update < self.config.num_updates:
                     self._show_hints(line, seconds, first=self.began[0] >= step - updates.count * self.batch)
@@ -249,8 +241,8 @@ class Session:
                 self.hints.add(kind)
                 self.display.print(hint)
 
-    def _metric_line(self, updates: LineUpdates, state: PyTree, seconds: float) -> dict[str, Any]:
-        """The metric line of updates that ended with `state`, after `seconds` of training."""
+    def _metric_line(self, updates: LineUpdates, seconds: float) -> dict[str, Any]:
+        """The metric line of updates, after `seconds` of training."""
         num_seeds, steps, elapsed = self.config.run.num_seeds, updates.count * self.batch, updates.seconds
         if self.step == self.config.num_updates * self.batch:
             # Where environments step during updates, the last rollout was collected before this chunk began.
@@ -260,7 +252,6 @@ class Session:
             "seconds": round(seconds, 3),
             "steps_per_second": round(steps * num_seeds / elapsed, 1),
             **summarize(updates.metrics, num_seeds),
-            **(self.evolution.entries(state) if self.evolution is not None else {}),
         }
 
     def _end(self, state: PyTree, step: int) -> Trained:
@@ -281,13 +272,11 @@ class Session:
         return Trained(self.path, state, evaluation, None)
 
     def _draw(self) -> None:
-        """Draw the learning curve, or give the reason where there is none, and the lineage of a population."""
+        """Draw the learning curve, or give the reason where there is none."""
         try:
             reason = curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
             if reason is not None:
                 self.display.print(f"no curve.png: {reason}")
-            if self.evolution is not None:
-                lineage.draw(self.path, title=self.config.run.env)
         except ConfigError as error:  # such as a full disk; the training is saved
             self.display.print(f"no picture of the run: {error}")
 
@@ -308,8 +297,7 @@ class Session:
         means = [mean for mean in np.atleast_1d(line.get("eval_return_mean", [])) if mean is not None]
         if not self.config.run.keep_best or not means:
             return False
-        # Of a population, whose worst members are replaced, the best one counts.
-        mean = float(np.mean(means) if self.config.run.population is None else np.max(means))
+        mean = float(np.mean(means))
         if self.best is not None and mean <= self.best[1]:
             return False
         self.best = line["step"], mean
@@ -328,8 +316,6 @@ class Session:
         extra, state = self._extra(lines.sync(), seconds), self.program.export(state)
         if not self.writes:
             return
-        if self.evolution is not None:
-            self.evolution.sync()
         best = self.best[0] if self.best else None
         checkpoint.save(self.path, step, state, extra, keep=self.config.run.keep_checkpoints, best=best)
 
@@ -355,12 +341,4 @@ class Session:
         raise NonFiniteError(
             f"{quantity} is not finite after step {failed_step}; the state of step {last_finite_step} was kept; "
             f"{remedy(quantity, self.config, largest_reward(chunk.metrics))}"
-        )
-
-    def _fail_population(self, state: PyTree, step: int, count: int, lines: MetricLines, seconds: float) -> NoReturn:
-        """Save the state of `step`, `count` updates before one in which no member is finite, and raise."""
-        self._save(state, step, lines, seconds)
-        raise NonFiniteError(
-            f"the parameters of all members are not finite after step {step + count * self.batch}; the state of step "
-            f"{step} was kept; smaller values in population_ranges may help"
         )

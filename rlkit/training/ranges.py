@@ -1,4 +1,4 @@
-"""Ranges of hyper-parameters, from which a population or a sweep draws them."""
+"""Ranges of hyper-parameters, from which a population draws them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

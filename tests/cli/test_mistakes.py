@@ -71,11 +71,11 @@ def test_a_sweep_that_is_trained_names_the_right_command():
 
 
 def test_entries_of_a_mapping_that_the_file_leaves_out_can_be_given(tmp_path):
-    """As in the config of a run, where `population_ranges: null` is written out."""
+    """As in the config of a run, where `eval_env_kwargs: null` is written out."""
     file = tmp_path / "mine.yaml"
-    file.write_text("".join(f"{key}: {value}\n" for key, value in BASE.items()) + "population_ranges: null\n")
-    config = load_config(file, {"population": 4, "population_ranges.gamma": [0.9, 0.99]})
-    assert config.run.population_ranges["gamma"][:2] == (0.9, 0.99)
+    file.write_text("".join(f"{key}: {value}\n" for key, value in BASE.items()) + "eval_env_kwargs: null\n")
+    config = load_config(file, {"eval_env_kwargs.max_steps_in_episode": 7})
+    assert config.run.eval_env_kwargs == {"max_steps_in_episode": 7}
 
 
 def test_whole_numbers_may_be_written_as_in_a_config(capsys):

@@ -79,7 +79,7 @@ def test_runs_are_compared(folder, capsys):
 
 @pytest.mark.parametrize(("means", "over", "text"), [
     ([1.0, 2.0], "seeds", "range over seeds"),
-    ([1.0, 2.0, None, 3.0], "members", "range over members"),
+    ([1.0, 2.0, None, 3.0], "seeds", "range over seeds"),
     ([1.0, 2.0, 3.0, 4.0], "seeds", "95% interval over seeds"),
     ([1.5], "episodes", "95% interval over episodes"),
 ])  # fmt: skip

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from small_sweeps import a_sweep
-from tiny_runs import FOUR, SMALL, shared_compilations
+from tiny_runs import SMALL, shared_compilations
 
 from rlkit import ConfigError
 from rlkit.runs import files, loop, run_directory
@@ -36,10 +36,9 @@ def states_of_a_start(monkeypatch, out, config, start):
     return copies
 
 
-@pytest.mark.parametrize("config", [SMALL, FOUR], ids=["run", "population"])
-def test_train_takes_the_folder_of_a_start_that_was_killed(tmp_path, monkeypatch, config):
+def test_train_takes_the_folder_of_a_start_that_was_killed(tmp_path, monkeypatch):
     def first(out, **source):
-        return loop.train(config, lambda line, state: True, out=out, show=False, **source)
+        return loop.train(SMALL, lambda line, state: True, out=out, show=False, **source)
 
     source = first(tmp_path / "source").run
     out = tmp_path / "run"

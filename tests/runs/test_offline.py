@@ -11,10 +11,9 @@ from tiny_runs import shared_compilations
 
 from rlkit import cli, runs, training
 from rlkit.agents import iql
-from rlkit.runs import datasets, metrics
+from rlkit.runs import datasets
 from rlkit.runs.config.load import read
 from rlkit.runs.devices import memory
-from rlkit.runs.population import record
 from rlkit.runs.programs.make import make_program
 from rlkit.types import ConfigError
 
@@ -226,18 +225,6 @@ def spaces():
 
     env, params = envs.make("Probe-Continuous")
     return env.observation_space(params), env.action_space(params)
-
-
-def test_a_population_learns_from_a_dataset_by_its_evaluations(dataset, tmp_path):
-    settings = {"population": 4, "eval_every": 16, "evolve_every": 32, "population_ranges": {"gamma": [0.5, 0.99]}}
-    trained = runs.train(runs.parse(offline(dataset, **settings)), out=tmp_path / "run", show=False)
-    evolutions = record.read(trained.run)
-    assert [line["step"] for line in evolutions] == [0, 32, 64]
-    lines = {line["step"]: line for line in metrics.read(trained.run)}
-    for evolution in evolutions[1:]:
-        np.testing.assert_allclose(evolution["scores"], lines[evolution["step"]]["eval_return_mean"], rtol=1e-6)
-        assert sum(parent != member for member, parent in enumerate(evolution["parents"])) == 1
-    assert np.all(np.asarray(trained.state.agent.replay.num_steps) == 96)
 
 
 def test_memory_is_known_before_anything_is_compiled(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import signal
 
 import numpy as np
 import pytest
-from tiny_runs import FOUR, SMALL, digest, shared_compilations, without_clock
+from tiny_runs import SMALL, digest, shared_compilations, without_clock
 
 from rlkit.runs import loop, metrics, session
 from rlkit.runs.checkpoints import checkpoint
@@ -100,15 +100,6 @@ def test_a_signal_ends_a_line_after_the_part(asked, tmp_path, monkeypatch):
     assert [line["step"] // BATCH for line in lines] == [3, 5, 10]
     assert without_clock(resumed.run)[2] == without_clock(whole.run)[1]
     assert lines[0]["episodes"] + lines[1]["episodes"] == metrics.read(whole.run)[0]["episodes"]
-
-
-def test_the_scores_of_a_population_are_of_whole_lines(asked, tmp_path):
-    counts, before = asked
-    config = FOUR | {"log_every": 64, "evolve_every": 64, "total_steps": 128, "eval_episodes": 0}
-    before[0] = lambda: signal.raise_signal(signal.SIGTERM)
-    run = loop.train(config, out=tmp_path / "run", show=False).run
-    assert counts == [1, 1]
-    assert [line["step"] for line in metrics.read(run)] == [64]
 
 
 def test_metrics_of_a_long_line_take_a_bounded_space_on_the_device(asked, tmp_path, monkeypatch):

@@ -104,13 +104,11 @@ def test_runs_are_drawn_as_png_and_svg(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["both.png", "both.svg", "many", "one"]
 
 
-def test_the_runs_of_a_population_are_called_members(tmp_path):
+def test_several_seeds_are_counted(tmp_path):
     run = make_run(tmp_path / "run", [line(i, [float(i), 2.0 * i]) for i in range(1, 5)])
-    for config, unit in (("agent: ppo\npopulation: 2\n", "members"), ("agent: ppo\nnum_seeds: 2\n", "seeds")):
-        (run / run_directory.CONFIG).write_text(config)
-        axes = curves.figure({"ppo": curves.curve(metrics.read(run), run)}).axes[0]
-        assert axes.get_legend().get_texts()[0].get_text() == f"ppo (2 {unit})"
-        assert f"IQM over {unit}" in axes.get_ylabel()
+    axes = curves.figure({"ppo": curves.curve(metrics.read(run), run)}).axes[0]
+    assert axes.get_legend().get_texts()[0].get_text() == "ppo (2 seeds)"
+    assert "IQM over seeds" in axes.get_ylabel()
 
 
 def test_pyplot_is_not_touched():

@@ -83,7 +83,6 @@ def test_configs_versions_and_devices_that_differ_are_marked(two, tmp_path):
 GROUPS = {
     "Episodes": ["episodes", "length_mean", "return_iqm", "return_max", "return_min", "reward_mean"],
     "Evaluations": ["eval_episodes"],
-    "Hyper-parameters of members": ["hyper_learning_rate"],
     "Losses": ["critic_loss", "loss", "loss_of_values", "policy_loss"],
     "Policy": ["approx_kl", "clip_fraction", "entropy", "temperature", "update_kl"],
     "Values": ["advantage", "explained_variance", "priority", "q", "q_min"],

@@ -1,6 +1,5 @@
-"""Reports of sweeps and populations, and the pages in a browser."""
+"""Reports of sweeps, and the pages in a browser."""
 
-import json
 import re
 
 import numpy as np
@@ -8,26 +7,10 @@ import pytest
 from browser import DESKTOP, PHONE, tab
 from report_pages import CHROMIUM, browse, check, content, line, make_run
 
-from rlkit.runs.pictures import lineage
-from rlkit.runs.population import record
 from rlkit.runs.reports.report import report
 from rlkit.types import ConfigError
 
 pytest.importorskip("plotly")
-
-
-def make_population(path):
-    """Three members and two evolutions: member 2 becomes a copy of member 0, then member 1 of member 2."""
-    lines = [line(10, [1.0, 2.0, 0.0], episodes=[1] * 3), line(20, [3.0, 0.0, 5.0], episodes=[1] * 3)]
-    lines.append(line(30, [4.0, 6.0, None], episodes=[1, 1, 0]))
-    run = make_run(path, lines, config="population: 3\n")
-    evolutions = [
-        {"step": 0, "scores": [None] * 3, "parents": [0, 1, 2], "hyper": {"gamma": [0.1, 0.2, 0.3]}},
-        {"step": 10, "scores": [1.0, 2.0, 0.0], "parents": [0, 1, 0], "hyper": {"gamma": [0.1, 0.2, 0.12]}},
-        {"step": 20, "scores": [3.0, 0.0, 5.0], "parents": [0, 2, 2], "hyper": {"gamma": [0.1, 0.15, 0.12]}},
-    ]
-    (run / "population.jsonl").write_text("".join(json.dumps(x) + "\n" for x in evolutions))
-    return run
 
 
 TABLE = """trial,status,step,score,low,high,seed_0,seed_1,learning_rate,activation
@@ -44,56 +27,6 @@ def make_sweep(path, table=TABLE):
     (path / "sweep.yaml").write_text(f"config: base.yaml\nobjective: final\n{keys}")
     (path / "trials.csv").write_text(table)
     return path
-
-
-def test_the_colors_of_a_lineage_are_the_scores_of_their_time(tmp_path):
-    figures, _ = content(report(make_population(tmp_path / "run")).html)
-    traces = figures["Lineage of run"]["data"]
-    lines = {}
-    for trace in traces:
-        for first, color in zip(range(0, len(trace["x"]), 3), [trace.get("line", {}).get("color")] * 99, strict=False):
-            if "text" in trace:
-                lines[trace["y"][first], *trace["x"][first : first + 2]] = color
-    # From 0 to 6, the greatest score, in 24 steps.
-    wanted = {(0, 0, 10): 1, (1, 0, 10): 2, (2, 0, 10): 0, (0, 10, 20): 3, (1, 10, 20): 0, (2, 10, 20): 5}
-    wanted |= {(0, 20, 30): 4, (1, 20, 30): 6}
-    scores = {place: round(6 * float(color[2:]), 2) for place, color in lines.items() if color != "@soft"}
-    assert scores == wanted
-    assert lines[2, 20, 30] == "@soft", "no score"
-    (jumps,) = [trace for trace in traces if trace.get("line", {}).get("dash") == "dot"]
-    assert jumps["x"] == [10, 10, None, 20, 20, None]
-    assert jumps["y"] == [0, 2, None, 2, 1, None]
-    (ancestry,) = [trace for trace in traces if trace.get("line", {}).get("shape") == "hv"]
-    assert ancestry["y"] == [0, 2, 1, 1], "the best one, 1, was a copy of 2, and that of 0"
-    gamma = figures["gamma"]["data"]
-    (schedule,) = [trace for trace in gamma if trace.get("line", {}).get("shape") == "hv"]
-    assert schedule["y"] == [0.1, 0.12, 0.15, 0.15]
-    for name in ("Lineage of run", "gamma"):
-        check(figures[name])
-
-
-def test_keys_that_evolve_for_a_part_of_a_run(tmp_path):
-    """A resumed population may evolve fewer keys, or others."""
-    run = make_population(tmp_path / "run")
-    first, second, third = record.read(run)
-    third["hyper"] = {"ent_coef": [1.0, 2.0, 4.0]}
-    (run / "population.jsonl").write_text("".join(json.dumps(x) + "\n" for x in (first, second, third)))
-    figures, _ = content(report(run).html)
-    for name, values in (("gamma", {0.1, 0.2, 0.3, 0.12}), ("ent_coef", {1.0, 2.0, 4.0})):
-        drawn = [trace["y"] for trace in figures[name]["data"] if "text" in trace]
-        assert {y for ys in drawn for y in ys if y is not None} == values
-        check(figures[name])
-    lineage.draw(run, title="")
-    assert (run / "population.png").is_file()
-
-
-@pytest.mark.parametrize("text", ["{", "", '{"step": 40, "scores": [], "parents": [], "hyper": {"a": []}}'])
-def test_a_damaged_or_empty_lineage_leaves_the_rest(tmp_path, text):
-    run = make_population(tmp_path / "run")
-    (run / "population.jsonl").write_text(text + "\n" * bool(text))
-    figures, _ = content(report(run).html)
-    assert "Return on CartPole-v1" in figures
-    assert "Lineage of run" not in figures
 
 
 def test_the_trials_of_a_sweep(tmp_path):
@@ -154,10 +87,10 @@ def test_a_browser_draws_the_pages_without_an_error(tmp_path):
     lines = [line(10, [1.0, 2.0], loss=[1.0, None]), line(20, [2.0, 4.0], loss=[None, None])]
     runs = [make_run(tmp_path / name, lines) for name in ("a", "b")]
     runs += [make_run(tmp_path / "empty", []), make_run(tmp_path / "nan", [line(10, None, loss=None)])]
-    page = drawn(report([*runs, make_population(tmp_path / "p")], tmp_path / "x.html").path, tmp_path / "profile")
-    assert {"a (2 seeds)", "b (2 seeds)", "p (3 members)"} <= set(re.findall(r'class="legendtext[^>]*>([^<]*)', page))
+    page = drawn(report(runs, tmp_path / "x.html").path, tmp_path / "profile")
+    assert {"a (2 seeds)", "b (2 seeds)"} <= set(re.findall(r'class="legendtext[^>]*>([^<]*)', page))
     assert "environment steps" in re.findall(r'class="xtitle[^>]*>([^<]*)', page)
-    assert {"return of training episodes", "member"} <= set(re.findall(r'class="ytitle[^>]*>([^<]*)', page))
+    assert {"return of training episodes"} <= set(re.findall(r'class="ytitle[^>]*>([^<]*)', page))
     page = drawn(report(make_sweep(tmp_path / "sweep")).path, tmp_path / "profile")
     assert {"learning_rate", "activation"} <= set(re.findall(r'class="xtitle[^>]*>([^<]*)', page))
 

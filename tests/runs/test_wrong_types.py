@@ -6,10 +6,8 @@ import pytest
 from report_pages import line, make_run
 
 from rlkit import runs
-from rlkit.runs import metrics, overview, policy, scores
-from rlkit.runs.config.load import load_config
-from rlkit.runs.pictures import curves, lineage
-from rlkit.runs.population import record
+from rlkit.runs import metrics, overview, scores
+from rlkit.runs.pictures import curves
 from rlkit.runs.reports.reading import read_runs
 from rlkit.runs.reports.report import compose
 from rlkit.runs.sweeps import blocks
@@ -25,19 +23,14 @@ EVALUATION = {
     "mean": 3.5,
     "iqm": 3.5,
     "interval": [3.0, 4.0],
-    "interval_over": "members",
+    "interval_over": "seeds",
     "mean_of_seed": [3.0, 4.0],
     "seeds": [0, 1],
     "returns": [[3.0, 3.0], [4.0, 4.0]],
-    "best_member": 1,
-    "best_mean": 4.0,
 }
-EVOLUTION = {"step": 10, "scores": [1.0, 2.0], "parents": [1, 1], "hyper": {"learning_rate": [0.1, 0.2]}}
-START = EVOLUTION | {"step": 0, "scores": [None, None], "parents": [0, 1]}
 RECORDS = {
     "metrics.jsonl": LINE,
     "eval.json": EVALUATION,
-    "population.jsonl": EVOLUTION,
     "versions.json": {"jax": "1.0"},
 }
 
@@ -47,17 +40,15 @@ def refuse(error):
 
 
 def read_all(run, folder):
-    """What `report`, `watch`, `runs`, `compare`, `plot` and `load` read of a run; each succeeds or raises a line."""
+    """What `report`, `watch`, `runs`, `compare` and `plot` read of a run; each succeeds or raises a line."""
     compose(read_runs([run])).render()
     found = overview.read_run(run)
     assert "\n" not in found.state
     overview.table([found])
     overview.comparison([found, found])
     scores.stored_mean(run, 20)
-    policy.default_index(run, load_config(run), 20)
     for function in (
         lambda: runs.plot([run], folder / "curves"),
-        lambda: lineage.draw(run, title=""),
         lambda: curves.draw(run, name="x", title=""),
     ):
         try:
@@ -70,10 +61,8 @@ def read_all(run, folder):
 def a_run(path):
     run = make_run(path, [line(10, [0.0, 1.0], episodes=[1, 1]), LINE], evaluation=EVALUATION)
     (run / "config.yaml").write_text(
-        "agent: ppo\nenv: CartPole-v1\ntotal_steps: 20\npopulation: 2\nevolve_every: 10\nnum_envs: 1\nnum_steps: 1\n"
-        "num_minibatches: 1\npopulation_ranges: {learning_rate: [0.01, 0.5]}\n"
+        "agent: ppo\nenv: CartPole-v1\ntotal_steps: 20\nnum_seeds: 2\nnum_envs: 1\nnum_steps: 1\nnum_minibatches: 1\n"
     )
-    (run / "population.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in (START, EVOLUTION)))
     return run
 
 
@@ -81,7 +70,7 @@ def test_the_records_are_whole_to_begin_with(tmp_path):
     pytest.importorskip("plotly")
     found = read_all(a_run(tmp_path / "run"), tmp_path)
     assert found.state == "finished"
-    assert found.score == (4.0, "greedy, best member")
+    assert found.score == (3.5, "greedy")
 
 
 @pytest.mark.thorough
@@ -89,7 +78,6 @@ def test_the_records_are_whole_to_begin_with(tmp_path):
 def test_every_field_of_every_type_is_one_line(tmp_path, monkeypatch, name, field):
     pytest.importorskip("plotly")
     monkeypatch.setattr(curves, "save", lambda drawing, target: None)  # pictures take long
-    monkeypatch.setattr(lineage, "save", lambda drawing, target: None)
     run = a_run(tmp_path / "run")
     before = (run / name).read_text()
     for value in VALUES:
@@ -149,12 +137,6 @@ def test_a_table_of_trials_without_numbers_is_one_line(tmp_path, cell):
         except ConfigError as error:
             refuse(error)
             assert column == "trial"
-
-
-def test_evolutions_without_members_are_refused(tmp_path):
-    (tmp_path / record.FILE).write_text('{"step": 0, "scores": [], "parents": [], "hyper": {"gamma": []}}\n')
-    with pytest.raises(ConfigError, match="one evolution in each line"):
-        record.read(tmp_path)
 
 
 def test_numbers_of_metric_lines_stay_as_they_are(tmp_path):

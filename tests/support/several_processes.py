@@ -64,7 +64,6 @@ def main(folder: Path, case: str, number: int, port: int | None = None, index: i
         assert trained.state.step.tolist() == [4, 4, 4], trained.state.step
     for refused, field in (
         (PPO | {"num_envs": 9, "devices": "all"}, "num_envs=9"),
-        (PPO | {"population": 4}, "population=4 needs one process"),
         (PPO | GYMNASIUM | {"num_seeds": 2}, "num_seeds=2 with env='gymnasium:CartPole-v1' needs one process"),
         (PPO | {"devices": 1, "num_seeds": 2}, "devices=1 must be auto"),
     ):

@@ -26,12 +26,6 @@ SMALL = {
     "keep_checkpoints": 10,
 }
 THREE = SMALL | {"num_seeds": 3, "total_steps": 96, "seed": 5}
-FOUR = SMALL | {
-    "population": 4,
-    "evolve_every": 64,
-    "population_ranges": {"learning_rate": [1e-4, 1e-1], "gamma": [0.9, 0.999, "uniform"]},
-    "exploit": "tournament",
-}
 
 
 @contextmanager

@@ -10,12 +10,11 @@ from annotated_types import Interval
 
 from rlkit.agents.base.config import Config, Task
 from rlkit.agents.base.hyper import Hyper, as_arrays
-from rlkit.agents.base.keys import Evolves, LearningRate, StartOnly, Unused
+from rlkit.agents.base.keys import LearningRate, StartOnly, Unused
 from rlkit.ops.schedules import Schedule
 
 __all__ = [
     "Config",
-    "Evolves",
     "Hyper",
     "Interval",
     "LearningRate",

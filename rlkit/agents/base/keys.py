@@ -1,7 +1,7 @@
 """Facts about the keys of a config, stated where a class declares them: `Annotated[type, range, fact, ...]`.
 
-`Config`, `Hyper` and the settings of a run state them alike. Errors, resumed runs, sweeps and populations read them
-there. A range is an `annotated_types.Interval`; a text is shown by `--help`.
+`Config`, `Hyper` and the settings of a run state them alike. Errors, resumed runs and sweeps read them there.
+A range is an `annotated_types.Interval`; a text is shown by `--help`.
 """
 
 import inspect
@@ -39,10 +39,6 @@ class StartOnly:
 
 class LearningRate:
     """Marks a field of `Hyper` that the schedule scales."""
-
-
-class Evolves:
-    """Marks a field of `Hyper` that evolves in a population whose config names no ranges."""
 
 
 class Stays:

@@ -7,7 +7,7 @@ from annotated_types import Interval
 from flax import struct
 
 from rlkit.agents import base
-from rlkit.agents.base import Evolves, LearningRate, Unused
+from rlkit.agents.base import LearningRate, Unused
 from rlkit.agents.base.mistakes import UNSET
 from rlkit.agents.common.config import not_prioritized
 from rlkit.agents.common.own_parts import has_own_rate, is_own
@@ -37,7 +37,7 @@ class OptimizerHyper(base.Hyper):
     A field that is None is not set: its value follows from other settings, or another field takes its place.
     """
 
-    learning_rate: Annotated[FiniteNonNegative, LearningRate, Evolves, OwnPartsHaveIt] = 3e-4
+    learning_rate: Annotated[FiniteNonNegative, LearningRate, OwnPartsHaveIt] = 3e-4
     learning_rate_end: Annotated[
         FiniteNonNegative, "after schedule_steps, by learning_rate_schedule", Unused(optimizer=has_own_rate)
     ] = 0.0
@@ -85,12 +85,8 @@ class OffPolicyHyper(OptimizerHyper):
 class ActorCriticHyper(OffPolicyHyper):
     """Traced: learning rates and clip norms of a policy and of critics, apart."""
 
-    actor_learning_rate: Annotated[
-        OwnRate, "of the policy; null: learning_rate", LearningRate, Evolves, OwnPartsHaveIt
-    ] = None
-    critic_learning_rate: Annotated[
-        OwnRate, "of the critics; null: learning_rate", LearningRate, Evolves, OwnPartsHaveIt
-    ] = None
+    actor_learning_rate: Annotated[OwnRate, "of the policy; null: learning_rate", LearningRate, OwnPartsHaveIt] = None
+    critic_learning_rate: Annotated[OwnRate, "of the critics; null: learning_rate", LearningRate, OwnPartsHaveIt] = None
     actor_max_grad_norm: Annotated[Positive, "norm of the policy's gradient alone, beside max_grad_norm"] = jnp.inf
     critic_max_grad_norm: Annotated[Positive, "norm of the critics' gradient alone, beside max_grad_norm"] = jnp.inf
 

@@ -107,6 +107,7 @@ _REASONS = {  # there is no such key of the agent, because of this
     "cuda": _PLATFORM,
     "device": _PLATFORM,
     "exp_name": "`rlkit train --out DIR` names the run",
+    "population": "populations are in Python: rlkit.training.population, notebook 05",
     "save_model": "every run has checkpoints; see checkpoint_every",
     "torch_deterministic": "there is no torch here",
     "verbose": "in Python, runs.train(..., show=False) shows nothing",

@@ -12,7 +12,7 @@ import jax
 
 from rlkit import agents
 from rlkit.agents.base.keys import StartOnly, Stays, marked
-from rlkit.runs.config import population, strict_yaml
+from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
@@ -83,8 +83,8 @@ def find(
                 f"begun; start another run with it: rlkit train CONFIG --init-from {shlex.quote(str(run))}"
             )
     for key, reason in config.unused(action_space).items():
-        reasons = {reason.partition("=")[0], "population_ranges"}  # before they changed, the key may have had an effect
-        if key in changed and reasons.isdisjoint(changed):
+        # Before the setting that is the reason changed, the key may have had an effect.
+        if key in changed and reason.partition("=")[0] not in changed:
             raise ConfigError(
                 f"{key}={show_value(values[key])} would change nothing in run={str(run)!r}, as {reason}; leave it out, "
                 f"or set it back to {_text(stored.get(key))}"
@@ -111,7 +111,7 @@ def effective(changes: Changes, config: RunConfig, step: int, run: Path) -> Chan
     if step < config.num_updates * config.steps_per_update:
         return changes
     for key, value in changes.now.items():
-        if key not in Settings.model_fields or key in population.KEYS:
+        if key not in Settings.model_fields:
             raise ConfigError(
                 f"{key}={_text(value)} would change nothing in run={str(run)!r}, which has ended at step {step}; add "
                 f"--total_steps {2 * step} to make it longer, or set {key} back to {_text(changes.before[key])}"
@@ -123,8 +123,7 @@ def apply(state: PyTree, config: RunConfig, changes: Changes, step: int) -> PyTr
     """Return a TrainState [...] or [S, ...] with the Hyper of the present config, if one of its keys has changed.
 
     Raises:
-      ConfigError: total_steps has changed to less than `step`, which the run has reached; or a key that evolves in a
-        population has changed.
+      ConfigError: total_steps has changed to less than `step`, which the run has reached.
     """
     if "total_steps" in changes.now and config.num_updates * config.steps_per_update < step:
         refuse_length(config.run.total_steps, step)
@@ -133,13 +132,6 @@ def apply(state: PyTree, config: RunConfig, changes: Changes, step: int) -> PyTr
     assert isinstance(current, agents.get(config.run.agent).Hyper)
     if not changes.now.keys() & {*hyper, "total_steps"}:
         return state
-    evolving = config.run.population_ranges or {}
-    for key in changes.now.keys() & evolving.keys():
-        raise ConfigError(
-            f"{key}={_text(changes.now[key])} must not change in a population, whose members have values of their own; "
-            f"change population_ranges.{key}"
-        )
-    hyper = {name: value for name, value in hyper.items() if name not in evolving}
     new = {name: jax.numpy.full_like(getattr(current, name), value) for name, value in hyper.items()}
     return state.replace(agent=state.agent.replace(hyper=current.replace(**new)))
 

@@ -22,11 +22,8 @@ def make_agent(config: RunConfig, obs_space: Space, action_space: Space, axis_na
       axis_name: of the mesh axis over which the run is divided; None for one device.
 
     Raises:
-      ConfigError: no such function, or it fails; the agent does not fit the spaces or networks; a range has no effect.
+      ConfigError: no such function, or it fails; the agent does not fit the spaces or networks.
     """
-    for key, value in (config.run.population_ranges or {}).items():
-        if reason := config.unused(action_space).get(key):
-            raise ConfigError(f"population_ranges.{key}={show_value(value)} has no effect, as {reason}; leave it out")
     own = config.agent
     if isinstance(own, OffPolicyConfig):
         own = own.model_copy(update={"replay_stack": config.frame_stack})

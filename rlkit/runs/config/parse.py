@@ -13,7 +13,7 @@ from rlkit.agents.base.mistakes import is_missing
 from rlkit.hosts.gymnasium_names import check_bare_name
 from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_prefix
 from rlkit.names import OWN_CODE_KEYS
-from rlkit.runs.config import population, strict_yaml
+from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.agent_defaults import with_agent_defaults
 from rlkit.runs.config.aliases import suggestion
 from rlkit.runs.config.errors import by_value, explain, plain_value, show_key, show_value
@@ -53,22 +53,12 @@ def parse(values: Mapping[Any, Any], *, name: str | None = None) -> RunConfig:
     follow_run = frozen.get("schedule_steps") is None
     if follow_run and "total_steps" in frozen and "schedule_steps" in keys.fields:
         frozen["schedule_steps"] = frozen["total_steps"]
-    frozen = population.with_num_seeds(frozen)
     run_model, agent_model, hyper_model = keys.models
     run, agent_config = _validate(run_model, frozen), _validate(agent_model, frozen)
     defaults = agents.get(agent).Hyper.defaults(agent_config, run.num_envs)  # of keys that depend on other keys
     missing = {key: value for key, value in defaults.items() if frozen.get(key) is None}
     hyper = _validate(hyper_model, frozen | missing).model_dump()
     _check(RunConfig(run, agent_config, hyper))
-
-    def check_hyper(hyper: dict[str, float | None]) -> None:
-        _validate(hyper_model, hyper)
-        agent_config.check_hyper(hyper)
-
-    unused: dict[str, str] = {}
-    if run.population is not None:
-        unused = RunConfig(run.model_copy(update={"population_ranges": None}), agent_config, hyper).unused()
-    run = population.resolve(run, agents.get(agent).Hyper, hyper, check_hyper, unused)
     name = name or (f"{agent}-{run.env}" if filled else "run")
     return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run, objects, filled)
 

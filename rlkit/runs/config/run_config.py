@@ -107,8 +107,7 @@ class RunConfig:
 
         Some depend on the space of actions; and on both spaces, of which the user's own function makes networks.
         """
-        ranges = {key: float(low) for key, (low, *_) in (self.run.population_ranges or {}).items()}
-        settings = {**dict(self.run), **dict(self.agent), **self.hyper, **ranges, "action_space": action_space}
+        settings = {**dict(self.run), **dict(self.agent), **self.hyper, "action_space": action_space}
         settings |= self._own_networks(obs_space, action_space)
         found: dict[str, str] = {}
         hyper = agents.get(self.run.agent).Hyper
@@ -162,14 +161,11 @@ class RunConfig:
     def resolved(self) -> str:
         """Return YAML text that trains again identically.
 
-        A schedule that ends with the run is left out, so that it also ends with a run that is made longer; and so is
-        num_seeds of a population.
+        A schedule that ends with the run is left out, so that it also ends with a run that is made longer.
         """
         values = self.flat()
         if self.follow_run and values.get("schedule_steps") == values["total_steps"]:
             del values["schedule_steps"]
-        if values["population"] is not None:
-            del values["num_seeds"]  # the same number
         if "dataset" in values:
             values["dataset"] = absolute_dataset(values["dataset"])
         return strict_yaml.dump(values)

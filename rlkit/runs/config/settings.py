@@ -70,32 +70,8 @@ class Settings(BaseModel):
         default=None, description="learn from stored transitions alone: a folder, a .npz, or minari:NAME"
     )
     seed: Annotated[int, Interval(ge=0, le=2**31 - 1), Stays] = Field(default=0, description="seed of the first run")
-    population: Annotated[Annotated[int, Interval(ge=2, le=2**16)] | None, Stays] = Field(
-        default=None,
-        description="members of population-based training, with the seeds seed, seed + 1, ...; null for none",
-    )
-    evolve_every: _Steps | None = Field(
-        default=None,
-        description="steps between evolutions of the population, by the mean return since the one before or by the "
-        "evaluations of eval_every; null for a twentieth of the run, or eval_every where that is longer",
-    )
-    population_ranges: dict[str, Any] | None = Field(
-        default=None,
-        description="ranges of the keys that differ between members and evolve, such as {gamma: [0.9, 0.999]}, drawn "
-        "on a log scale unless they begin at 0 or have `uniform` as third entry; null for a tenth to ten times the "
-        "config's learning rates and ent_coef",
-    )
-    exploit: Literal["truncation", "tournament"] = Field(
-        default="truncation",
-        description="the worst fifth of the members copy the best fifth, or the worse of two the better",
-    )
-    explore: Literal["perturb", "resample"] = Field(
-        default="perturb",
-        description="copies multiply their evolving keys by 0.8 or 1.25, or draw them from their ranges",
-    )
     num_seeds: Annotated[int, Interval(ge=1, le=2**16), Stays] = Field(
-        default=1,
-        description="runs in one program, with the seeds seed, seed + 1, ...; the number of members of a population",
+        default=1, description="runs in one program, with the seeds seed, seed + 1, ..."
     )
     devices: Annotated[str | int, BeforeValidator(_check_devices)] = Field(
         default="auto",

@@ -53,7 +53,7 @@ def mesh_of_runs(setting: str | int, num_runs: int) -> jax.sharding.Mesh | None:
 
     Args:
       setting: the config's `devices`.
-      num_runs: seeds, trials or members.
+      num_runs: seeds or trials.
 
     Raises:
       ConfigError: there are fewer devices than the setting demands.

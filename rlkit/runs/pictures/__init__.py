@@ -1,1 +1,1 @@
-"""Pictures: learning curves, lineages of populations, frames of environments."""
+"""Pictures: learning curves, frames of environments."""

@@ -1,4 +1,4 @@
-"""Learning curves of runs, with intervals over their seeds, or over the members of a population."""
+"""Learning curves of runs, with intervals over their seeds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,6 @@ class Curve(NamedTuple):
     greedy: bool = False  # True for returns of evaluations
     seconds: np.ndarray | None = None  # [L] float, of training
     missing: int = 0  # metric lines that are left out, because some seed finished no episode
-    unit: str = "seeds"  # or "members", of a population
 
     def smoothed(self, window: int) -> "Curve":
         """Return the curve with means over the last `window` points, fewer at the start."""
@@ -63,8 +62,7 @@ def curve(lines: Sequence[dict[str, Any]], run: Path | None = None) -> Curve:
     seconds = np.array([clock[place] for place in step.tolist()], np.float64)
     missing = 0 if greedy else len(lines) - len(rows)
     center, low, high = (returns[:, 0],) * 3 if returns.shape[1] == 1 else _intervals(returns)
-    unit = "members" if _config(run).get("population") is not None else "seeds"
-    return Curve(step, center, low, high, returns.shape[1], greedy, seconds, missing, unit)
+    return Curve(step, center, low, high, returns.shape[1], greedy, seconds, missing)
 
 
 def _rows(lines: Sequence[dict[str, Any]], name: str) -> list[tuple[int, np.ndarray]]:
@@ -113,11 +111,10 @@ def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "step
     axes = drawing.subplots()
     unit, divisor = time_unit(curves)
     intervals = " or ".join(sorted({interval_name(line.seeds) for line in curves.values() if line.seeds > 1}))
-    units = " or ".join(sorted({line.unit for line in curves.values() if line.seeds > 1}))
     greedy = all(line.greedy for line in curves.values())
     for index, (name, line) in enumerate(curves.items()):
         color = COLORS[index % len(COLORS)]
-        label = f"{name} ({line.seeds} {line.unit})" if line.seeds > 1 else name
+        label = f"{name} ({line.seeds} seeds)" if line.seeds > 1 else name
         label += ", evaluated" if line.greedy and not greedy else ""
         label = f" {label}" if label.startswith("_") else label  # which Matplotlib would leave out of the legend
         marker = "." if line.step.size == 1 else ""
@@ -128,7 +125,7 @@ def figure(curves: dict[str, Curve], *, title: str | None = None, x: str = "step
         axes.fill_between(place, line.low, line.high, color=color, alpha=0.2, linewidth=0)
     axes.set_xlabel("\n".join(["environment steps" if x == "steps" else f"{unit} of training", *_gaps(curves)]))
     returns = "greedy return" if greedy else "return"
-    axes.set_ylabel(f"{returns} (IQM over {units}, {intervals})" if intervals else f"{returns} (mean over episodes)")
+    axes.set_ylabel(f"{returns} (IQM over seeds, {intervals})" if intervals else f"{returns} (mean over episodes)")
     axes.set_title(title or "", fontsize=11, loc="left")
     if x == "steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))

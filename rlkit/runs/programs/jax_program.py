@@ -132,8 +132,7 @@ class JaxProgram:
         self.num_streams = self.stored and self.stored.num_streams
         self.batched = run.num_seeds > 1
         self.runs = runs or of_config(config)
-        # False: a run that diverges goes on, as in a sweep, and harms no other; of a population it is replaced.
-        self.stop_if_not_finite = run.population is None
+        self.stop_if_not_finite = True  # False: a run that diverges goes on, as in a sweep, and harms no other
         self.note = devices.note(run.devices, run.num_seeds)
 
     def _training(self, data_mesh: Mesh | AbstractMesh | None) -> training.Training:

@@ -36,8 +36,6 @@ def make_program(config: RunConfig, num_streams: int | None = None, runs: Runs |
         require_one_process(f"num_seeds={run.num_seeds} with env={run.env!r}", own_command)
     if run.env.startswith(("ale:", "envpool:")):
         require_one_process(f"env={run.env!r}", "its library seeds all environments together; use atari:NAME")
-    if run.population is not None:
-        require_one_process(f"population={run.population}", "start it without a coordinator")
     register(config.objects)  # as configs that were parsed later may have others of the same names
     if config.run.dataset is not None or not hosts.is_host(config.run.env):
         return JaxProgram(config, runs, num_streams)

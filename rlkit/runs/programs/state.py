@@ -1,4 +1,4 @@
-"""The runs of a program: their seeds and hyper-parameters, and the keys of a population's random choices.
+"""The runs of a program: their seeds and hyper-parameters.
 
 The replay buffer in a run's state is large and is donated to an update; the rest must outlive the update. `split` and
 `join` separate the two.
@@ -6,13 +6,11 @@ The replay buffer in a run's state is large and is donated to an update; the res
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from rlkit import agents
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.training import population
-from rlkit.types import Key, PyTree
+from rlkit.types import PyTree
 
 
 class Runs(NamedTuple):
@@ -23,23 +21,11 @@ class Runs(NamedTuple):
 
 
 def of_config(config: RunConfig) -> Runs:
-    """Return the seeds of a config, each with the config's Hyper, or with a member's of a population."""
+    """Return the seeds of a config, each with the config's Hyper."""
     run = config.run
     values = {key: np.full(run.num_seeds, value) for key, value in config.hyper_arrays.items()}
     hyper = agents.get(run.agent).Hyper(**values)
-    if run.population is not None:
-        assert run.population_ranges is not None
-        draws = population.initial(hyper, evolution_key(config, 0), run.population, run.population_ranges)
-        hyper = jax.device_get(draws)
     return Runs(np.arange(run.seed, run.seed + run.num_seeds, dtype=np.int32), hyper)
-
-
-def evolution_key(config: RunConfig, update: int) -> Key:
-    """Return the key of the evolution after `update`; 0 for that of the first hyper-parameters.
-
-    It differs from the keys of all members, which come from a split of their seeds' keys in two.
-    """
-    return jax.random.fold_in(jax.random.split(jax.random.key(config.run.seed), 3)[2], update)
 
 
 def split(agent_state: PyTree) -> tuple[PyTree, PyTree]:

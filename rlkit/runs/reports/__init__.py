@@ -1,1 +1,1 @@
-"""Reports: one page about runs, sweeps and populations, as a file that needs no network. Read from records alone."""
+"""Reports: one page about runs and sweeps, as a file that needs no network. Read from records alone."""

@@ -16,7 +16,6 @@ _NO_METRIC = ("step", "seconds", "return_mean", "eval_return_mean")  # axes, and
 _GROUPS = (
     ("Episodes", r"episodes|return_.*|length_.*|reward_.*"),
     ("Evaluations", r"eval_.*"),
-    ("Hyper-parameters of members", r"hyper_.*"),
     ("Losses", r"(.*_)?loss(_.*)?"),
     ("Policy", r".*(entropy|kl|clip_fraction|temperature|log_std|action).*"),
     ("Values", r"q|q_.*|.*(value|explained_variance|advantage|target|priority|td_).*"),

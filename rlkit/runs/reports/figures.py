@@ -97,16 +97,15 @@ def _learning_curves(runs: Sequence[Run], env: str, kind: str, curves: dict[int,
     unit, divisor = time_unit({str(index): curve for index, curve in curves.items()})
     traces, captions, left_out = [], [], []
     for index, curve in curves.items():
-        several = f" ({curve.seeds} {curve.unit})" if curve.seeds > 1 else ""
+        several = f" ({curve.seeds} seeds)" if curve.seeds > 1 else ""
         traces.append(_trace(curve, divisor, runs[index].name + several, index))
         if curve.missing:
             left_out.append(f"{runs[index].name}: {curve.missing} of {curve.missing + curve.step.size}")
     counts = sorted({curve.seeds for curve in curves.values()})
-    units = " or ".join(sorted({curve.unit for curve in curves.values() if curve.seeds > 1}))
     episodes = "greedy episodes of an evaluation" if kind == "greedy" else "episodes that ended since the line before"
     if counts[-1] > 1:
         names = " or ".join(dict.fromkeys(interval_name(count) for count in counts if count > 1))
-        captions.append(f"Interquartile mean over {units} of the mean return of {episodes}; shaded: {names}.")
+        captions.append(f"Interquartile mean over seeds of the mean return of {episodes}; shaded: {names}.")
     else:
         captions.append(f"Mean return of {episodes}.")
     if any(curve.step.size > _POINTS for curve in curves.values()):
@@ -192,8 +191,7 @@ def _final_returns(env: str, chosen: Sequence[tuple[int, Run]]) -> Figure:
                 }
             )
     kind = " or ".join(sorted(kinds))
-    units = " or ".join(sorted({run.unit.removesuffix("s") for _, run in chosen}, reverse=True))
-    caption = f"A point is the mean {kind} return of a {units} at the end; boxes are quartiles."
+    caption = f"A point is the mean {kind} return of a seed at the end; boxes are quartiles."
     if any(run.episodes.size for _, run in chosen):
         caption += " Of a run of one seed, a point is the return of one greedy episode."
     if intervals:
@@ -211,7 +209,7 @@ def comparisons(runs: Sequence[Run]) -> list[Figure]:
     figures = []
     groups: dict[tuple[str, str], list[int]] = {}
     for index, run in enumerate(runs):
-        if run.returns.size > 1 and run.unit == "seeds":  # members of a population depend on each other
+        if run.returns.size > 1:
             groups.setdefault((run.env, run.kind), []).append(index)
     for (env, kind), chosen in groups.items():
         if len(chosen) > 1:

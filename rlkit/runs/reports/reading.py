@@ -36,16 +36,11 @@ class Run(NamedTuple):
         return str(self.overview.config.get("env", "unknown environment"))
 
     @property
-    def unit(self) -> str:
-        """The name for the runs of its program: "members" of a population, otherwise "seeds"."""
-        return "seeds" if self.overview.config.get("population") is None else "members"
-
-    @property
     def interval(self) -> tuple[float, float, float]:
         """The interquartile mean of `returns` and the ends of its interval: those of eval.json, or computed anew."""
         evaluation = self.overview.evaluation
         ends = evaluation.get("interval")
-        if self.kind == "greedy" and evaluation.get("interval_over") in ("seeds", "members") and isinstance(ends, list):
+        if self.kind == "greedy" and evaluation.get("interval_over") == "seeds" and isinstance(ends, list):
             known = finite([evaluation.get("iqm"), *ends])
             if len(known) == 3:
                 return known[0], known[1], known[2]
@@ -78,10 +73,7 @@ def _read(path: Path, name: str) -> Run:
         notes.append("no metric line has a return that is finite for every seed, so there is no learning curve")
     values, kind = found.returns
     returns, episodes = np.array(finite(values)), np.array(finite(found.episode_returns))
-    run = Run(name, found, lines, training, greedy, returns, episodes, kind, None, notes)
-    run = run._replace(training=training and training._replace(unit=run.unit))
-    run = run._replace(greedy=greedy and greedy._replace(unit=run.unit))
-    return run._replace(picture=_picture(path, notes))
+    return Run(name, found, lines, training, greedy, returns, episodes, kind, _picture(path, notes), notes)
 
 
 def _curve(lines: Sequence[dict[str, Any]], key: str) -> Curve | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlkit.runs import files, overview
 from rlkit.runs.config.errors import show_value
-from rlkit.runs.reports import diagnostics, figures, population_figures, sweep_figures
+from rlkit.runs.reports import diagnostics, figures, sweep_figures
 from rlkit.runs.reports.page import Page, picture, plotly, table
 from rlkit.runs.reports.reading import Run, read_runs
 from rlkit.types import ConfigError
@@ -83,15 +83,13 @@ def compose(runs: Sequence[Run], sweeps: Sequence[sweep_figures.Trials] = ()) ->
     page.add("Learning curves", "".join(page.figure(figure) for figure in figures.learning_curves(runs)))
     page.add("Final returns", "".join(page.figure(figure) for figure in figures.final_returns(runs)))
     page.add("Comparison of runs", "".join(page.figure(figure) for figure in figures.comparisons(runs)))
-    for run in runs:
-        page.add(f"Population {run.name}", _population(page, run))
     pictures = [picture(*run.picture, run.name) for run in runs if run.picture is not None]
     page.add("Policies", f'<div class="pictures">{"".join(pictures)}</div>' if pictures else "")
     grids = [
         f'<h3>{html.escape(group)}</h3><div class="grid">{"".join(page.figure(f, "h4") for f in of_group)}</div>'
         for group, of_group in diagnostics.groups(runs).items()
     ]
-    explained = "<p>Lines are means over seeds or members; shaded: from the lowest to the highest.</p>"
+    explained = "<p>Lines are means over seeds; shaded: from the lowest to the highest.</p>"
     page.add("Diagnostics", explained + "".join(grids) if grids else "")
     page.add("Configs", _side_by_side("key", runs, [run.overview.config for run in runs]))
     page.add("Versions and devices", _side_by_side("", runs, [run.overview.versions for run in runs]))
@@ -110,15 +108,6 @@ def _sweep(page: Page, trials: sweep_figures.Trials) -> str:
     grid = "".join(page.figure(figure, "h4") for figure in sweep_figures.effects(trials))
     explained = "A point is a trial, with the interval of its score over seeds; crosses diverged and have no score."
     return f'{shown}<h3>Effect of each key</h3><p>{explained}</p><div class="grid">{grid}</div>'
-
-
-def _population(page: Page, run: Run) -> str:
-    """The lineage of a population; empty for another run."""
-    try:
-        return "".join(page.figure(figure) for figure in population_figures.lineage(run))
-    except ConfigError as error:
-        run.notes.append(str(error))
-        return ""
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -7,7 +7,6 @@ from threading import Lock
 from typing import Any
 
 from rlkit.runs import run_directory
-from rlkit.runs.population.record import FILE as LINEAGE
 from rlkit.runs.reports.page import Page, plotly
 from rlkit.runs.reports.reading import read_runs
 from rlkit.runs.reports.report import compose
@@ -15,7 +14,7 @@ from rlkit.types import ConfigError
 
 ADDRESS = "127.0.0.1"
 DATA = "/figures.json"
-_READ = (run_directory.METRICS, run_directory.EVALUATION, run_directory.CONFIG, LINEAGE)
+_READ = (run_directory.METRICS, run_directory.EVALUATION, run_directory.CONFIG)
 _ENDED = ("finished", "stopped")
 
 

@@ -186,8 +186,6 @@ def _check(settings: SweepSettings, dimensions: Mapping[str, Dimension], base: M
         )
     if base.get("eval_episodes") == 0:
         raise ConfigError("eval_episodes=0 does not go with a sweep, which compares greedy returns; leave it out")
-    if base.get("population") is not None or "population" in dimensions:
-        raise ConfigError("population does not go with a sweep, whose trials are independent; leave it out")
     if settings.objective != "final" and base.get("eval_every") is None:
         raise ConfigError(
             f"objective={settings.objective} needs evaluations along the runs; add e.g. eval_every: 10000"

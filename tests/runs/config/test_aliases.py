@@ -57,6 +57,7 @@ def test_an_error_names_twenty_mistakes_at_most():
         ("ppo", "device", "JAX_PLATFORMS"),
         ("ppo", "cuda", "JAX_PLATFORMS"),
         ("ppo", "verbose", "show=False"),
+        ("ppo", "population", "rlkit.training.population"),
         ("ppo", "capture_video", "rlkit render"),
         ("ppo", "torch_deterministic", "no torch"),
         ("pqn", "gae_lambda", "'q_lambda'"),

@@ -1,4 +1,4 @@
-"""Keys that a part of the user's own replaces: named where a run starts, and refused in sweeps and populations."""
+"""Keys that a part of the user's own replaces: named where a run starts, and refused in sweeps."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,6 @@ from rlkit.networks.encoders import combine
 from rlkit.networks.heads import actor_critic, implicit_quantiles, q_network
 from rlkit.runs.config import changes
 from rlkit.runs.config.parse import parse
-from rlkit.runs.programs.make import make_program
 from rlkit.runs.sweeps import trials
 from rlkit.runs.sweeps.config import load_sweep
 from rlkit.runs.sweeps.stages import check
@@ -135,10 +134,7 @@ def test_a_function_of_the_learning_rate_reads_it(agent):
 
 
 @pytest.mark.parametrize("part", ["optimizer", "learning_rate_schedule"])
-def test_a_population_and_a_resumed_run_refuse_it(part):
-    ranges = {"population": 2, "population_ranges": {"learning_rate": [1e-4, 1e-1]}, "evolve_every": 64}
-    with pytest.raises(ConfigError, match=rf"^population_ranges\.learning_rate=.*as {part}="):
-        make_program(config_of("ppo", **named(part), **ranges))
+def test_a_resumed_run_refuses_it(part):
     stored = {"config": config_of("ppo", **named(part)).resolved()}
     with pytest.raises(ConfigError, match=rf"^learning_rate=0.5 would change nothing .*as {part}="):
         changes.find(stored, config_of("ppo", **named(part), learning_rate=0.5), Path("run"))

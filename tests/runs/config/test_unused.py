@@ -143,13 +143,6 @@ def test_a_library_that_steps_environments_takes_no_options_of_workers(monkeypat
         registry.pool("envpool:Pong-v5", {}, num_envs=1, backend="bogus")
 
 
-def test_a_population_leaves_out_a_rate_without_effect():
-    rates = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3}
-    ranges = config_of("td3", population=4, num_envs=1, total_steps=640, **rates).run.population_ranges
-    assert ranges is not None
-    assert ranges.keys() == rates.keys()
-
-
 def test_the_space_of_actions_decides_between_two_target_entropies():
     config = config_of("sac")
     assert not {*TARGETS} & config.unused().keys()
@@ -203,30 +196,6 @@ def test_a_run_may_change_what_a_change_gives_an_effect():
 def test_an_earlier_checkpoint_may_have_used_what_has_no_effect_now(earlier, now):
     """Both keys were changed, one after the other: the first change had an effect, and the checkpoint is older."""
     assert resumed(config_of("dqn", **earlier), config_of("dqn", **now)).now == now
-
-
-@pytest.mark.parametrize(
-    ("agent", "settings", "ranges", "text"),
-    [
-        ("dqn", {}, {"beta": [0.1, 0.9]}, r"beta=\[0.1, 0.9\] .*replay='uniform'"),
-        ("sac", {}, {SHARE: [0.1, 0.9]}, r"target_entropy_share=\[0.1, 0.9\] .*action_space=Box"),
-        (
-            "dqn",
-            {"capacity": 64},
-            {"epsilon_fraction": [0.1, 0.9], "epsilon_steps": [1, 9]},
-            r"epsilon_steps=\[1, 9\] .*epsilon_fraction=0.1",
-        ),
-    ],
-)
-def test_a_population_refuses_a_range_without_effect(agent, settings, ranges, text):
-    config = config_of(agent, population=2, population_ranges=ranges, evolve_every=64)
-    with pytest.raises(ConfigError, match=f"^population_ranges.{text}"):
-        make_program(config)
-
-
-def test_a_population_may_vary_what_has_an_effect():
-    ranges = {"epsilon_steps": [1, 9], "beta": [0.1, 0.9]}
-    make_program(config_of("dqn", replay="prioritized", population=2, population_ranges=ranges, evolve_every=64))
 
 
 def check_sweep(tmp_path, agent, space):

@@ -191,7 +191,6 @@ def test_a_budget_counts_whole_metric_lines(tmp_path):
         ({"objective": "area", "eval_every": 10**6}, "eval_every=1000000 leaves no evaluation before the end"),
         ({"storage": "sqlite:///x.db"}, "storage='sqlite:///x.db' needs sampler: optuna"),
         ({"eval_episodes": 0}, "eval_episodes=0 does not go with a sweep"),
-        ({"population": 4}, "population does not go with a sweep, whose trials are independent; leave it out"),
         ({"env": "my_module:Class"}, "is code, and no file may name code to run; add --env"),
         ({"env": {"values": ["CartPole-v1", "my_module:Class"]}}, "is code, and no file may name code to run"),
         ({"sampler": "grid", "gamma": {"integers": [0, 1]}}, "learning_rate needs a number of points in a grid"),

@@ -1,1 +1,0 @@
-"""Population-based training in a run: its evolutions and their record."""
