@@ -30,8 +30,9 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize("backend", ["serial", "process"])
-@pytest.mark.parametrize("name", REFUSED | ACCEPTED)
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "serial") for name in REFUSED | ACCEPTED), ("part", "process"), ("micro", "process")]
+)
 def test_offsets_that_float32_rounds_away_are_refused(name, backend):
     settings = (REFUSED | ACCEPTED)[name]
     with hosts.make("host_envs:Clock", num_envs=2, backend=backend, num_workers=2, **settings) as pool:

@@ -91,7 +91,7 @@ def test_truncation_differs_from_termination():
     ("Probe-HybridAction", 60, 0.95, {"log_std_init": -0.5}),
     pytest.param(HybridTuple(), 60, 0.95, {"log_std_init": -0.5, "squash": True}, marks=pytest.mark.thorough),
     pytest.param("Probe-Continuous", 150, 0.97, {"log_std_init": -0.5}, marks=pytest.mark.thorough),
-    pytest.param("Probe-Continuous", 150, 0.95, {"squash": True, "log_std_init": -0.5}, marks=pytest.mark.thorough),
+    pytest.param("Probe-Continuous", 150, 0.95, {"squash": True, "log_std_init": -0.5}, marks=pytest.mark.slow),
     pytest.param("Probe-Continuous", 150, 0.9, {"gsde": True, "log_std_init": -1.0}, marks=pytest.mark.thorough),
 ])  # fmt: skip
 def test_the_best_policy_is_found(env_name, updates, best, config):

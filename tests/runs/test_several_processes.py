@@ -121,8 +121,8 @@ def wait_for_lines(run, number, *processes):
 @pytest.mark.parametrize(
     "words",
     [
-        ("--seeds", 2),
-        pytest.param(("--env", "gymnasium:CartPole-v1", "--num_workers", 1), marks=pytest.mark.thorough),
+        pytest.param(("--seeds", 2), marks=pytest.mark.thorough),
+        pytest.param(("--env", "gymnasium:CartPole-v1", "--num_workers", 1), marks=pytest.mark.slow),
     ],
     ids=["seeds", "gymnasium"],
 )
@@ -141,10 +141,13 @@ def test_a_signal_to_one_process_stops_and_saves_the_run_and_one_process_goes_on
     assert code == 0, output
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("killed", "words"),
-    [(0, ("--seeds", 2)), (1, ("--seeds", 2)), (1, ("--env", "gymnasium:CartPole-v1", "--num_workers", 1))],
+    [
+        pytest.param(0, ("--seeds", 2), marks=pytest.mark.thorough),
+        pytest.param(1, ("--seeds", 2), marks=pytest.mark.slow),
+        pytest.param(1, ("--env", "gymnasium:CartPole-v1", "--num_workers", 1), marks=pytest.mark.thorough),
+    ],
     ids=["first", "second", "gymnasium"],
 )
 def test_the_survivor_of_a_killed_process_ends_with_a_line(tmp_path, killed, words):
@@ -231,7 +234,11 @@ def test_a_run_of_two_processes_goes_on_from_any_moment_of_a_save(tmp_path):
         assert content(copy) == content(whole)
 
 
-@pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.thorough) for number in (12, 25))])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(12, marks=pytest.mark.thorough),
+     pytest.param(25, marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_a_full_disk_of_the_first_process_ends_both_with_a_line(tmp_path, number):
     codes, outputs = end(*pair(tmp_path / "run", "full", number), seconds=100)
     assert all(code not in (0, None) for code in codes), outputs

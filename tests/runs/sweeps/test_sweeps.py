@@ -64,7 +64,7 @@ def test_killed_anywhere_it_goes_on_with_the_same_table(tmp_path, monkeypatch, k
     sweep(path, out=tmp_path / "counted", show=False)
     total, deaths = len(operations), 0
     begun = operations.index("append")  # the folder is there
-    for place in np.linspace(begun, total - 1, 5).astype(int).tolist():
+    for place in np.linspace(begun, total - 1, 3).astype(int).tolist():
         left = [place]
 
         def fault(name, path, left=left):
