@@ -136,15 +136,7 @@ def make(
       ConfigError: the action space is not Discrete, or a setting does not fit.
     """
     static = q_learning.static(Config, config, obs_space, action_space, networks, None, axis_name)
-    return off_policy.agent(
-        static,
-        init=init,
-        actor=q_learning.actor,
-        act=act,
-        policy=policy,
-        gradient_step=gradient_step,
-        uniform=q_learning.uniform(static),
-    )
+    return q_learning.agent(static, init=init, act=act, policy=policy, gradient_step=gradient_step)
 
 
 EXAMPLES = (  # (environment, settings) that the contract tests run

@@ -237,15 +237,7 @@ def make(
             networks, obs_space, "the quantiles of each action", sizes, fractions, axis_name=axis_name
         )
     static = Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
-    return off_policy.agent(
-        static,
-        init=init,
-        actor=q_learning.actor,
-        act=act,
-        policy=policy,
-        gradient_step=gradient_step,
-        uniform=q_learning.uniform(static),
-    )
+    return q_learning.agent(static, init=init, act=act, policy=policy, gradient_step=gradient_step)
 
 
 _FEW = {"num_quantiles": 4, "num_target_quantiles": 3, "num_value_quantiles": 5, "num_cosines": 8}

@@ -94,15 +94,7 @@ def make(
     Arguments and errors are those of `dqn.make`, but a network returns quantiles [..., A, num_quantiles].
     """
     static = q_learning.static(Config, config, obs_space, action_space, networks, "num_quantiles", axis_name)
-    return off_policy.agent(
-        static,
-        init=init,
-        actor=q_learning.actor,
-        act=act,
-        policy=policy,
-        gradient_step=gradient_step,
-        uniform=q_learning.uniform(static),
-    )
+    return q_learning.agent(static, init=init, act=act, policy=policy, gradient_step=gradient_step)
 
 
 EXAMPLES = (  # (environment, settings) that the contract tests run

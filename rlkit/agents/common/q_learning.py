@@ -14,7 +14,7 @@ from rlkit.agents.common.normalization import normalize_obs
 from rlkit.names import ACTION_MASK
 from rlkit.networks.heads import q_network
 from rlkit.spaces import Dict, Discrete, Space
-from rlkit.types import Array, Buffer, Key, Network, PyTree
+from rlkit.types import Agent, Array, Buffer, Key, Network, PyTree
 
 
 class Static(NamedTuple):
@@ -118,6 +118,11 @@ def actor(static: Static, state: Any) -> Actor:
     epsilon = jnp.zeros(()) if noisy else exploration.epsilon(state.hyper, num_steps)
     epsilon = jnp.where(num_steps < np.uint32(static.config.learning_starts), 1.0, epsilon)
     return Actor(state.params, state.stats, state.normalizer.obs, epsilon)
+
+
+def agent(static: Any, **functions: Any) -> Agent:
+    """The `Agent` of `init`, `act`, `policy` and `gradient_step`, see `off_policy.agent`, with the exploration here."""
+    return off_policy.agent(static, actor=actor, uniform=uniform(static), **functions)
 
 
 def uniform(static: Static) -> Callable[[Key], Array] | None:
