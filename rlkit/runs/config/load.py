@@ -167,7 +167,8 @@ def find(source: str | Path) -> Path:
         name, known = "", names()
     agent, _, task = name.partition("/")
     longer = [config for config in known if task and config.startswith(name.lower())]
-    similar = did_you_mean(name, longer or [*known, *agents.names()])
+    of_agent = [config for config in known if config.startswith(f"{agent.lower()}/")]
+    similar = did_you_mean(name, longer or of_agent or [*known, *agents.names()])
     if agent.lower() in agents.names():
         similar = f"; did you mean {agent.lower()!r}?" if not task else similar
         other = f"; `rlkit train {agent.lower()} --env ID` trains in any environment"
