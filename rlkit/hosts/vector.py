@@ -214,12 +214,10 @@ def _successes(infos: dict[str, Any], num_envs: int) -> np.ndarray:
     result = np.full(num_envs, np.nan, np.float32)
     # Where an episode ended, `infos` may be of the next one already.
     for found in (infos, infos.get("final_info")):
-        name = success_name(found) if isinstance(found, dict) else None
-        if (
-            name is not None
-            and (values := np.asarray(found[name])).shape == (num_envs,)
-            and values.dtype.kind in "biuf"
-        ):
+        if not isinstance(found, dict) or (name := success_name(found)) is None:
+            continue
+        values = np.asarray(found[name])
+        if values.shape == (num_envs,) and values.dtype.kind in "biuf":
             where = np.asarray(found.get(f"_{name}", np.ones(num_envs, bool)))
             result = np.where(where, (values != 0).astype(np.float32), result)
     return result

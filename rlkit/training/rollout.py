@@ -92,7 +92,7 @@ def memories(agent: Agent, num_envs: int) -> PyTree:
 
 def successes(info: dict[str, Any], shape: tuple[int, ...]) -> Array | None:
     """Return float32 of a shape, 1 where a step reached its goal, else 0; None where the infos do not say so."""
-    found = info.get(success_name(info))
+    found = None if (name := success_name(info)) is None else info[name]
     return None if getattr(found, "shape", None) != shape else jnp.asarray(found, jnp.bool_).astype(jnp.float32)
 
 
