@@ -98,8 +98,9 @@ def test_the_best_policy_is_found(env_name, updates, best, config):
     assert learn(env_name, updates, **config)[1] >= best - 1e-6
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("recurrent", ["gru", "lstm"])
+@pytest.mark.parametrize(
+    "recurrent", [pytest.param("gru", marks=pytest.mark.thorough), pytest.param("lstm", marks=pytest.mark.slow)]
+)
 def test_memory_is_learned_where_it_is_needed(recurrent):
     hyper = {"learning_rate": 3e-3, "gamma": 0.99, "ent_coef": 0.01, "schedule_steps": 200 * 32 * 16.0}
     settings = {"recurrent": recurrent, "memory_size": 16, "learning_rate_schedule": "linear", "hyper": hyper}

@@ -37,6 +37,7 @@ def test_a_study_knows_all_trials_and_their_scores(tmp_path):
 INVALID = {"num_envs": {"values": [4, 3]}, "num_minibatches": {"values": [2, 32]}, "seeds_per_trial": 1}
 
 
+@pytest.mark.slow
 def test_values_that_do_not_fit_together_are_a_failed_trial(tmp_path, capsys):
     """32 minibatches do not divide 3 * 16 rows."""
     keys = KEYS | INVALID | {"total_steps": 64, "batch": 4, "trials": 4}

@@ -113,6 +113,7 @@ def test_halving_stops_the_worst(tmp_path):
         assert float(mine["score"]) == pytest.approx(float(expected[trial]["score"]), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_trials_whose_updates_differ_in_size_compete_by_score(tmp_path):
     """Updates of 64 and of 192 steps end the first rung at 704 and at 768 steps; a rate of 1e-4 learns nothing."""
     keys = {"num_envs": {"values": [4, 12]}, "learning_rate": {"values": [1e-2, 1e-4]}, "sampler": "grid"}
@@ -191,6 +192,7 @@ def test_mistakes_of_the_command(tmp_path, capsys):
     assert "--seeds_per_trial 3" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_signal_between_two_rungs_stops_it_and_nothing_counts_as_done(tmp_path, monkeypatch, capsys):
     path, out = a_sweep(tmp_path, halving=3, trials=3, rungs=2), tmp_path / "sweep"
     whole = sweep(path, out=tmp_path / "whole", show=False).folder
