@@ -12,6 +12,7 @@ import gc
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 PLATFORMS = os.environ.get("JAX_PLATFORMS")
 PROGRAMS = "RLKIT_TEST_PROGRAMS"  # the variable that names the session's folder of compiled programs
+UNTIL = "RLKIT_THOROUGH_UNTIL"  # the variable with the time (seconds since 1970) after which no thorough test begins
 quickly: bool | None = None  # the present way of compiling
 OPTIMIZED = ("learning", "programs")  # about what the compiler makes, or long trainings
 LONG = ("test_notebooks", "test_resume", "test_marks")  # files with the longest single tests
@@ -72,6 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)  # before any fixture compiles
 def pytest_runtest_setup(item: pytest.Item) -> None:
     global quickly
+    if time.time() > float(os.environ.get(UNTIL, "inf")) and item.get_closest_marker("thorough"):
+        pytest.skip("the time for thorough tests is used up")
     before, quickly = quickly, not is_optimized(item)
     if quickly != before:
         set_if_known("jax_disable_most_optimizations", quickly)
