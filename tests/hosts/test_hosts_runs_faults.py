@@ -21,7 +21,7 @@ pytestmark = pytest.mark.thorough
 
 def test_a_fault_after_the_last_restart_keeps_the_state(tmp_path, monkeypatch, capsys):
     """Every failure is shown and written into the run; a line counts the restarts since the line before."""
-    monkeypatch.setattr(environments.validation, "check", lambda pool, seed: None)
+    monkeypatch.setattr(environments.validation, "check", lambda *_: [])
     values = PPO | {"env": "host_envs:Breaks", "env_kwargs": {"how": "exit", "length": 1000}, "env_restarts": 5}
     values |= {"num_steps": 2, "total_steps": 400, "log_every": 8}
     with pytest.raises(HostError, match=r"environment \d of worker \d, seed \d+: failed in step: .* 5 restarts"):
@@ -55,7 +55,7 @@ def test_the_error_for_a_nan_reward_names_its_environment(tmp_path):
 
 
 def test_a_late_nan_is_reported_and_the_state_before_it_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(environments.validation, "check", lambda pool, seed: None)
+    monkeypatch.setattr(environments.validation, "check", lambda *_: [])
     values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "nan"}, "num_steps": 2, "total_steps": 80}
     values |= {"num_envs": 2, "num_minibatches": 1, "log_every": 4}
     place = r"env='host_envs:Wrong': obs\[0\] of environment 0 of worker 0, seed \d+, nan,"
@@ -99,7 +99,7 @@ def test_a_fault_in_an_evaluation_keeps_the_state(tmp_path, monkeypatch, error):
 
 def test_a_nan_reward_in_an_evaluation_keeps_the_state(tmp_path, monkeypatch):
     """Episodes have ten steps, of which the first update uses two."""
-    monkeypatch.setattr(environments.validation, "check", lambda pool, seed: None)
+    monkeypatch.setattr(environments.validation, "check", lambda *_: [])
     values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "late reward nan"}, "backend": "serial"}
     place = r"env='host_envs:Wrong': reward of environment 0 of worker 0, seed \d+"
     message = place + " in an evaluation: expected finite numbers, got nan; fix"
