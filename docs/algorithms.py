@@ -176,7 +176,8 @@ def _losses(module: ModuleType) -> list[str]:
 
 def logged(module: ModuleType) -> list[str]:
     """Return the names of an agent's metrics: those that docs/metrics.md explains in its order, then the others."""
-    env, params = envs.make(module.EXAMPLES[0][0])
+    made = (envs.make(name) for name in ("Probe-ObservationAction", "Probe-Continuous"))
+    env, params = next(pair for pair in made if module.supports(pair[0].action_space(pair[1])))
     config = module.Config(**{"kl_penalty": True} if "kl_penalty" in module.Config.model_fields else {})
     agent = module.make(config, env.observation_space(params), env.action_space(params))
     init, step = training.make(agent, env, params, num_envs=8, num_steps=64)

@@ -129,6 +129,3 @@ def make(
         gradient_step=gradient_step,
         finite=("policy_loss", "grad_norm"),
     )
-
-
-EXAMPLES = (("Probe-Continuous", {}), ("Probe-MaskedAction", {}))  # (environment, settings) of the contract tests

@@ -29,11 +29,12 @@ from pydantic import Field
 
 from rlkit.agents import sac
 from rlkit.agents.base import Unused
-from rlkit.agents.common import batches, off_policy, q_critics, validation
+from rlkit.agents.common import batches, off_policy, q_critics, soft_critic, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import Count, InCritics, Width
 from rlkit.agents.common.hyper import FiniteNonNegative
 from rlkit.agents.common.q_critics import Static
+from rlkit.agents.common.soft_critic import State
 from rlkit.networks.norms.batch_renorm import BatchRenorm
 from rlkit.spaces import Space
 from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
@@ -64,9 +65,6 @@ class Hyper(sac.Hyper):
     ] = 0.5
 
 
-State = sac.State  # target_params and target_stats: ()
-
-
 def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
     """The loss [] of the critics; their statistics, the priorities [B], and metrics."""
     networks, obs_stats = static.networks, state.normalizer.obs
@@ -84,7 +82,7 @@ def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: 
     critics, noise = (params["critics"], state.stats["critics"]), jax.random.fold_in(key, 0)
     joint, stats = q_critics.q_values(networks, critics, obs_stats, obs, action, train=True, key=noise)
     q, next_q = jnp.split(joint, 2, axis=1)  # [K, B] each
-    least = sac.subset_of_critics(static.config, next_q, jax.random.fold_in(key, 1)).min(0)
+    least = soft_critic.subset_of_critics(static.config, next_q, jax.random.fold_in(key, 1)).min(0)
     bonus = -jnp.exp(state.params["log_temperature"]) * dist.log_prob_pre_tanh(raw)
     target = jax.lax.stop_gradient(batches.bootstrapped(batch, least + bonus))
     loss, priority = q_critics.td_loss(q, target, batch.weight)
@@ -92,14 +90,14 @@ def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: 
 
 
 policy_loss = sac.policy_loss
-gradient_step = partial(sac.gradient_step, critic_loss=critic_loss)
+gradient_step = partial(soft_critic.gradient_step, critic_loss=critic_loss, policy_loss=policy_loss)
 update = partial(off_policy.update, gradient_step)
 supports = q_critics.is_bounded_box
 
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning, without targets; `example` is one step without batch axes."""
-    return sac.init(static, hyper, key, example, num_envs).replace(target_params=(), target_stats=())
+    return soft_critic.init(static, hyper, key, example, num_envs).replace(target_params=(), target_stats=())
 
 
 def make(
@@ -121,11 +119,6 @@ def make(
     needed = "a Box action space of floats with finite bounds"
     validation.check_action_space(Config, config, action_space, supported=supports(action_space), needed=needed)
     renorm = partial(BatchRenorm, axis_name=axis_name)
-    return sac.make_agent(
-        config, obs_space, action_space, networks, gradient_step, init=init, make_norm=renorm, axis_name=axis_name
+    return soft_critic.make(
+        config, obs_space, action_space, networks, gradient_step, start=init, make_norm=renorm, axis_name=axis_name
     )
-
-
-EXAMPLES = (  # (environment, settings) that the contract tests run
-    ("Probe-Continuous", {"critic_hidden_sizes": (8,), "n_step": 2, "replay": "prioritized"}),
-)

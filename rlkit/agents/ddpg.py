@@ -44,5 +44,3 @@ class Hyper(td3.Hyper):
 
 
 make = partial(td3.make, config_class=Config)
-
-EXAMPLES = (("Probe-Continuous", {}),)  # (environment, settings) that the contract tests run

@@ -137,9 +137,3 @@ def make(
     """
     static = q_learning.static(Config, config, obs_space, action_space, networks, None, axis_name)
     return q_learning.agent(static, init=init, act=act, policy=policy, gradient_step=gradient_step)
-
-
-EXAMPLES = (  # (environment, settings) that the contract tests run
-    ("Probe-ObservationAction", {"normalize_obs": True, "target_every": 10}),
-    ("Probe-MaskedAction", {"replay": "prioritized", "n_step": 3, "noisy": True, "dueling": True}),
-)

@@ -203,6 +203,3 @@ def make(
         gradient_step=gradient_step,
         finite=("value_loss", "critic_loss", "policy_loss", "grad_norm"),
     )
-
-
-EXAMPLES = (("Probe-Continuous", {}), ("Probe-MaskedAction", {}))  # (environment, settings) of the contract tests

@@ -238,10 +238,3 @@ def make(
         )
     static = Static(config, obs_space, action_space, network, off_policy.buffer(config, axis_name), axis_name)
     return q_learning.agent(static, init=init, act=act, policy=policy, gradient_step=gradient_step)
-
-
-_FEW = {"num_quantiles": 4, "num_target_quantiles": 3, "num_value_quantiles": 5, "num_cosines": 8}
-EXAMPLES = (  # (environment, settings) that the contract tests run
-    ("Probe-ObservationAction", _FEW | {"double": True, "replay": "prioritized", "normalize_obs": True}),
-    ("Probe-MaskedAction", _FEW | {"munchausen": True, "dueling": True, "n_step": 3, "store_obs_once": True}),
-)

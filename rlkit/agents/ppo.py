@@ -27,7 +27,7 @@ from pydantic import Field
 from rlkit import _mesh
 from rlkit.agents.base import Task, as_arrays, mistakes
 from rlkit.agents.base.keys import StartOnly, Unused
-from rlkit.agents.common import action_distributions, advantages, minibatches, normalization, policy_evaluation
+from rlkit.agents.common import action_distributions, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import (
     Activation,
     EncoderConfig,
@@ -40,10 +40,11 @@ from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, Optimiz
 from rlkit.agents.common.minibatches import MetricRows
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
-from rlkit.agents.common.policy_evaluation import Actor, Policy
+from rlkit.agents.common.policy_evaluation import Actor, Evaluated, Policy
 from rlkit.networks import views
 from rlkit.networks.encoders.combine import has_large_image
 from rlkit.ops import losses
+from rlkit.ops.returns import gae
 from rlkit.ops.schedules import Schedule, schedule
 from rlkit.ops.statistics import explained_variance
 from rlkit.spaces import Space
@@ -259,9 +260,37 @@ def actor(state: State) -> Actor:
     return Actor(state.params, state.stats, state.normalizer.obs)
 
 
+def estimate(
+    static: Static, state: State, actor: Actor, rollout: Transition, core: PyTree | None = None
+) -> tuple[Evaluated, Array, Array]:
+    """The network's outputs for a rollout, the advantages and the value targets, all [T, N].
+
+    `core` is a recurrent network's memory before each step [T, N, ...]; None for that which the actor makes from the
+    one before the first step.
+    """
+    config = static.config
+    core = policy_evaluation.memories(static.policy, actor, rollout) if core is None else core
+    evaluated = policy_evaluation.evaluate(
+        static.policy, actor, rollout, core, config.chunk_size, keep_dist=config.kl_penalty
+    )
+    advantage = gae(
+        normalization.scale_reward(state.normalizer, rollout.reward),
+        evaluated.value,
+        evaluated.next_value,
+        rollout.terminated,
+        rollout.truncated,
+        gamma=state.hyper.gamma,
+        gae_lambda=state.hyper.gae_lambda,
+    )
+    target = advantage + evaluated.value
+    if config.normalize_advantage == "batch":
+        advantage = losses.normalize_advantage(advantage, axis_name=static.axis_name)
+    return evaluated, advantage, target
+
+
 def prepare(static: Static, state: State, rollout: Transition) -> Batch:
     """The batch of an update, leaves [T, N, ...], under the parameters before it."""
-    old, advantage, target = advantages.estimate(static, state, actor(state), rollout, rollout.extras.core)
+    old, advantage, target = estimate(static, state, actor(state), rollout, rollout.extras.core)
     return Batch(
         obs=rollout.obs,
         action=policy_evaluation.raw_action(static.policy, rollout),
@@ -293,7 +322,7 @@ def learn(
     def epoch(learner: Learner, inputs: tuple[Array, Key]) -> tuple[Learner, MetricRows]:
         orders, key = inputs
         now = Actor(learner.params, learner.stats, state.normalizer.obs)
-        _, advantage, target = advantages.estimate_anew(static, state, now, rollout)
+        _, advantage, target = estimate(static, state, now, rollout)
         data = flat(batch._replace(advantage=advantage, target=target))
         keys = minibatches.noise_keys(key, config.num_minibatches, axis_name)
         return jax.lax.scan(partial(step, data), learner, (orders, keys))
@@ -319,7 +348,7 @@ def adapt_kl_coef(
     if not static.config.kl_penalty:
         return state.kl_coef, {}
     actor = Actor(learner.params, learner.stats, state.normalizer.obs)
-    now = advantages.estimate_anew(static, state, actor, rollout)[0]
+    now = estimate(static, state, actor, rollout)[0]
     update_kl = _mesh.mean(action_distributions.kl(batch.old_dist, now.dist).mean(), static.axis_name)
     adapted = losses.adaptive_kl_coef(state.kl_coef, update_kl, target_kl=state.hyper.kl_target)
     kl_coef = jnp.where(jnp.isinf(state.hyper.kl_target), state.kl_coef, adapted)
@@ -389,11 +418,3 @@ def make(
         finite=("policy_loss", "value_loss", "loss", "grad_norm"),
         trained=("params", "stats", "normalizer.obs", "normalizer.returns"),
     )
-
-
-EXAMPLES = (  # (environment, settings) that the contract tests run
-    ("Probe-ObservationAction", {"normalize_obs": True}),
-    ("Probe-Continuous", {"gsde": True, "normalize_reward": True}),
-    ("Probe-Memory", {"recurrent": "gru"}),
-    ("Probe-HybridAction", {"squash": True, "kl_penalty": True}),
-)

@@ -224,6 +224,3 @@ def make(
         finite=("loss", "grad_norm"),
         trained=("params", "stats", "normalizer.obs"),
     )
-
-
-EXAMPLES = (("Probe-MaskedAction", {"normalize_obs": True}),)  # (environment, settings) that the contract tests run

@@ -95,8 +95,3 @@ def make(
     """
     static = q_learning.static(Config, config, obs_space, action_space, networks, "num_quantiles", axis_name)
     return q_learning.agent(static, init=init, act=act, policy=policy, gradient_step=gradient_step)
-
-
-EXAMPLES = (  # (environment, settings) that the contract tests run
-    ("Probe-ObservationAction", {"num_quantiles": 5, "replay": "prioritized"}),
-)

@@ -309,8 +309,3 @@ def make(
         memory=Memory(static.network.memory, np.array(1.0, np.float32)),
         memories=partial(memories, static.network),
     )
-
-
-EXAMPLES = (  # (environment, settings) that the contract tests run
-    ("Probe-Memory", {"burn_in": 2, "unroll_len": 4, "n_step": 2}),
-)

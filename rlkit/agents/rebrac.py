@@ -102,7 +102,3 @@ _LOSSES = td3.Losses(batch_of, critic_loss, policy_loss)
 gradient_step: Any = partial(td3.gradient_step, losses=_LOSSES)
 update = partial(off_policy.update, gradient_step)
 make = partial(td3.make, config_class=Config, losses=_LOSSES)
-
-EXAMPLES = (
-    ("Probe-Continuous", {"batch_size": 64, "num_critics": 1}),
-)  # (environment, settings) that the contract tests run

@@ -268,6 +268,3 @@ def make(
         memory=np.zeros((built.size,), np.float32),
         uniform=action_space.sample,  # type: ignore[union-attr]
     )
-
-
-EXAMPLES = (("Probe-Continuous", {"n_step": 2}),)  # (environment, settings) that the contract tests run

@@ -32,6 +32,3 @@ class Config(td3.Config):
 
 
 make = partial(td3.make, config_class=Config)
-
-
-EXAMPLES = (("Probe-Continuous", {"replay": "prioritized"}),)  # (environment, settings) that the contract tests run

@@ -26,10 +26,11 @@ import jax.numpy as jnp
 from pydantic import Field
 
 from rlkit.agents import sac
-from rlkit.agents.common import batches, off_policy, q_critics, validation
+from rlkit.agents.common import batches, off_policy, q_critics, soft_critic, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import NumCritics, Width
 from rlkit.agents.common.q_critics import Static
+from rlkit.agents.common.soft_critic import State
 from rlkit.ops.distributional import quantile_huber
 from rlkit.spaces import Space
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree
@@ -47,7 +48,6 @@ class Config(sac.Config):
 
 
 Hyper = sac.Hyper
-State = sac.State
 
 
 def truncate(quantiles: Array, drop: int) -> Array:
@@ -66,10 +66,10 @@ def mean_returns(quantiles: Array) -> Array:
 def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
     """The loss [] of the critics; their statistics, the priorities [B], and metrics."""
     kept = partial(truncate, drop=static.config.drop_quantiles)
-    value, bonus = sac.next_estimate(static, state, batch, key, combine=kept)  # [B, N], [B]
+    value, bonus = soft_critic.next_estimate(static, state, batch, key, combine=kept)  # [B, N], [B]
     target = jax.vmap(partial(batches.bootstrapped, batch), 1, 1)(value + bonus[:, None])
     target = jax.lax.stop_gradient(target)
-    quantiles, stats = sac.data_values(static, params["critics"], state, batch, key)  # [K, B, M]
+    quantiles, stats = soft_critic.data_values(static, params["critics"], state, batch, key)  # [K, B, M]
     count = quantiles.shape[-1]
     tau = (jnp.arange(count, dtype=jnp.float32) + 0.5) / count
     of_critics = jax.vmap(lambda own: quantile_huber(own, tau, target))(quantiles) / count
@@ -80,7 +80,7 @@ def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: 
 
 
 policy_loss = partial(sac.policy_loss, values=mean_returns)
-gradient_step = partial(sac.gradient_step, critic_loss=critic_loss, policy_loss=policy_loss)
+gradient_step = partial(soft_critic.gradient_step, critic_loss=critic_loss, policy_loss=policy_loss)
 update = partial(off_policy.update, gradient_step)
 supports = q_critics.is_bounded_box
 
@@ -109,11 +109,6 @@ def make(
             f"target keeps some; try {min(2, config.num_quantiles - 1)}"
         )
     outputs = config.num_quantiles
-    return sac.make_agent(
+    return soft_critic.make(
         config, obs_space, action_space, networks, gradient_step, outputs=outputs, axis_name=axis_name
     )
-
-
-EXAMPLES = (  # (environment, settings) that the contract tests run
-    ("Probe-Continuous", {"num_quantiles": 5, "n_step": 2, "replay": "prioritized"}),
-)

@@ -1,6 +1,6 @@
 """Contracts of every agent on small environments: purity, stable types, vmap, donation, one compilation.
 
-The cases are the `EXAMPLES` of each agent's module. Four programs are compiled for each.
+The cases are the `EXAMPLES` of each agent. Four programs are compiled for each.
 """
 
 import re
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agent_examples import EXAMPLES
 
 from rlkit import agents, envs, training
 from rlkit.replay import packing
@@ -31,10 +32,10 @@ START_ANEW = {"opt_state", "replay", "normalizer.running_return", "kl_coef", "po
 
 
 def cases(name):
-    """The examples of an agent's module: (name, environment, settings)."""
+    """The examples of an agent: (name, environment, settings)."""
     module = agents.get(name)
     small = {field: value for field, value in SMALL.items() if field in module.Config.model_fields}
-    return [(name, env_name, small | settings) for env_name, settings in module.EXAMPLES]
+    return [(name, env_name, small | settings) for env_name, settings in EXAMPLES[name]]
 
 
 CASES = [case for name in agents.names() for case in cases(name)]

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from agent_examples import EXAMPLES
 from flax import struct
 from jax.sharding import AbstractMesh
 
@@ -36,7 +37,7 @@ def a_run(module, name, settings, **arguments):
 @pytest.mark.parametrize("name", agents.names())
 def test_the_divided_fields_are_fields_of_their_records(name):
     module = agents.get(name)
-    env_name, settings = module.EXAMPLES[0]
+    env_name, settings = EXAMPLES[name][0]
     settings = {key: value for key, value in settings.items() if key != "hidden_sizes"}
     run = a_run(module, env_name, settings)[1]
     state = jax.eval_shape(lambda key: run.init(module.Hyper(), key), jax.random.key(0))

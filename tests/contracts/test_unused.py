@@ -3,6 +3,7 @@
 import jax
 import optax
 import pytest
+from agent_examples import EXAMPLES
 from jax.interpreters import partial_eval
 
 from rlkit import agents, envs, replay, training
@@ -20,7 +21,7 @@ MORE = (  # settings that the examples lack
     ("sac", "Probe-Continuous", {"learning_rate_schedule": optax.constant_schedule(1e-3)}),
     ("dqn", "Probe-ObservationAction", {"replay": lambda config: replay.prioritized(64, 8)}),
 )
-RUNS = [(name, *example) for name in agents.names() for example in agents.get(name).EXAMPLES]
+RUNS = [(name, *example) for name in agents.names() for example in EXAMPLES[name]]
 
 
 def a_config(name, env_name, settings, **values):
