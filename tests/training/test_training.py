@@ -12,7 +12,7 @@ from rlkit.agents import dqn, ppo
 from rlkit.networks import as_network
 from rlkit.ops.statistics import running_update
 from rlkit.spaces import Box, Discrete
-from rlkit.types import Agent, ConfigError
+from rlkit.types import Agent, ConfigError, Transition
 
 
 class CounterState(struct.PyTreeNode):
@@ -63,11 +63,25 @@ def blind_agent(memory=()):
     return Agent(init=None, actor=lambda s: s, act=act, policy=act, update=None, memory=memory)
 
 
+def played(agent, env, params=(), *, num_envs, num_steps):
+    """What `training.rollout` returns, from the start."""
+
+    @jax.jit
+    def play(key):
+        start = training.reset(agent, env, params, key, num_envs)
+        return training.rollout(agent, env, params, (), start, jax.random.key(1), num_steps)
+
+    return play(jax.random.key(0))
+
+
+def evaluated(agent, env, **sizes):
+    return jax.jit(lambda key: training.evaluate(agent, env, (), (), key, **sizes))(jax.random.key(0))
+
+
 @pytest.mark.parametrize("truncate", [False, True])
 def test_no_stored_pair_crosses_an_episode(truncate):
     agent, env = blind_agent(np.int32(0)), Counter(lengths=(3, 5), truncate=truncate)
-    start = training.reset(agent, env, (), jax.random.key(0), 4)
-    after, rollout, episodes = jax.jit(lambda s: training.rollout(agent, env, (), (), s, jax.random.key(1), 40))(start)
+    after, rollout, episodes = played(agent, env, num_envs=4, num_steps=40)
     np.testing.assert_array_equal(rollout.next_obs[..., 0], rollout.obs[..., 0])  # the same episode
     np.testing.assert_array_equal(rollout.next_obs[..., 1], rollout.obs[..., 1] + 1)  # one step later
     np.testing.assert_array_equal(rollout.extras, rollout.obs[..., 1])  # the memory starts anew with each episode
@@ -84,7 +98,7 @@ def test_no_stored_pair_crosses_an_episode(truncate):
 
 def test_a_rollout_in_two_parts_goes_on_where_it_was():
     agent, env = blind_agent(np.int32(0)), Counter(lengths=(3, 5))
-    state = training.reset(agent, env, (), jax.random.key(0), 2)
+    state = jax.jit(lambda key: training.reset(agent, env, (), key, 2))(jax.random.key(0))
     rollout = jax.jit(lambda s, k: training.rollout(agent, env, (), (), s, k, 4))
     state, first, _ = rollout(state, jax.random.key(1))
     _, second, _ = rollout(state, jax.random.key(2))
@@ -94,8 +108,7 @@ def test_a_rollout_in_two_parts_goes_on_where_it_was():
 
 def test_every_environment_draws_its_own_randomness():
     agent, env = blind_agent(), Counter()
-    state = training.reset(agent, env, (), jax.random.key(0), 16)
-    _, rollout, _ = training.rollout(agent, env, (), (), state, jax.random.key(1), 32)
+    _, rollout, _ = played(agent, env, num_envs=16, num_steps=32)
     actions = np.asarray(rollout.action).T
     assert len(np.unique(actions, axis=0)) == 16
     assert len(np.unique(np.asarray(rollout.obs[..., 0]))) > 100  # each episode of each environment has its own id
@@ -104,19 +117,18 @@ def test_every_environment_draws_its_own_randomness():
 def test_cartpole_final_observations_are_those_of_the_step():
     env, params = envs.make("CartPole-v1", max_steps_in_episode=5)
     agent = blind_agent()
-    state = training.reset(agent, env, params, jax.random.key(0), 3)
-    _, rollout, _ = training.rollout(agent, env, params, (), state, jax.random.key(1), 12)
+    _, rollout, _ = played(agent, env, params, num_envs=3, num_steps=12)
     assert bool(rollout.truncated[4].all())
     assert not bool(rollout.terminated.any())
     position, velocity = rollout.obs[..., 0], rollout.obs[..., 1]
     np.testing.assert_allclose(rollout.next_obs[..., 0], position + 0.02 * velocity, atol=1e-6)  # Euler, also at ends
 
 
-@pytest.mark.parametrize("sizes", [{"num_envs": 128, "episodes_per_env": 1}, {"num_envs": 64, "episodes_per_env": 2}])
-def test_short_episodes_do_not_count_more(sizes):
-    """Lengths 10 and 100, returns 0 and 1, half each: most of the first 128 to finish in 128 environments are short."""
+def test_short_episodes_do_not_count_more():
+    """Lengths 10 and 100, returns 0 and 1, half each: most of the first 128 to finish in 64 environments are short."""
+    sizes = {"num_envs": 64, "episodes_per_env": 2}
     env = Counter(lengths=(10, 100), returns=(0.0, 1.0))
-    result = jax.jit(lambda key: training.evaluate(blind_agent(), env, (), (), key, **sizes))(jax.random.key(0))
+    result = evaluated(blind_agent(), env, **sizes)
     np.testing.assert_array_equal(result.finished, np.ones(tuple(sizes.values()), bool))
     assert abs(float(result.returns.mean()) - 0.5) < 0.13
     np.testing.assert_array_equal(result.lengths, np.where(np.asarray(result.returns) == 1, 100, 10))
@@ -124,7 +136,7 @@ def test_short_episodes_do_not_count_more(sizes):
 
 def test_a_constant_return_is_that_exactly():
     env = Counter(lengths=(3, 3), returns=(3.0, 3.0))
-    result = training.evaluate(blind_agent(), env, (), (), jax.random.key(0), num_envs=4, episodes_per_env=3)
+    result = evaluated(blind_agent(), env, num_envs=4, episodes_per_env=3)
     np.testing.assert_array_equal(result.returns, 3)
     np.testing.assert_array_equal(result.lengths, 3)
 
@@ -136,13 +148,13 @@ def test_an_evaluation_plays_the_policy_with_a_new_memory_in_each_episode():
             return obs, state, action.astype(jnp.float32), *others
 
     agent = blind_agent(np.int32(0))._replace(policy=lambda actor, memory, obs, key: (memory + 1, memory, ()))
-    result = training.evaluate(agent, Echo(), (), (), jax.random.key(0), num_envs=2, episodes_per_env=3)
+    result = evaluated(agent, Echo(), num_envs=2, episodes_per_env=3)
     np.testing.assert_array_equal(result.returns, 0 + 1 + 2)
 
 
 def test_unfinished_episodes_are_not_returns():
     env = Counter(lengths=(3, 1000), returns=(3.0, 3.0))
-    result = training.evaluate(blind_agent(), env, (), (), jax.random.key(0), num_envs=16, max_steps=10)
+    result = evaluated(blind_agent(), env, num_envs=16, max_steps=10)
     finished = np.asarray(result.finished)
     assert 0 < finished.sum() < 16
     np.testing.assert_array_equal(np.asarray(result.returns), np.where(finished, 3, 0))
@@ -154,7 +166,7 @@ def test_the_return_of_a_step_is_that_of_the_episodes_that_ended_in_it():
     agent = ppo.make(ppo.Config(hidden_sizes=(4,)), env.observation_space(params), env.action_space(params))
     pair = training.make(agent, env, params, num_envs=4, num_steps=4)
     step = jax.jit(pair.step)
-    state, metrics = step(pair.init(ppo.Hyper(), jax.random.key(0)))
+    state, metrics = step(jax.jit(pair.init)(ppo.Hyper(), jax.random.key(0)))
     assert metrics["num_episodes"] == 0
     assert np.isnan(metrics["episode_return"])
     assert np.isnan(metrics["returns"]).all()
@@ -168,7 +180,7 @@ def test_evaluation_changes_nothing_and_normalizes_with_frozen_statistics():
     config = ppo.Config(hidden_sizes=(4,), normalize_obs=True, normalize_reward=True)
     agent = ppo.make(config, env.observation_space(params), env.action_space(params))
     pair = training.make(agent, env, params, num_envs=4, num_steps=8)
-    state, _ = jax.jit(pair.step)(pair.init(ppo.Hyper(), jax.random.key(0)))
+    state, _ = jax.jit(lambda key: pair.step(pair.init(ppo.Hyper(), key)))(jax.random.key(0))
     actor = agent.actor(state.agent)
     evaluate = jax.jit(lambda a, k: training.evaluate(agent, env, params, a, k, num_envs=10, max_steps=100))
     first, second = evaluate(actor, jax.random.key(1)), evaluate(actor, jax.random.key(1))
@@ -195,7 +207,8 @@ def test_an_evaluation_normalizes_with_the_statistics_that_it_was_given():
     obs = np.array([[1.0, -1.0], [1.0, 3.0]] * 50, np.float32)  # the mean and the deviation of the times: 1 and 2
     actor = actor._replace(obs_stats=running_update(actor.obs_stats, {"": jnp.asarray(obs)}))
     seen.clear()
-    jax.block_until_ready(training.evaluate(agent, env, params, actor, jax.random.key(1), num_envs=3, max_steps=50))
+    evaluate = jax.jit(lambda a, k: training.evaluate(agent, env, params, a, k, num_envs=3, max_steps=50))
+    jax.block_until_ready(evaluate(actor, jax.random.key(1)))
     jax.effects_barrier()
     np.testing.assert_allclose(sorted(seen), [(time - 1) / 2 for time in range(5)], atol=1e-3)
 
@@ -261,7 +274,7 @@ def test_keys_of_the_old_kind_are_refused_in_one_line():
     env, params = envs.make("CartPole-v1")
     agent = ppo.make(ppo.Config(num_minibatches=1), env.observation_space(params), env.action_space(params))
     init, _ = training.make(agent, env, params, num_envs=2, num_steps=4)
-    state = init(ppo.Hyper(), jax.random.key(0))
+    state = jax.jit(init)(ppo.Hyper(), jax.random.key(0))
     old, actor = jax.random.PRNGKey(0), agent.actor(state.agent)
     for call in (
         lambda: init(ppo.Hyper(), old),
@@ -290,9 +303,10 @@ def test_before_an_item_can_be_drawn_an_update_without_jit_changes_nothing():
     env, params = envs.make("CartPole-v1")
     config = dqn.Config(capacity=64, batch_size=4, n_step=3, learning_starts=32, hidden_sizes=(4,))
     agent = dqn.make(config, env.observation_space(params), env.action_space(params))
-    init, step = training.make(agent, env, params, num_envs=1, num_steps=1)
-    state = init(dqn.Hyper(), jax.random.key(0))
+    state = jax.jit(training.make(agent, env, params, num_envs=1, num_steps=1).init)(dqn.Hyper(), jax.random.key(0))
+    obs, zero, no = np.zeros((1, 1, 4), np.float32), np.zeros((1, 1), np.float32), np.zeros((1, 1), bool)
+    rollout = jax.tree.map(jnp.asarray, Transition(obs, np.zeros((1, 1), np.int32), zero, no, no, obs))
     with jax.disable_jit():
-        after, metrics = step(state)
+        after, metrics = agent.update(state.agent, rollout, jax.random.key(1))
     assert float(metrics["loss"]) == 0.0
-    jax.tree.map(np.testing.assert_array_equal, after.agent.params, state.agent.params)
+    jax.tree.map(np.testing.assert_array_equal, after.params, state.agent.params)
