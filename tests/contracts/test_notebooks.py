@@ -9,7 +9,7 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-LONG = ("03_off_policy", "05_sweeps_and_populations")  # minutes of training
+LONG = ("01_ppo_from_pieces", "03_off_policy", "04_your_own_environment", "05_sweeps_and_populations")
 by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 

@@ -12,6 +12,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_the_commands_train_and_the_policy_acts(tmp_path):
     commands, python = blocks(PAGE, "bash"), blocks(PAGE, "python")
     assert len(commands) == 2

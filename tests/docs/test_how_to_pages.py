@@ -76,6 +76,7 @@ def test_a_config_is_reproduced_to_the_bit(tmp_path):
     assert printed.split() == ["True"]
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_ones_own_learns(tmp_path):
     (printed,) = execute(ROOT / "docs/your-own-algorithm.md", tmp_path)
     loaded, *scores = printed.splitlines()

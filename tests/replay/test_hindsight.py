@@ -131,7 +131,7 @@ def success(ratio):
     return float((played.returns > -LENGTH).mean())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_bits_are_learned_only_with_relabelling():
     with_hindsight, without = success(0.8), success(0.0)
     assert with_hindsight > 0.9, (with_hindsight, without)

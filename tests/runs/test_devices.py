@@ -21,7 +21,8 @@ PROGRAMS = Path(__file__).parents[1] / "support" / "sharded_runs.py"
 @pytest.mark.parametrize(
     "case",
     [
-        *("over_runs", "policies", "ppo", "dqn"),
+        *("over_runs", "policies", "dqn"),
+        pytest.param("ppo", marks=pytest.mark.slow),
         pytest.param("sac", marks=pytest.mark.slow),
         pytest.param("counts", marks=pytest.mark.slow),
     ],
@@ -83,7 +84,7 @@ def test_the_command_line_makes_cores_devices_before_jax_starts():
     assert int(done.stdout) == devices.cores()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_command_line_spreads_seeds_over_devices(tmp_path):
     """A run of three devices is gone on with on one."""
     run = tmp_path / "run"

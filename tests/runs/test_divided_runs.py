@@ -27,7 +27,7 @@ def process(*words, **variables):
 
 @pytest.mark.parametrize(
     "case",
-    ["refusals", pytest.param("ppo", marks=pytest.mark.thorough), pytest.param("dqn", marks=pytest.mark.thorough)],
+    ["refusals", pytest.param("ppo", marks=pytest.mark.slow), pytest.param("dqn", marks=pytest.mark.thorough)],
 )
 def test_a_run_over_devices(case):
     assert "agrees" in process(SUPPORT / "divided_runs.py", case)
@@ -49,8 +49,8 @@ def test_the_commands_divide_a_run_and_read_it_on_one_device(tmp_path):
     [
         "refusals",
         pytest.param("ppo", marks=pytest.mark.thorough),
-        pytest.param("dqn", marks=pytest.mark.thorough),
-        pytest.param("sac", marks=pytest.mark.thorough),
+        pytest.param("dqn", marks=pytest.mark.slow),
+        pytest.param("sac", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_outside_of_jax_over_devices(case):

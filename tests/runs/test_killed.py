@@ -78,7 +78,7 @@ def result(run):
 @pytest.mark.parametrize(
     "kills", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(24, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", ["dqn", pytest.param("ppo", marks=pytest.mark.slow)])
 @pytest.mark.timeout(1200)
 def test_a_killed_trainer_goes_on_as_if_it_had_not_been(agent, kills, tmp_path):
     config, whole, killed = tmp_path / "config.yaml", tmp_path / "whole", tmp_path / "killed"

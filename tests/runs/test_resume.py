@@ -185,7 +185,7 @@ def answer(process):
     return out.split()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_twenty_updates_are_ten_and_ten_in_fresh_processes(tmp_path):
     """Another process, hash seed and working directory; every leaf bitwise equal."""
     config = SMALL | {"total_steps": 640, "num_minibatches": 2, "num_epochs": 2, "normalize_reward": True}

@@ -68,7 +68,7 @@ def content(run):
     ("case", "number"),
     [
         pytest.param("two", 2, marks=pytest.mark.thorough),
-        pytest.param("hosts", 2, marks=pytest.mark.thorough),
+        pytest.param("hosts", 2, marks=pytest.mark.slow),
         pytest.param("four", 4, marks=pytest.mark.slow),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_signal_to_one_process_stops_and_saves_the_run_and_one_process_goes_on
     [
         pytest.param(0, ("--seeds", 2), marks=pytest.mark.thorough),
         pytest.param(1, ("--seeds", 2), marks=pytest.mark.slow),
-        pytest.param(1, ("--env", "gymnasium:CartPole-v1", "--num_workers", 1), marks=pytest.mark.thorough),
+        pytest.param(1, ("--env", "gymnasium:CartPole-v1", "--num_workers", 1), marks=pytest.mark.slow),
     ],
     ids=["first", "second", "gymnasium"],
 )
@@ -197,7 +197,7 @@ def test_processes_with_another_seed_or_another_file_of_own_code_are_refused(tmp
     assert not run.exists()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_resume_with_other_flags_in_one_process_is_refused(tmp_path):
     run = tmp_path / "run"
     words = ["--num_envs", 4, "--num_steps", 8, "--total_steps", 64, "--eval_episodes", 0, "--out", run]
@@ -247,9 +247,7 @@ def test_a_full_disk_of_the_first_process_ends_both_with_a_line(tmp_path, number
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(
-    "kills", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(200, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.slow)])
 def test_two_processes_that_are_killed_go_on_as_if_they_had_not_been(tmp_path, kills):
     whole, killed, rng = tmp_path / "whole", tmp_path / "killed", random.Random(kills)
     lines = 40  # of a run, for each kill; every second one is followed by a checkpoint

@@ -46,14 +46,8 @@ def test_trials_score_as_runs_by_themselves(tmp_path):
     assert swept.results[0].trial.number == int(top["trial"])
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        pytest.param({}, marks=pytest.mark.slow),
-        pytest.param({"halving": 2}, marks=pytest.mark.slow),
-        {"eval_every": 256, "objective": "area", "halving": 3},
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [{}, {"halving": 2}, {"eval_every": 256, "objective": "area", "halving": 3}])
 def test_killed_anywhere_it_goes_on_with_the_same_table(tmp_path, monkeypatch, keys):
     path = a_sweep(tmp_path, **keys)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
