@@ -31,8 +31,8 @@ RECURRENT = {"env": "CartPole-v1", "num_envs": 4, "num_steps": 8, "total_steps":
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory):
-    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+def _compiled_once():
+    with shared_compilations():
         yield
 
 

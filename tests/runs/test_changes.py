@@ -25,8 +25,8 @@ SCHEDULED = {**SMALL, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory):
-    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+def _compiled_once():
+    with shared_compilations():
         yield
 
 

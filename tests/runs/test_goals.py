@@ -33,7 +33,7 @@ class Line:
         goal = gymnasium.spaces.Box(-4, 4, (1,), np.float32)
         names = ("observation", "achieved_goal", "desired_goal")
         self.observation_space = gymnasium.spaces.Dict(dict.fromkeys(names, goal))
-        self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(3)
         self.batched, self.success = batched, success
 
     def _obs(self):
@@ -45,7 +45,7 @@ class Line:
         return self._obs(), {}
 
     def step(self, action):
-        self.at, self.time = np.clip(self.at + action, -4, 4).astype(np.float32), self.time + 1
+        self.at, self.time = np.clip(self.at + int(action) - 1, -4, 4).astype(np.float32), self.time + 1
         reward = float(self.compute_reward(self.at, self.goal, {}))
         reached = self.compute_terminated(self.at, self.goal, {})
         return self._obs(), reward, reached, self.time == 8, {self.success: reached} if self.success else {}
@@ -61,7 +61,7 @@ class Line:
     def close(self): ...
 
 
-LINE = RUN | {"agent": "sac", "env": f"{__name__}:Line", "backend": "serial", "num_envs": 2, "num_steps": 1}
+LINE = RUN | {"env": f"{__name__}:Line", "backend": "serial", "num_envs": 2, "num_steps": 1}
 LINE |= {"replay_ratio": 0.5, "total_steps": 96, "eval_episodes": 2}
 
 
@@ -74,11 +74,14 @@ def drawn(program, state, batch=64):
     return [np.concatenate(x) for x in zip(*items, strict=True)]
 
 
-@pytest.mark.parametrize("agent", ["dqn", "c51"])
-def test_a_run_in_jax_learns_from_the_rewards_of_its_environment(tmp_path, agent):
-    run = loop.train(RUN | {"agent": agent}, out=tmp_path / "run", show=False)
-    program = make_program(parse(RUN | {"agent": agent}))
-    achieved, desired, reward, terminated = drawn(program, run.state)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return loop.train(RUN, out=tmp_path_factory.mktemp("goals") / "run", show=False)
+
+
+def test_a_run_in_jax_learns_from_the_rewards_of_its_environment(trained):
+    run = trained
+    achieved, desired, reward, terminated = drawn(make_program(parse(RUN)), run.state)
     reached = (achieved == desired).all(-1)
     np.testing.assert_array_equal(reward, np.where(reached, 0.0, -1.0))
     np.testing.assert_array_equal(terminated, reached)
@@ -86,7 +89,7 @@ def test_a_run_in_jax_learns_from_the_rewards_of_its_environment(tmp_path, agent
     assert "goal_reward: environment" in (run.run / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize(("seeds", "name"), [(1, "success"), (2, "is_success")])
+@pytest.mark.parametrize(("seeds", "name"), [(1, "is_success"), pytest.param(2, "success", marks=pytest.mark.slow)])
 def test_success_rates_are_of_the_last_steps_of_episodes(tmp_path, monkeypatch, seeds, name):
     monkeypatch.setattr(probes, "SUCCESS", name)  # as the environment calls it
     run = loop.train(RUN | {"num_seeds": seeds, "eval_every": 320}, out=tmp_path / "run", show=False)
@@ -102,9 +105,18 @@ def test_success_rates_are_of_the_last_steps_of_episodes(tmp_path, monkeypatch, 
         assert ((rates == 0) == (returns == -8)).all()
 
 
-@pytest.mark.parametrize("name", ["success", "is_success"])
-def test_outside_of_jax_successes_are_those_of_the_infos(tmp_path, name):
-    run = loop.train(LINE | {"env_kwargs": {"success": name}, "backend": "serial"}, out=tmp_path / "run", show=False)
+@pytest.mark.parametrize("batched", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_outside_of_jax_rewards_are_those_of_compute_reward_and_successes_of_the_infos(tmp_path, batched):
+    config = LINE | {"env_kwargs": {"success": "is_success", "batched": batched}}
+    run = loop.train(config, out=tmp_path / "run", show=False)
+    program = make_program(parse(config))
+    achieved, desired, reward, terminated = drawn(program, run.state)
+    program.close()
+    near = np.abs(achieved - desired).max(-1) < 0.5
+    np.testing.assert_array_equal(reward, near - 1.0)
+    np.testing.assert_array_equal(terminated, near)
+    assert near.mean() > 0.2
+    rlkit.load(run.run, env=config["env"]).act(program.env.obs.sample(jax.random.key(0)), jax.random.key(0))
     assert run.evaluation is not None
     reached = np.mean(np.array(run.evaluation["returns"][0]) > -8)
     assert run.evaluation["success_rate_of_seed"] == pytest.approx([reached])
@@ -120,6 +132,7 @@ def test_another_success_in_an_info_is_none():
         assert group._success({"success": value}) == 1
     assert group._success({"success": np.array(False), "is_success": True}) == 1
     ones = np.ones(3)
+    np.testing.assert_array_equal(successes({"is_success": ones > 0}, (3,)), ones)
     assert successes({"success": ones[:, None]}, (3,)) is successes({"success": {}}, (3,)) is None
     np.testing.assert_array_equal(successes({"success": ones > 0}, (3,)), ones)
 
@@ -140,7 +153,7 @@ def test_successes_of_vector_environments(mode, name):
         pool.reset(0)
         rng, found = np.random.default_rng(0), []
         for _ in range(40):
-            step = pool.step(rng.uniform(-1, 1, (3, 1)).astype(np.float32))
+            step = pool.step(rng.integers(3, size=3))
             ended = step.lengths > 0
             assert np.isnan(step.successes[~ended]).all()
             np.testing.assert_array_equal(step.successes[ended], step.returns[ended] > -step.lengths[ended])
@@ -149,24 +162,9 @@ def test_successes_of_vector_environments(mode, name):
     assert 1 in found
 
 
-def test_a_run_goes_on_to_the_bit(tmp_path):
-    whole = loop.train(RUN, out=tmp_path / "whole", show=False)
+def test_a_run_goes_on_to_the_bit(trained, tmp_path):
     half = loop.train(RUN, lambda line, state: line["step"] >= 128, out=tmp_path / "half", show=False)
-    assert digest(loop.resume(half.run, show=False).state) == digest(whole.state)
-
-
-@pytest.mark.parametrize("batched", [True, False])
-def test_outside_of_jax_the_rewards_are_those_of_compute_reward(tmp_path, batched):
-    config = LINE | {"env_kwargs": {"batched": batched}}
-    run = loop.train(config, out=tmp_path / "run", show=False)
-    program = make_program(parse(config))
-    achieved, desired, reward, terminated = drawn(program, run.state)
-    program.close()
-    near = np.abs(achieved - desired).max(-1) < 0.5
-    np.testing.assert_array_equal(reward, near - 1.0)
-    np.testing.assert_array_equal(terminated, near)
-    assert near.mean() > 0.2
-    rlkit.load(run.run, env=config["env"]).act(program.env.obs.sample(jax.random.key(0)), jax.random.key(0))
+    assert digest(loop.resume(half.run, show=False).state) == digest(trained.state)
 
 
 def far(achieved, desired):
@@ -182,7 +180,6 @@ def test_a_function_of_the_users_gives_the_rewards(tmp_path):
     assert other.mean() > 0.5
     assert not terminated[other & (reward > 0)].any()
     assert f"goal_reward: {__name__}:far" in (run.run / "config.yaml").read_text()
-    assert loop.resume(run.run, overrides={"total_steps": 384}, goal_reward=far, show=False).state is not None
     with pytest.raises(ConfigError, match="goal_reward"):
         loop.resume(run.run, overrides={"total_steps": 448}, show=False)
 
@@ -218,6 +215,7 @@ def test_goals_are_of_one_shape():
         check_goals(Dict({"achieved_goal": box, "desired_goal": Box(-1, 1, (3,))}))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="a source distribution has no docs/")
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -88,5 +88,5 @@ def test_evaluations_that_take_much_of_the_time_are_named_with_their_cost():
 
 def test_a_run_shows_the_cost_of_its_evaluations_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(hints, "costly_evaluations", lambda training, evaluating, count: f"{count} evaluations")
-    loop.train(SMALL | {"eval_every": 64}, out=tmp_path / "run")
+    loop.train(SMALL | {"eval_every": 64, "total_steps": 128}, out=tmp_path / "run")
     assert capsys.readouterr().err.count("evaluations\n") == 1

@@ -12,8 +12,8 @@ from rlkit.runs.sweeps.sweep import sweep
 
 
 @pytest.fixture(autouse=True, scope="module")
-def compiled(tmp_path_factory):
-    with shared_compilations(tmp_path_factory.mktemp("compiled")):
+def compiled():
+    with shared_compilations():
         yield
 
 

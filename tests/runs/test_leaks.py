@@ -20,8 +20,8 @@ RUNS = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory):
-    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+def _compiled_once():
+    with shared_compilations():
         yield
 
 

@@ -32,8 +32,8 @@ ONLINE = TINY | {"agent": "sac", "total_steps": 64, "learning_starts": 0, "repla
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_compilations(tmp_path_factory):
-    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+def _few_compilations():
+    with shared_compilations():
         yield
 
 

@@ -28,8 +28,8 @@ CONFIG = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_compilations(tmp_path_factory):
-    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+def _few_compilations():
+    with shared_compilations():
         yield
 
 

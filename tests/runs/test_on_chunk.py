@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from doc_pages import blocks
-from tiny_runs import SMALL, shared_compilations
+from tiny_runs import SMALL, THREE, shared_compilations
 
 from rlkit import runs
 from rlkit.runs import metrics
@@ -16,8 +16,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "training-from-python.md"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory):
-    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+def _compiled_once():
+    with shared_compilations():
         yield
 
 
@@ -27,6 +27,7 @@ def train(path, on_chunk, **keys):
 
 def test_numbers_that_are_returned_are_in_the_written_lines_and_do_not_end_the_run(tmp_path):
     def on_chunk(line, state):
+        assert line.seeds == [line]
         line["changed"] = 1  # of a copy
         return {"twice": 2 * line["step"], "array": jnp.float32(0.5), "none": float("nan"), "yes": np.bool_(True)}
 
@@ -35,26 +36,24 @@ def test_numbers_that_are_returned_are_in_the_written_lines_and_do_not_end_the_r
     assert [line["twice"] for line in lines] == [2 * step for step in range(32, 321, 32)]
     assert all((line["array"], line["none"], line["yes"]) == (0.5, None, 1.0) for line in lines)
     assert not any("changed" in line for line in lines)
-    stopped = runs.train(SMALL, lambda line, state: {}, out=tmp_path / "empty", show=False)
-    assert len(metrics.read(stopped.run)) == 10
-
-
-def test_each_seed_has_its_number(tmp_path):
-    trained = train(tmp_path, lambda line, state: {"own": np.arange(2), "one": 1}, num_seeds=2)
-    assert all((line["own"], line["one"]) == ([0.0, 1.0], 1.0) for line in metrics.read(trained.run))
 
 
 def test_an_entry_is_a_number_whatever_the_number_of_seeds(tmp_path):
     seen = []
-    trained = train(tmp_path, lambda line, state: seen.append(line), num_seeds=2)
+
+    def on_chunk(line, state):
+        seen.append(line)
+        return {"own": np.arange(3), "one": 1} if line["step"] > 32 else {}
+
+    trained = runs.train(THREE, on_chunk, out=tmp_path / "run", show=False)
+    assert [line.get("own") for line in metrics.read(trained.run)] == [None, [0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]
+    assert [line.get("one") for line in metrics.read(trained.run)] == [None, 1.0, 1.0]
     for line, written in zip(seen, metrics.read(trained.run), strict=True):
         returns = [x for x in written["return_mean"] if x is not None]
         assert line["return_mean"] == (pytest.approx(np.mean(returns)) if returns else None)
         assert [seed["return_mean"] for seed in line.seeds] == written["return_mean"]
         assert {seed["step"] for seed in line.seeds} == {line["step"]}
-    seen.clear()
-    runs.train(SMALL, lambda line, state: seen.append(line), out=tmp_path / "one", show=False)
-    assert all(line.seeds == [line] for line in seen)
+        assert len(line.seeds) == 3
 
 
 def test_true_ends_the_run_after_its_line(tmp_path):
@@ -73,17 +72,26 @@ def test_true_ends_the_run_after_its_line(tmp_path):
         ({"many": [1.0, 2.0]}, "must be a number$"),
     ],
 )
-def test_what_cannot_be_written_is_named_in_one_line(tmp_path, entries, said):
+def test_what_cannot_be_written_is_named_in_one_line(entries, said):
+    line = {"return_mean": None, "step": 32}
     with pytest.raises(ConfigError, match=said):
-        train(tmp_path, lambda line, state: entries)
+        metrics.additional(entries, line, 1)
+
+
+def test_a_line_whose_entries_cannot_be_written_is_written_without_them(tmp_path):
+    with pytest.raises(ConfigError, match="which must be a number"):
+        train(tmp_path, lambda line, state: {"word": "1.5"})
     assert len(metrics.read(tmp_path / "run")) == 1
 
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
+    """With the config of the other tests, whose program is compiled already, and whose episodes have 20 steps."""
     monkeypatch.chdir(tmp_path)
+    original = runs.train
+    monkeypatch.setattr(runs, "train", lambda config, *args, **kwargs: original(config | SMALL, *args, **kwargs))
     names: dict = {}
     for block in blocks(PAGE, "python"):
-        exec(compile(block, str(PAGE), "exec"), names)
+        exec(compile(block.replace("mean > 60", "mean > 6"), str(PAGE), "exec"), names)
     first, stopped, logged = (metrics.read(Path("runs") / name) for name in ("from-python", "good-enough", "logged"))
     assert len(stopped) < len(first) == len(logged)
     assert all(line["largest_param"] > 0 for line in logged)

@@ -17,14 +17,13 @@ CONFIG = SMALL | {"log_every": LINE * BATCH, "checkpoint_every": 2 * LINE * BATC
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory):
-    with shared_compilations(tmp_path_factory.getbasetemp() / "xla"):
+def _compiled_once():
+    with shared_compilations():
         yield
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """The counts that the program was asked for, each with a function that is called before it: none by default."""
+def asked_in(monkeypatch):
+    """The counts that the program is asked for, each with a function that is called before it: none by default."""
     counts, before, advance = [], {}, jax_program.JaxProgram.advance
 
     def wrapper(self, state, count):
@@ -34,6 +33,21 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(jax_program.JaxProgram, "advance", wrapper)
     return counts, before
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    return asked_in(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run in parts whose lengths follow from the time that they take, none of which is long."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        counts, _ = asked_in(monkeypatch)
+        run = loop.train(CONFIG, out=tmp_path_factory.mktemp("parts") / "whole", show=False)
+    assert counts == [1, 2, 2, 5]  # that a line ends does not make the next part smaller
+    return run
 
 
 def test_a_part_takes_as_long_as_the_last_one_tells():
@@ -69,11 +83,8 @@ def test_parts_are_joined_to_lines():
     assert not part.pending
 
 
-def test_parts_change_neither_the_state_nor_the_lines(asked, tmp_path, monkeypatch):
+def test_parts_change_neither_the_state_nor_the_lines(whole, asked, tmp_path, monkeypatch):
     counts, _ = asked
-    whole = loop.train(CONFIG, out=tmp_path / "whole", show=False)
-    assert counts == [1, 2, 2, 5]  # that a line ends does not make the next part smaller
-    counts.clear()
     monkeypatch.setattr(session, "PART_SECONDS", 0.0)
     single = loop.train(CONFIG, out=tmp_path / "single", show=False)
     assert counts == [1] * 10
@@ -82,11 +93,9 @@ def test_parts_change_neither_the_state_nor_the_lines(asked, tmp_path, monkeypat
     assert [line["step"] for line in metrics.read(single.run)] == [LINE * BATCH, 2 * LINE * BATCH]
 
 
-def test_a_signal_ends_a_line_after_the_part(asked, tmp_path, monkeypatch):
+def test_a_signal_ends_a_line_after_the_part(whole, asked, tmp_path, monkeypatch):
     """The run is saved there, and goes on to the same end."""
     counts, before = asked
-    whole = loop.train(CONFIG, out=tmp_path / "whole", show=False)
-    counts.clear()
     monkeypatch.setattr(session, "PART_SECONDS", 0.0)
     before[2] = lambda: signal.raise_signal(signal.SIGTERM)
     stopped = loop.train(CONFIG, out=tmp_path / "run", show=False)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from typing import NamedTuple
 
 import jax
@@ -11,8 +12,10 @@ import pytest
 from tiny_runs import SMALL
 
 from rlkit.agents import ppo
-from rlkit.runs import loop
+from rlkit.runs import loop, transfer
 from rlkit.runs.checkpoints import checkpoint, states
+from rlkit.runs.config.parse import parse
+from rlkit.runs.programs.make import make_program
 from rlkit.types import Array, ConfigError
 
 
@@ -22,7 +25,7 @@ class State(ppo.State):
     second_critic: dict[str, Array]
 
 
-@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("declared", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_network_of_another_name_is_transferred_where_it_is_declared(monkeypatch, tmp_path, declared):
     make = ppo.make
 
@@ -40,42 +43,53 @@ def test_a_network_of_another_name_is_transferred_where_it_is_declared(monkeypat
         return agent._replace(init=init, update=update, trained=trained)
 
     monkeypatch.setattr(ppo, "make", with_second_critic)
-    source = loop.train(SMALL, out=tmp_path / "a", show=False)
+    source = loop.train(SMALL | {"total_steps": 64}, out=tmp_path / "a", show=False)
     config = SMALL | {"total_steps": 32, "seed": 9}
     started = loop.train(config, out=tmp_path / "b", init_from=source.run, show=False).state.agent
-    updates = 11.0 if declared else 1.0  # ten of the source, and one
+    updates = 3.0 if declared else 1.0  # two of the source, and one
     np.testing.assert_array_equal(started.second_critic["w"], np.full(3, updates))
 
 
-def test_another_agent_is_named(tmp_path):
-    source = loop.train(SMALL | {"total_steps": 32}, out=tmp_path / "a", show=False)
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A run of one update."""
+    return loop.train(SMALL | {"total_steps": 32}, out=tmp_path_factory.mktemp("source") / "a", show=False)
+
+
+def test_another_agent_is_named(source, tmp_path):
     other = {name: SMALL[name] for name in ("env", "num_envs", "num_steps", "total_steps", "hidden_sizes")}
     other |= {"agent": "dqn", "capacity": 512, "batch_size": 8}
     with pytest.raises(ConfigError, match="; use the agent, ppo, of that run, and "):
         loop.train(other, out=tmp_path / "b", init_from=source.run, show=False)
 
 
-def test_another_activation_is_refused(tmp_path):
+def test_another_activation_is_refused(source, tmp_path):
     """The arrays have the same shapes, but the policy would be another one from the first step on."""
-    source = loop.train(SMALL | {"total_steps": 32}, out=tmp_path / "a", show=False)
     with pytest.raises(ConfigError, match=r"activation='relu' must be that of init_from=.*'tanh'"):
         loop.train(SMALL | {"activation": "relu"}, out=tmp_path / "b", init_from=source.run, show=False)
     assert not (tmp_path / "b").exists()
-    by_name = SMALL | {"activation": "tanh", "total_steps": 32}  # what the source has by the observations
-    named = loop.train(by_name, out=tmp_path / "c", init_from=source.run, show=False)
-    loop.train(SMALL | {"total_steps": 32}, out=tmp_path / "d", init_from=named.run, show=False)
+    named, left_open = (make_program(parse(SMALL | values)) for values in ({"activation": "tanh"}, {}))
+    assert transfer.load(named, source.run).keys() == {*named.agent.trained}  # what the source has by the observations
+    by_name = source.run.rename(tmp_path / "named")
+    config = by_name / "config.yaml"
+    config.write_text(re.sub("activation: .*", "activation: tanh", config.read_text()))
+    transfer.load(left_open, by_name)
+    by_name.rename(source.run)
 
 
 def test_other_atoms_are_refused(tmp_path):
     """A distribution of returns means another one on other atoms."""
     small = {"agent": "c51", "env": "CartPole-v1", "total_steps": 64, "num_envs": 4, "num_steps": 4, "capacity": 64}
     small |= {"hidden_sizes": [8], "batch_size": 4, "learning_starts": 16, "eval_episodes": 1}
-    source = loop.train(small, out=tmp_path / "a", show=False)
+    program = make_program(parse(small))
+    states.save(tmp_path / "a", program.start())
+    (tmp_path / "a" / "config.yaml").write_text(program.config.resolved())
+    transfer.load(program, tmp_path / "a")
     with pytest.raises(ConfigError, match=r"v_max=20.0 must be that of init_from=.*10"):
-        loop.train(small | {"v_max": 20.0}, out=tmp_path / "b", init_from=source.run, show=False)
+        transfer.load(make_program(parse(small | {"v_max": 20.0})), tmp_path / "a")
 
 
-@pytest.mark.parametrize("normalize_obs", [False, True])
+@pytest.mark.parametrize("normalize_obs", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_run_in_code_of_ones_own_starts_another_without_running_it(normalize_obs, tmp_path):
     """Only arrays are read of the other run, so no code is run because a file names it."""
     config = SMALL | {"total_steps": 32, "num_envs": 4, "hidden_sizes": [8], "normalize_obs": normalize_obs}

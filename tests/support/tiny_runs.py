@@ -1,6 +1,7 @@
 """Shared by the tests of runs: a tiny config, one folder of compiled programs, and comparisons of two runs."""
 
 import hashlib
+import os
 from contextlib import contextmanager
 
 import jax
@@ -29,12 +30,11 @@ THREE = SMALL | {"num_seeds": 3, "total_steps": 96, "seed": 5}
 
 
 @contextmanager
-def shared_compilations(folder):
-    """Programs of equal shapes are compiled once and kept in a folder."""
+def shared_compilations():
+    """Programs of equal shapes, also small ones, are compiled once and kept in the folder of the tests' session."""
     wanted = {
-        "jax_compilation_cache_dir": str(folder),
+        "jax_compilation_cache_dir": os.environ["RLKIT_TEST_PROGRAMS"],
         "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_numpy_dtype_promotion": "standard",  # optax's adam raises a Python float to an int32
     }
     before = {name: getattr(jax.config, name) for name in wanted}
     for name, value in wanted.items():

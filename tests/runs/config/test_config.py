@@ -248,13 +248,13 @@ def mutant(rng, base, keys):
     return values
 
 
-def test_ten_thousand_mutants_give_only_config_errors():
+def test_thousands_of_mutants_give_only_config_errors():
     """A bad config gets a clear error, in about a millisecond, with nothing traced or compiled."""
     rng, base, events = random.Random(0), parse(SMALL).flat(), []
     keys, refused = [*schema("ppo").fields], 0
     jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: events.append(name))
     text = parse(SMALL).resolved()
-    for trial in range(10_000):
+    for trial in range(2_000):
         if trial % 4:
             values = mutant(rng, base, keys)
         else:
@@ -274,7 +274,7 @@ def test_ten_thousand_mutants_give_only_config_errors():
             said = str(error)
             assert 0 < len(said) < 400
             assert len(said.splitlines()) == 1
-    assert refused > 5_000
+    assert refused > 1_000
     assert not [name for name in events if "compile" in name or "trace" in name]
 
 
