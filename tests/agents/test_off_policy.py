@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_stand_ins import EXAMPLE, OBS, SMALL, due, masses, real, repeated, rollout, stand_in
+from off_policy_stand_ins import EXAMPLE, OBS, SMALL, due, real, repeated, rollout, stand_in
 
 from rlkit.agents import dqn
+from rlkit.agents.base import as_arrays
 from rlkit.agents.common import off_policy
 from rlkit.spaces import Discrete
 from rlkit.types import ConfigError
@@ -61,12 +62,9 @@ def test_a_rollout_that_does_not_fit_is_an_error(settings, size, words):
     ("settings", "num_steps", "updates"),
     [
         ({"target_every": 1000}, 1, 10),  # one gradient step for 8 environment steps, of which no multiple is 1,000
-        ({"target_every": 1000, "replay_ratio": 1.0}, 1, 10),
-        ({"target_every": 1000, "replay_ratio": 0.375}, 1, 10),
         ({"target_every": 1000, "replay_ratio": 0.0625}, 2, 10),
         ({"target_every": 1000, "replay_ratio": 0.0005, "capacity": 2000}, 250, 5),  # no more than gradient steps
         ({"target_every": None}, 1, 1250),
-        ({"target_every": None, "replay_ratio": 1.0}, 1, 10_000),
         ({"target_every": 1, "replay_ratio": 1.0}, 1, 10_000),
     ],
 )
@@ -91,9 +89,7 @@ def test_the_target_is_due_at_the_gradient_step_that_completes_the_interval():
     np.testing.assert_array_equal(np.flatnonzero(after.params["due"][-1]), [2, 5, 8, 11])
 
 
-@pytest.mark.parametrize(
-    ("starts", "counts"), [(0, [2, 4, 6, 8]), (8, [2, 4, 6, 8]), (9, [0, 2, 4, 6]), (20, [0, 0, 2, 4])]
-)
+@pytest.mark.parametrize(("starts", "counts"), [(8, [2, 4, 6, 8]), (9, [0, 2, 4, 6])])
 def test_learning_starts_with_the_rollout_that_reaches_it(starts, counts):
     state, update = stand_in(lambda *_: jnp.ones((), jnp.int32), {"learning_starts": starts, "replay_ratio": 0.25})
     np.testing.assert_array_equal(repeated(state, update, 4).params, counts)
@@ -103,24 +99,6 @@ def test_nothing_is_learned_before_there_is_an_item():
     """Windows of 3 rows cannot be drawn from 2."""
     state, update = stand_in(lambda *_: jnp.ones((), jnp.int32), {"n_step": 3})
     np.testing.assert_array_equal(repeated(state, update, 4).params, [0, 0, 1, 2])
-
-
-def test_nothing_changes_before_learning_starts():
-    agent, start = real({"learning_starts": 17, "replay_ratio": 0.5, "target_every": 4})
-    update = jax.jit(agent.update)
-    state = start
-    for i in range(2):
-        state, metrics = update(state, rollout(first=8.0 * i), jax.random.key(i))
-        for name in ("params", "target_params", "opt_state"):
-            jax.tree.map(np.testing.assert_array_equal, getattr(state, name), getattr(start, name))
-        assert len(set(masses(state, 8 * i + 8))) == 1
-        assert (float(metrics["loss"]), int(metrics["buffer_size"])) == (0.0, 8 * i + 8)
-    state, metrics = update(state, rollout(first=16.0), jax.random.key(2))
-    for name in ("params", "target_params", "opt_state"):
-        both = zip(jax.tree.leaves(getattr(state, name)), jax.tree.leaves(getattr(start, name)), strict=True)
-        assert any(np.any(a != b) for a, b in both)
-    assert len(set(masses(state, 24))) > 1
-    assert float(metrics["loss"]) > 0
 
 
 def test_the_learning_rate_is_of_the_steps_before():
@@ -154,7 +132,8 @@ def test_a_warm_up_begins_with_the_first_gradient_step_and_learns_in_it():
 ])  # fmt: skip
 def test_a_target_network_is_copied_where_it_is_updated_now_and_then(settings, hyper, tau):
     """A share of 0.005 at every tenth step alone would leave the target where it is."""
-    np.testing.assert_allclose(real(settings, hyper)[1].hyper.tau, tau)
+    hyper = as_arrays(dqn.Hyper(**hyper), dqn.Config(**(SMALL | settings)), 8)
+    np.testing.assert_allclose(hyper.tau, tau)
 
 
 @pytest.mark.parametrize(("settings", "hyper", "words"), [
@@ -176,6 +155,14 @@ def test_settings_without_an_effect_are_refused(settings, hyper, words):
         jax.eval_shape(lambda hyper, key: agent.init(hyper, key, EXAMPLE, 8), traced, jax.random.key(0))
 
 
+@pytest.mark.thorough
+def test_before_an_item_can_be_drawn_an_update_without_jit_changes_nothing():
+    state, update = stand_in(lambda *_: jnp.ones((), jnp.int32), {"n_step": 3})
+    with jax.disable_jit():
+        after, metrics = update(state, rollout(), jax.random.key(0))
+    assert (int(after.params), float(metrics["loss"])) == (0, 0.0)
+
+
 def test_observation_statistics_stand_still_during_an_update():
     state, update = stand_in(
         lambda state, *_: state.normalizer.obs.count, {"normalize_obs": True, "replay_ratio": 0.25}
@@ -189,8 +176,9 @@ def test_observation_statistics_stand_still_during_an_update():
 def test_add_and_learn_are_what_an_update_is_made_of():
     agent, state = real({"learning_starts": 12, "normalize_obs": True})
     for i in range(3):
-        whole, _ = jax.jit(agent.update)(state, rollout(first=8.0 * i), jax.random.key(i))
-        state = jax.jit(agent.add)(state, rollout(first=8.0 * i))
+        steps = rollout(first=8.0 * i)
+        whole, _ = jax.jit(agent.update)(state, steps, jax.random.key(i))
+        state = jax.jit(agent.add)(state, steps)
         jax.tree.map(np.testing.assert_array_equal, state.normalizer, whole.normalizer)
         jax.tree.map(np.testing.assert_array_equal, state.replay.buffer.ring, whole.replay.buffer.ring)
         assert int(state.replay.num_steps) == 8 * i

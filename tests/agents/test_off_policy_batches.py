@@ -41,11 +41,10 @@ def test_dqn_writes_the_sizes_of_its_td_errors():
     np.testing.assert_allclose(masses(after, 8), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("schedule_steps", "betas"), [(40.0, [0.52, 0.64, 0.76, 0.88, 1.0, 1.0]), (np.inf, [0.4] * 6)])
-def test_beta_is_annealed(schedule_steps, betas):
-    state, update = stand_in(due, {"replay": "prioritized"}, {"schedule_steps": schedule_steps})
+def test_beta_is_annealed():
+    state, update = stand_in(due, {"replay": "prioritized"}, {"schedule_steps": 40.0})
     after = repeated(state, update, 6)
-    np.testing.assert_allclose(after.replay.buffer.beta, betas, rtol=1e-6)
+    np.testing.assert_allclose(after.replay.buffer.beta, [0.52, 0.64, 0.76, 0.88, 1.0, 1.0], rtol=1e-6)
 
 
 def test_weights_follow_the_annealed_beta():
@@ -85,8 +84,7 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(("n_step", "replay"), [(1, "uniform"), (3, "prioritized")])
 def test_batches_by_hand(replay, n_step):
     buffer = off_policy.buffer(dqn.Config(capacity=8, batch_size=64, n_step=n_step, replay=replay))
 
@@ -110,10 +108,10 @@ def test_batches_by_hand(replay, n_step):
 
 @pytest.mark.parametrize("windows", [False, True])
 def test_what_was_not_drawn_weighs_nothing(windows):
-    item = jax.tree.map(lambda x: x[:3, 0], mid_rollout())
+    item = jax.tree.map(lambda x: np.asarray(x)[:3, 0], mid_rollout())
     mask = np.array([True, False, True])
     if windows:
-        item = jax.tree.map(lambda x: jnp.stack([x, x], axis=1), item)
+        item = jax.tree.map(lambda x: np.stack([x, x], axis=1), item)
         mask = np.stack([mask, mask & [True, False, False]], axis=1)
     batch = batches.n_step_batch(Sample(item, (), jnp.full(3, 0.5), jnp.asarray(mask)), 0.9)
     np.testing.assert_array_equal(batch.weight, [0.5, 0.0, 0.5])

@@ -84,7 +84,7 @@ def moved(kind, groups, skip):
 
 @pytest.mark.parametrize("groups", [False, True])
 def test_a_step_is_that_of_the_agents_adam(groups):
-    """With a clip, with rates of groups, and where it is skipped."""
+    """With rates of groups, and where it is skipped; the next test shows the clip, which Adam hardly does."""
     own, expected = (moved(kind, groups, False)[0] for kind in (adam, "adam"))
     assert_close(own, expected)
     assert np.abs(own["critics"]).min() > 0.1

@@ -91,7 +91,12 @@ def example():
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(SPACE.sample, jax.random.key(0)))
 
 
-@pytest.mark.parametrize("name", agents.names())
+TOLD = {"ppo", "dqn", "r2d2", "sac"}  # with a memory and without, values of actions and policies
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in TOLD else pytest.mark.slow) for name in agents.names()]
+)
 def test_every_agent_acts_alike_with_and_without_the_leaf(name):
     """With statistics of all leaves, those of the missing one included."""
     module = agents.get(name)
@@ -143,7 +148,7 @@ def test_networks_of_the_user_get_what_their_role_sees():
 def test_a_value_without_the_leaf_is_nan_and_a_policy_is_not(networks):
     ppo = agents.get("ppo")
     network = ppo.make(ppo.Config(hidden_sizes=(4,)), SPACE, Discrete(2), networks).static.policy.network
-    params, stats = network.init(jax.random.key(0), example())
+    params, stats = jax.jit(network.init)(jax.random.key(0), example())
     (logits, value), _ = network.apply(params, stats, example())
     (same, nothing), _ = network.apply(params, stats, {"cue": jnp.zeros(1)})
     np.testing.assert_array_equal(logits, same)

@@ -12,7 +12,7 @@ from rlkit.agents import dqn, ppo
 from rlkit.networks import as_network
 from rlkit.ops.statistics import running_update
 from rlkit.spaces import Box, Discrete
-from rlkit.types import Agent, ConfigError, Transition
+from rlkit.types import Agent, ConfigError
 
 
 class CounterState(struct.PyTreeNode):
@@ -297,16 +297,3 @@ def test_metrics_keep_their_dtypes_under_x64():
         metrics = jax.eval_shape(step, state)[1]
     expected = {"episode_return": "float32", "episode_length": "float32", "num_episodes": "int32", "lengths": "int32"}
     assert {name: str(metrics[name].dtype) for name in expected} == expected
-
-
-def test_before_an_item_can_be_drawn_an_update_without_jit_changes_nothing():
-    env, params = envs.make("CartPole-v1")
-    config = dqn.Config(capacity=64, batch_size=4, n_step=3, learning_starts=32, hidden_sizes=(4,))
-    agent = dqn.make(config, env.observation_space(params), env.action_space(params))
-    state = jax.jit(training.make(agent, env, params, num_envs=1, num_steps=1).init)(dqn.Hyper(), jax.random.key(0))
-    obs, zero, no = np.zeros((1, 1, 4), np.float32), np.zeros((1, 1), np.float32), np.zeros((1, 1), bool)
-    rollout = jax.tree.map(jnp.asarray, Transition(obs, np.zeros((1, 1), np.int32), zero, no, no, obs))
-    with jax.disable_jit():
-        after, metrics = agent.update(state.agent, rollout, jax.random.key(1))
-    assert float(metrics["loss"]) == 0.0
-    jax.tree.map(np.testing.assert_array_equal, after.params, state.agent.params)
