@@ -21,8 +21,8 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Record a GIF or a video, and print its path."""
     enable_compilation_cache()
+    from rlkit.runs.pictures.rendering import render
     from rlkit.runs.progress import note_if_slow
-    from rlkit.runs.rendering import render
 
     with note_if_slow("compiling ..."):
         path = render(**arguments(options))

@@ -1,6 +1,6 @@
 """Hints for a run: before it starts on its settings, and in progress from the figures that it measures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from rlkit.runs.config.keys import value_text
 from rlkit.runs.config.load import tuned_for
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
+from rlkit.runs.evaluations import Evaluations
 from rlkit.runs.programs.protocol import Program
 
 _MOST = 0.8  # share of the time from which environments are the bottleneck
@@ -62,6 +63,34 @@ def on_settings(program: Program) -> list[str]:
             f"set env_kwargs: {{max_steps_in_episode: {steps}}}"
         )
     return lines
+
+
+class Live:
+    """Shows the hints that the metric lines of a session give, each kind once.
+
+    Args:
+      config: of the run.
+      seconds: of training before the session.
+      show: gets a line of text.
+    """
+
+    def __init__(self, config: RunConfig, seconds: float, show: Callable[[str], None]):
+        self.config, self.seconds, self.show = config, seconds, show
+        self.shown: set[str] = set()
+        self.first = True
+
+    def __call__(self, line: Mapping[str, Any], evaluations: Evaluations) -> None:
+        """Show the hints of a line that were not shown yet."""
+        training = line["seconds"] - self.seconds
+        found = {
+            "environments": None if self.first else slow_environments(self.config, line),
+            "evaluations": costly_evaluations(training, evaluations.seconds, evaluations.count),
+        }
+        self.first = False  # the rate of the first line includes the start-up
+        for kind, hint in found.items():
+            if hint is not None and kind not in self.shown:
+                self.shown.add(kind)
+                self.show(hint)
 
 
 def slow_environments(config: RunConfig, line: Mapping[str, Any]) -> str | None:

@@ -18,6 +18,7 @@ from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.hints import on_defaults, on_settings
 from rlkit.runs.metrics import require_writers
+from rlkit.runs.pictures import curves
 from rlkit.runs.policy import NO_EVAL_ENV, best_evaluation, dataset_streams, stored_config
 from rlkit.runs.programs import same_run, shards
 from rlkit.runs.programs.agreement import agreed, caught
@@ -83,7 +84,7 @@ def train(
             run = _of_first(lambda: _begin(config, out, init_from, stack))
             with Session(program, run, on_chunk, show, {"config": config.resolved()}) as session:
                 trained = session.start(learned)
-    return _with_report(trained, config, show)
+    return _with_pictures(trained, config, show)
 
 
 def _validated(config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
@@ -157,7 +158,7 @@ def resume(
     """
     path, config = agreed(caught(lambda: _stored(run, overrides, own_code)))
     same_run.require(config)
-    return _with_report(_resume(path, config, on_chunk, show), config, show)
+    return _with_pictures(_resume(path, config, on_chunk, show), config, show)
 
 
 def _stored(run: str | Path, overrides: Mapping[str, Any] | None, own_code: OwnCode) -> tuple[Path, RunConfig]:
@@ -224,11 +225,20 @@ def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool)
                 return session.resume(state, step, length, seconds)
 
 
-def _with_report(trained: Trained, config: RunConfig, show: bool) -> Trained:
-    """Return the result of a run after the report is written, where its config has one on and the run has ended."""
-    if config.run.report and trained.signal is None and processes.is_first():
+def _with_pictures(trained: Trained, config: RunConfig, show: bool) -> Trained:
+    """Return the result of a run after its curve, and its report where the config has one on, if the run has ended."""
+    if trained.signal is not None or not processes.is_first():
+        return trained
+    notice = make_display(config.run.total_steps, show=show)
+    try:  # the run itself is whole
+        reason = curves.draw(trained.run, name=config.run.agent, title=config.run.env)
+    except ConfigError as error:  # such as a full disk
+        reason = str(error)
+    if reason is not None:
+        notice.print(f"no curve.png: {reason}")
+    if config.run.report:
         try:
             report(trained.run)
-        except ConfigError as error:  # the run itself is whole
-            make_display(config.run.total_steps, show=show).print(f"no report.html: {error}")
+        except ConfigError as error:
+            notice.print(f"no report.html: {error}")
     return trained

@@ -1,6 +1,5 @@
 """A session of training: the loop around a compiled program, with its clock, files, display and signals."""
 
-import importlib
 import shlex
 import signal
 import time
@@ -13,15 +12,15 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from rlkit.hosts.failure import Failure, HostError
-from rlkit.hosts.processes import Interrupted
 from rlkit.runs import hints, records, run_directory, scores, transfer
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.devices import lost_process
+from rlkit.runs.evaluations import Evaluations
 from rlkit.runs.metrics import Line, MetricLines, NoLines, additional, summarize
-from rlkit.runs.pictures import curves
 from rlkit.runs.programs import shards
 from rlkit.runs.programs.finite import largest_reward, remedy
+from rlkit.runs.programs.parts import LineUpdates, Parts
 from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
 from rlkit.runs.signals import Signals
@@ -29,53 +28,6 @@ from rlkit.training import processes
 from rlkit.types import ConfigError, PyTree
 
 OnChunk = Callable[[Line, PyTree], Mapping[str, Any] | bool | None]
-PART_SECONDS = 5.0  # that a part of a metric line should take, judged by the part before it
-
-
-class LineUpdates(NamedTuple):
-    """The updates since the last metric line."""
-
-    count: int
-    metrics: Mapping[str, np.ndarray]  # [count, ...]
-    seconds: float
-
-
-class Parts:
-    """Divides the updates of a metric line into parts of a few seconds, since a signal is noticed between two parts.
-
-    Args:
-      most: the most updates of a part; None for a program whose chunks end when a signal comes: a part is a whole line.
-    """
-
-    def __init__(self, most: int | None):
-        self.most = most
-        self._next = 1  # the most updates of the next part
-        self._rows: list[dict[str, np.ndarray]] = []
-        self._count, self._seconds = 0, 0.0
-
-    @property
-    def pending(self) -> bool:
-        """True where updates were made since the last line."""
-        return bool(self._rows)
-
-    def count(self, updates: int) -> np.int32:
-        """Return how many of the updates to the next line the next part has."""
-        return np.int32(updates if self.most is None else min(updates, self.most, self._next))
-
-    def add(self, chunk: Chunk, seconds: float) -> None:
-        """Add a part that took so many seconds."""
-        count = int(chunk.count)
-        self._rows.append({name: np.asarray(x)[:count].copy() for name, x in chunk.metrics.items()})
-        self._count, self._seconds = self._count + count, self._seconds + seconds
-        in_time = int(PART_SECONDS / max(seconds, 1e-6) * count)
-        self._next = max(1, min(2 * self._next, in_time))  # doubled at most, as the first updates may be quick ones
-
-    def join(self) -> LineUpdates:
-        """Return all updates since the last line, and begin a new one."""
-        metrics = {name: np.concatenate([row[name] for row in self._rows]) for name in self._rows[0]}
-        updates = LineUpdates(self._count, metrics, self._seconds)
-        self._rows, self._count, self._seconds = [], 0, 0.0
-        return updates
 
 
 class NonFiniteError(RuntimeError):
@@ -114,15 +66,13 @@ class Session:
         due: bool = False,
     ):
         config = program.config
-        self.constants, self.best = constants, best  # stored in each checkpoint; the best evaluation and its step
-        self.due = due  # True where the last evaluation was not finished, also in a checkpoint
+        self.constants = constants  # stored in each checkpoint
         self.program, self.path, self.config, self.on_chunk = program, path, config, on_chunk
         self.batch, self.schedule = config.steps_per_update, Schedule(config)
         self.writes = processes.is_first()
         self.display = make_display(config.num_updates * self.batch, show=show and self.writes)
         self.background, self.signals = ThreadPoolExecutor(1), Signals()
-        self.hints: set[str] = set()  # those that were shown
-        self.evaluating = 0.0, 0  # seconds of this session's evaluations, and their number
+        self.evaluations = Evaluations(program, self.background, best, due)
         self.step, self.began = 0, (0, 0.0)  # environment steps; they and seconds of training when the session began
         self.faults = path / run_directory.FAULTS
         if self.writes and self.faults.exists():
@@ -167,14 +117,15 @@ class Session:
         if update < self.config.num_updates:
             self.program.compile()  # before the clock starts
         if signals.agreed is None:
-            self.prepared = self.background.submit(self._prepare_evaluation)
+            self.evaluations.prepare()
+        show_hints = hints.Live(self.config, seconds, self.display.print)
         lines = MetricLines(self.path, self.config, length=metrics_length, step=step) if self.writes else NoLines()
         parts = Parts(self.program.most_updates)
         with closing(lines):
             self.program.should_stop = lambda: signals.received is not None
             goes_on = update < self.config.num_updates and signals.agreed is None
-            if self.due and goes_on and self.config.run.keep_best:
-                self._is_best({"step": step, **self._evaluate(state)})
+            if self.evaluations.due and goes_on and self.config.run.keep_best:
+                self.evaluations.is_best({"step": step, **self.evaluations.entries(state)})
             while update < self.config.num_updates and not stop and (parts.pending or signals.agreed is None):
                 begin, end = time.perf_counter(), self.schedule.next_line(update)
                 try:
@@ -195,18 +146,18 @@ class Session:
                 signals.look()
                 if parts.most is not None and update < end and signals.agreed is None:
                     continue  # to the end of the line
-                line = self._metric_line(updates := parts.join(), seconds)
+                line = self._metric_line(parts.join(), seconds)
                 if self.schedule.evaluates(update):
                     try:
-                        line |= self._evaluate(state)
+                        line |= self.evaluations.entries(state)
                     except (HostError, ConfigError):
                         lines.add(line)
                         self._save(state, step, lines, seconds)
                         raise
                 self.display.update(step, line)
                 if update < self.config.num_updates:
-                    self._show_hints(line, seconds, first=self.began[0] >= step - updates.count * self.batch)
-                best = self._is_best(line)
+                    show_hints(line, self.evaluations)
+                best = self.evaluations.is_best(line)
                 stop = self._write(line, state, lines)
                 stopped = signals.look() is not None
                 if best or stop or stopped or self.schedule.saves(update):
@@ -231,16 +182,6 @@ class Session:
         if self.writes:
             records.append(self.faults, {"step": self.step, **failure._asdict()})
 
-    def _show_hints(self, line: Mapping[str, Any], seconds: float, *, first: bool) -> None:
-        """Show the hints that a metric line gives, each kind once in a session."""
-        # The rate of the first line includes the start-up.
-        found = {"environments": None if first else hints.slow_environments(self.config, line)}
-        found["evaluations"] = hints.costly_evaluations(seconds - self.began[1], *self.evaluating)
-        for kind, hint in found.items():
-            if hint is not None and kind not in self.hints:
-                self.hints.add(kind)
-                self.display.print(hint)
-
     def _metric_line(self, updates: LineUpdates, seconds: float) -> dict[str, Any]:
         """The metric line of updates, after `seconds` of training."""
         num_seeds, steps, elapsed = self.config.run.num_seeds, updates.count * self.batch, updates.seconds
@@ -255,68 +196,23 @@ class Session:
         }
 
     def _end(self, state: PyTree, step: int) -> Trained:
-        """Evaluate and draw the learning curve, unless a signal stopped the run."""
+        """Evaluate, unless a signal stopped the run."""
         state = self.program.export(state)
         if self.signals.look() is not None:
             path = shlex.quote(str(self.path))
             self.display.print(f"stopped at step {step} and saved; continue with: rlkit resume {path}")
             return Trained(self.path, state, None, self.signals.agreed)
-        self.prepared.result()
-        evaluation = None
-        if self.config.run.eval_episodes:
-            evaluation = scores.evaluate(self.program, state, step)
-            if self.writes:
-                scores.save(self.path, evaluation)
-        if self.writes:
-            self._draw()
+        evaluation = self.evaluations.last(state, step)
+        if evaluation is not None and self.writes:
+            scores.save(self.path, evaluation)
         return Trained(self.path, state, evaluation, None)
-
-    def _draw(self) -> None:
-        """Draw the learning curve, or give the reason where there is none."""
-        try:
-            reason = curves.draw(self.path, name=self.config.run.agent, title=self.config.run.env)
-            if reason is not None:
-                self.display.print(f"no curve.png: {reason}")
-        except ConfigError as error:  # such as a full disk; the training is saved
-            self.display.print(f"no picture of the run: {error}")
-
-    def _evaluate(self, state: PyTree) -> dict[str, Any]:
-        """The entries of greedy episodes in a metric line; none where a signal ends the episodes."""
-        self.prepared.result()
-        self.due, begin = True, time.perf_counter()
-        try:
-            summary = scores.summary(self.program.evaluate(state), self.program.batched)
-        except Interrupted:
-            return {}
-        self.due = False
-        self.evaluating = self.evaluating[0] + time.perf_counter() - begin, self.evaluating[1] + 1
-        return {f"eval_{name}": value for name, value in summary.items()}
-
-    def _is_best(self, line: Mapping[str, Any]) -> bool:
-        """True where a line has the best evaluation so far, and the run keeps the best one."""
-        means = [mean for mean in np.atleast_1d(line.get("eval_return_mean", [])) if mean is not None]
-        if not self.config.run.keep_best or not means:
-            return False
-        mean = float(np.mean(means))
-        if self.best is not None and mean <= self.best[1]:
-            return False
-        self.best = line["step"], mean
-        return True
-
-    def _prepare_evaluation(self) -> None:
-        """Compile evaluations, and compile and import what the end of a run needs."""
-        run = self.config.run
-        if run.eval_episodes:
-            self.program.compile_evaluation()
-            scores.iqm_and_interval(np.zeros(run.num_seeds if self.program.batched else run.eval_episodes, np.float32))
-        importlib.import_module("matplotlib.backends.backend_agg")
 
     def _save(self, state: PyTree, step: int, lines: MetricLines, seconds: float) -> None:
         """Write a checkpoint, after the metric lines up to it."""
         extra, state = self._extra(lines.sync(), seconds), self.program.export(state)
         if not self.writes:
             return
-        best = self.best[0] if self.best else None
+        best = self.evaluations.best[0] if self.evaluations.best else None
         checkpoint.save(self.path, step, state, extra, keep=self.config.run.keep_checkpoints, best=best)
 
     def _extra(self, metrics_length: int, seconds: float) -> dict[str, Any]:
@@ -327,8 +223,8 @@ class Session:
             "seconds": seconds,
             "streams": self.program.num_streams,
             shards.KEY: self.program.num_shards,
-            "best": self.best,
-            "due": self.due,
+            "best": self.evaluations.best,
+            "due": self.evaluations.due,
         }
 
     def _fail(self, state: PyTree, chunk: Chunk, update: int, lines: MetricLines, seconds: float) -> NoReturn:

@@ -128,7 +128,7 @@ def test_render(run, capsys):
 
 def test_a_video_needs_the_extra(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    monkeypatch.setattr("rlkit.runs.rendering.load", None)  # found out before anything is loaded
+    monkeypatch.setattr("rlkit.runs.pictures.rendering.load", None)  # found out before anything is loaded
     line = fails(capsys, "render", str(run), "--out", str(tmp_path / "x.mp4"))
     assert "pip install 'rlkit-jax[video]'" in line
     assert list(tmp_path.iterdir()) == []

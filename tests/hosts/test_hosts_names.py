@@ -12,7 +12,7 @@ import yaml
 from rlkit import envs, hosts, runs
 from rlkit.cli import main
 from rlkit.hosts import registry
-from rlkit.runs import rendering
+from rlkit.runs.pictures import rendering
 from rlkit.types import ConfigError
 
 

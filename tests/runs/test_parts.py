@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tiny_runs import SMALL, digest, shared_compilations, without_clock
 
-from rlkit.runs import loop, metrics, session
+from rlkit.runs import loop, metrics
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.parse import parse
-from rlkit.runs.programs import jax_program
+from rlkit.runs.programs import jax_program, parts
 from rlkit.runs.programs.protocol import Chunk
 
 BATCH, LINE = 32, 5  # steps of an update, updates of a metric line
@@ -54,27 +54,19 @@ def test_a_part_takes_as_long_as_the_last_one_tells():
     def made(count, seconds):
         part.add(Chunk(None, np.int32(count), np.bool_(True), {"x": np.arange(9)}), seconds)
 
-    part = session.Parts(1000)
+    part = parts.Parts(1000)
     found = []
-    for seconds in (
-        0.0,
-        0.1,
-        0.1,
-        session.PART_SECONDS,
-        session.PART_SECONDS,
-        2 * session.PART_SECONDS,
-        100 * session.PART_SECONDS,
-    ):
+    for seconds in (0.0, 0.1, 0.1, *(factor * parts.PART_SECONDS for factor in (1, 1, 2, 100))):
         found.append(int(part.count(1000)))
         made(found[-1], seconds)
     assert found == [1, 2, 4, 8, 8, 8, 4]
     assert part.count(1000) == 1
-    assert session.Parts(1).count(1000) == 1
-    assert session.Parts(None).count(1000) == 1000
+    assert parts.Parts(1).count(1000) == 1
+    assert parts.Parts(None).count(1000) == 1000
 
 
 def test_parts_are_joined_to_lines():
-    part = session.Parts(1000)
+    part = parts.Parts(1000)
     for count, seconds in ((1, 0.5), (3, 1.0)):
         part.add(Chunk(None, np.int32(count), np.bool_(True), {"x": 10 * count + np.arange(5)}), seconds)
     assert part.pending
@@ -85,7 +77,7 @@ def test_parts_are_joined_to_lines():
 
 def test_parts_change_neither_the_state_nor_the_lines(whole, asked, tmp_path, monkeypatch):
     counts, _ = asked
-    monkeypatch.setattr(session, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(parts, "PART_SECONDS", 0.0)
     single = loop.train(CONFIG, out=tmp_path / "single", show=False)
     assert counts == [1] * 10
     assert digest(single.state) == digest(whole.state)
@@ -96,7 +88,7 @@ def test_parts_change_neither_the_state_nor_the_lines(whole, asked, tmp_path, mo
 def test_a_signal_ends_a_line_after_the_part(whole, asked, tmp_path, monkeypatch):
     """The run is saved there, and goes on to the same end."""
     counts, before = asked
-    monkeypatch.setattr(session, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(parts, "PART_SECONDS", 0.0)
     before[2] = lambda: signal.raise_signal(signal.SIGTERM)
     stopped = loop.train(CONFIG, out=tmp_path / "run", show=False)
     before.clear()

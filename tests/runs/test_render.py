@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, ImageColor
 
 from rlkit import envs
-from rlkit.runs import rendering
 from rlkit.runs.pictures import frames as pictures
+from rlkit.runs.pictures import rendering
 from rlkit.types import ConfigError
 
 pytestmark = pytest.mark.thorough

@@ -72,13 +72,6 @@ class Stopped(Exception):
     """A signal stopped a block, which was saved. Its argument is the signal's number."""
 
 
-class _BlockSession(Session):
-    """A session without pictures of its own."""
-
-    def _draw(self) -> None:
-        pass
-
-
 def stack(runs: Sequence[Run], size: int) -> Runs:
     """Return seeds and Hyper of runs, filled up to `size` by copies of the last."""
     runs = [*runs, *[runs[-1]] * (size - len(runs))]
@@ -182,7 +175,7 @@ def execute(
 
     final: list[float | None] = [None] * len(runs)
     try:
-        with _BlockSession(program, path, on_chunk, False, {}) as session:
+        with Session(program, path, on_chunk, False, {}) as session:
             if checkpoint.steps(path):
                 state, at, extra = checkpoint.restore(path, program.template)
                 trained = session.resume(state, at, extra["metrics_length"], extra["seconds"])
