@@ -28,14 +28,16 @@ def test_categorical_by_hand():
 
 def test_multi_discrete_is_a_product_of_categoricals():
     d, other = example("MultiDiscrete"), example("MultiDiscrete", seed=5)
-    action = jnp.array([[0, 2, 3], [1, 1, 0], [1, 0, 2]])
+    numbers = jax.jit(lambda d, other, action: (d.log_prob(action), d.entropy(), d.kl(other), d.mode()))
+    action = np.int32([[0, 2, 3], [1, 1, 0], [1, 0, 2]])
     ends = np.cumsum(NVEC)
     parts, others = ([Categorical(x.logits[:, e - n : e]) for n, e in zip(NVEC, ends, strict=True)] for x in (d, other))
     total = partial(np.testing.assert_allclose, rtol=1e-5)
-    total(d.log_prob(action), sum(np.asarray(p.log_prob(action[:, i])) for i, p in enumerate(parts)))
-    total(d.entropy(), sum(np.asarray(p.entropy()) for p in parts))
-    total(d.kl(other), sum(np.asarray(p.kl(q)) for p, q in zip(parts, others, strict=True)))
-    np.testing.assert_array_equal(d.mode(), np.stack([p.mode() for p in parts], -1))
+    *sums, mode = numbers(d, other, action)
+    of_parts = [numbers(p, q, action[:, i]) for i, (p, q) in enumerate(zip(parts, others, strict=True))]
+    for i, found in enumerate(sums):
+        total(found, sum(np.asarray(part[i]) for part in of_parts))
+    np.testing.assert_array_equal(mode, np.stack([part[-1] for part in of_parts], -1))
 
 
 def test_diag_normal_by_hand():
@@ -77,7 +79,7 @@ def test_density_entropy_and_kl_against_sums_over_all_actions(name: str):
             bounds = {"low": -2.0, "high": 1.0} if name == "TanhNormal" else {}
             p, q = (d.replace(loc=d.loc[:1], scale=0.5 + 0.1 * d.scale[:1], **bounds) for d in (p, q))
         grid, weight = grid_of(name, p)
-        log_p, log_q = (np.asarray(jax.vmap(d.log_prob)(grid)) for d in (p, q))
+        log_p, log_q = (np.asarray(jax.jit(jax.vmap(d.log_prob))(grid)) for d in (p, q))
         mass = np.exp(log_p) * weight
         rtol = 1e-9 if name in ("Categorical", "MultiDiscrete") else 1e-4
         np.testing.assert_allclose(mass.sum(), 1.0, rtol=rtol)
@@ -107,9 +109,9 @@ def test_frequencies_of_draws(name: str):
     """Chi-square of 20,000 draws of one row over all joint actions, at 1e-6."""
     d = example(name, batch=())
     actions, _ = grid_of(name, d)
-    draws = np.asarray(jax.vmap(d.sample)(jax.random.split(KEY, 20_000)))
+    draws = np.asarray(jax.jit(jax.vmap(d.sample))(jax.random.split(KEY, 20_000)))
     assert draws.dtype == np.int32
-    expected = 20_000 * np.exp(np.asarray(jax.vmap(d.log_prob)(jnp.asarray(actions, jnp.int32))))
+    expected = 20_000 * np.exp(np.asarray(jax.jit(jax.vmap(d.log_prob))(actions.astype(np.int32))))
     same = draws[:, None] == actions[None]
     counts = (same.all(-1) if same.ndim == 3 else same).sum(0)
     chi2 = np.sum((counts - expected) ** 2 / expected)
@@ -136,8 +138,8 @@ def test_tanh_normal_stays_inside_its_bounds():
 def test_a_distribution_that_left_a_vmap_is_one_over_the_batch(name: str):
     d = example(name, batch=(4,))
     x = d.sample(KEY)
-    left, log_prob = jax.vmap(lambda d, x: (d, d.log_prob(x)))(d, x)
-    np.testing.assert_allclose(left.log_prob(x), log_prob, rtol=1e-4, atol=1e-5)
+    left, log_prob = jax.jit(jax.vmap(lambda d, x: (d, d.log_prob(x))))(d, x)
+    np.testing.assert_allclose(jax.jit(lambda d, x: d.log_prob(x))(left, x), log_prob, rtol=1e-4, atol=1e-5)
 
 
 @every_kind

@@ -13,7 +13,7 @@ from rlkit.ops.distributions import Categorical, DiagNormal, MultiDiscrete, Tanh
 # Masks
 
 
-@pytest.mark.parametrize("legal", [[0], [1, 3], [0, 1, 2, 3]])
+@pytest.mark.parametrize("legal", [[0], [1, 3]])
 def test_masked_actions_have_probability_zero_and_finite_everything(legal):
     mask = jnp.isin(jnp.arange(4), jnp.array(legal))
     logits = jnp.float32([5.0, -3.0, 80.0, 0.5])
@@ -21,7 +21,7 @@ def test_masked_actions_have_probability_zero_and_finite_everything(legal):
     np.testing.assert_array_equal(d.probs[~mask], 0.0)
     np.testing.assert_allclose(d.probs[mask], alone.probs, rtol=1e-6)
     np.testing.assert_allclose(d.entropy(), alone.entropy(), rtol=1e-5, atol=1e-7)
-    draws = jax.vmap(d.sample)(jax.random.split(KEY, 5_000))
+    draws = jax.jit(jax.vmap(d.sample))(jax.random.split(KEY, 5_000))
     assert set(np.unique(draws)) <= set(legal)
     assert int(d.mode()) in legal
 
@@ -32,7 +32,7 @@ def test_masked_actions_have_probability_zero_and_finite_everything(legal):
         ratio = jnp.exp(masked.log_prob(action) - other.log_prob(action))
         return masked.entropy() + masked.kl(other) + masked.kl(Categorical(-logits)) + ratio
 
-    value, grad = jax.value_and_grad(numbers)(logits)
+    value, grad = jax.jit(jax.value_and_grad(numbers))(logits)
     assert finite(value, grad)
 
 

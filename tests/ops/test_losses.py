@@ -51,8 +51,7 @@ def test_at_ratio_one_the_gradient_is_the_policy_gradient():
     np.testing.assert_array_equal(grad, -advantage)
 
 
-@pytest.mark.parametrize("dual_clip", [None, 3.0, jnp.inf])
-@pytest.mark.parametrize("clip_eps", [0.2, jnp.inf])
+@pytest.mark.parametrize(("clip_eps", "dual_clip"), [(0.2, None), (0.2, jnp.inf), (jnp.inf, 3.0)])
 def test_ppo_clip_is_finite_at_any_ratio(clip_eps, dual_clip):
     log_ratio = jnp.float32([-200, 200, -200, 200, -88, 88, 0, 0, 200, -200])
     advantage = jnp.float32([1, 1, -1, -1, -1, -1, 0, -1, 0, 0])
@@ -61,8 +60,8 @@ def test_ppo_clip_is_finite_at_any_ratio(clip_eps, dual_clip):
         return losses.ppo_clip(log_prob, jnp.zeros(10), advantage, clip_eps=clip_eps, dual_clip=dual_clip)
 
     argnums = (0, 1) if dual_clip is None else (0, 1, 2)
-    grads = jax.grad(lambda *args: loss(*args).sum(), argnums)(log_ratio, advantage, dual_clip)
-    assert finite(loss(log_ratio, advantage, dual_clip), grads)
+    grads = jax.jit(jax.grad(lambda *args: loss(*args).sum(), argnums))(log_ratio, advantage, dual_clip)
+    assert finite(jax.jit(loss)(log_ratio, advantage, dual_clip), grads)
     # A bad action that has become far more likely has a gradient, but not beyond the dual clip.
     assert (grads[0][3] > 0) == (dual_clip != 3.0)
 
@@ -87,10 +86,11 @@ def test_kl_approx_by_hand_and_never_negative():
     scale = 10.0 ** rng.uniform(-8, 2, 10_000)  # from below rounding to ratios of e^100
     old = np.float32(rng.normal(size=10_000))
     new = old + np.float32(scale * rng.normal(size=10_000))
-    kl, grads = jax.vmap(jax.value_and_grad(losses.kl_approx))(new, old)
+    with_gradient = jax.jit(jax.vmap(jax.value_and_grad(losses.kl_approx)))
+    kl, grads = with_gradient(new, old)
     assert float(kl.min()) >= 0.0
     assert finite(kl, grads)
-    assert finite(*jax.vmap(jax.value_and_grad(losses.kl_approx))(jnp.float32([200, -200]), jnp.zeros(2)))
+    assert finite(*with_gradient(jnp.float32([200, -200]), jnp.zeros(2)))
 
 
 def test_kl_approx_is_unbiased():

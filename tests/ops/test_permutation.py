@@ -14,7 +14,7 @@ from rlkit.ops.permutation import _walk, permutations, permute
 SIZES = [1, 2, 3, 5, 16, 255, 256, 257, 258, 300, 511, 512, 513, 1000, 4096, 5000]
 
 
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", [1, 5, 257, 512, 1000])
 def test_is_a_bijection(n):
     result = jax.jit(lambda k: permute(k, jnp.arange(n), n))(jax.random.key(n))
     assert result.dtype == jnp.int32
@@ -27,7 +27,7 @@ def test_is_a_bijection_where_n_is_traced():
         np.testing.assert_array_equal(np.sort(images(jax.random.key(n), n)[:n]), np.arange(n))
 
 
-@pytest.mark.parametrize("n", [7, 256, 300, 5000])
+@pytest.mark.parametrize("n", [7, 300])
 def test_an_image_does_not_depend_on_the_other_elements(n):
     key, whole = jax.random.key(3), permute(jax.random.key(3), jnp.arange(n), n)
     part = jnp.array([[n - 1, 0], [2, n // 2]])
@@ -111,7 +111,7 @@ def test_neighbors_are_scattered():
         assert_uniform(np.bincount(steps.reshape(-1) * 64 // n, minlength=64)[1:63])  # all but the steps of 0
 
 
-@pytest.mark.parametrize("n", [1, 5, 256, 257, 300, 512, 1000, 8192])
+@pytest.mark.parametrize("n", [1, 5, 257, 512])
 def test_permutations_are_bijections_and_differ(n):
     rows = jax.jit(lambda key: permutations(key, 3, n))(jax.random.key(n))
     assert rows.shape == (3, n)

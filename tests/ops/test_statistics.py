@@ -43,7 +43,7 @@ def test_running_by_hand():
     assert float(statistics.normalize(stats, np.float32(1e6), clip=jnp.inf)) > 1e5
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (4, 5), (2, 3, 4)])
+@pytest.mark.parametrize("shape", [(), (7,), (2, 3, 4)])
 def test_any_number_of_batch_axes(shape: tuple[int, ...]):
     batch = batch_of(*shape)
     stats = statistics.running_update(statistics.running_init(EXAMPLE), batch)
@@ -57,10 +57,10 @@ def test_any_number_of_batch_axes(shape: tuple[int, ...]):
 
 def test_merging_is_the_same_in_any_order_and_as_all_at_once():
     empty = statistics.running_init(EXAMPLE)
-    parts = [batch_of(n, seed=n) for n in (1, 10, 100)]
-    a, b, c = (statistics.running_update(empty, part) for part in parts)
-    whole = statistics.running_update(empty, jax.tree.map(lambda *xs: np.concatenate(xs), *parts))
-    merge = statistics.running_merge
+    parts = [batch_of(n, seed=seed) for seed, n in enumerate((1, 10, 10))]
+    update, merge = jax.jit(statistics.running_update), jax.jit(statistics.running_merge)
+    a, b, c = (update(empty, part) for part in parts)
+    whole = update(empty, jax.tree.map(lambda *xs: np.concatenate(xs), *parts))
     for other in (
         merge(merge(a, b), c),
         merge(a, merge(b, c)),
@@ -127,10 +127,11 @@ def test_normalizing_under_vmap_jit_and_scan_is_the_same():
     # Statistics of several seeds are one vmap.
     seeds = [batch_of(8, seed=i) for i in range(3)]
     stacked = jax.tree.map(lambda *xs: np.stack(xs), *seeds)
-    mapped = jax.vmap(partial(statistics.running_update, statistics.running_init(EXAMPLE)))(stacked)
+    update = jax.jit(partial(statistics.running_update, statistics.running_init(EXAMPLE)))
+    mapped = jax.jit(jax.vmap(update))(stacked)
     for i, batch in enumerate(seeds):
         row = jax.tree.map(lambda x, i=i: x[i], mapped)
-        close(row, statistics.running_update(statistics.running_init(EXAMPLE), batch), rtol=1e-4)
+        close(row, update(batch), rtol=1e-4)
 
 
 def test_wrong_shapes_are_errors():
@@ -187,15 +188,14 @@ def test_iqm_is_a_trimmed_mean_that_does_not_hide_nan():
 def test_the_bootstrap_is_stratified():
     """Runs are resampled within each of two tasks far apart, so that the mean of a table hardly varies."""
     scores = jnp.float32(np.stack([normal(10), 1000 + normal(10, seed=1)], axis=1))
-    means = statistics.stratified_bootstrap(scores, KEY, jnp.mean, resamples=500)
+    means = jax.jit(lambda x: statistics.stratified_bootstrap(x, KEY, jnp.mean, resamples=500))(scores)
     assert means.shape == (500,)
     expected = np.sqrt(np.sum(np.asarray(scores).var(0)) / 10 / 4)  # of the mean of two task means
     np.testing.assert_allclose(means.std(), expected, rtol=0.15)
     np.testing.assert_allclose(means.mean(), scores.mean(), atol=5 * expected / np.sqrt(500))
     # The runs of the two tasks are drawn apart: their means are uncorrelated.
-    tasks = statistics.stratified_bootstrap(
-        scores - scores.mean(0, keepdims=True), KEY, lambda t: t.mean(0).prod(), resamples=2000
-    )
+    product = lambda x: statistics.stratified_bootstrap(x, KEY, lambda t: t.mean(0).prod(), resamples=2000)  # noqa: E731
+    tasks = jax.jit(product)(np.asarray(scores) - np.asarray(scores).mean(0, keepdims=True))
     assert abs(float(tasks.mean())) < 5 * float(tasks.std()) / np.sqrt(2000)
 
 

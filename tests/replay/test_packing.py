@@ -68,7 +68,7 @@ def test_four_bytes_a_step_take_four_bytes():
     assert sum(x.nbytes for x in jax.tree.leaves(stored)) == 400
 
 
-@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("batch", [pytest.param((), marks=pytest.mark.slow), (3,)])
 def test_rows_of_several_buffers_are_unpacked_together(batch):
     random = np.random.default_rng(1)
     new = steps(random, *batch, 2, 2)

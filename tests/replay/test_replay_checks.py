@@ -51,7 +51,10 @@ BROKEN = {  # a kind, a change that breaks it, and the message
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+ALIKE = ("flags of a pair", "mass at the head", "slot")
+
+
+@pytest.mark.parametrize("broken", [pytest.param(x, marks=pytest.mark.slow) if x in ALIKE else x for x in BROKEN])
 def test_check_names_the_broken_field(broken):
     kind, change, message = BROKEN[broken]
     harness = Harness(*KINDS[kind])

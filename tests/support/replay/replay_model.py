@@ -16,12 +16,12 @@ Start = tuple[int, int]  # an absolute row, from 0, and an environment
 
 def steps(num_steps: int, num_envs: int = 1, **fields: object) -> Transition:
     """Rows of one endless episode, obs counting from 0; a field may be given."""
-    obs = jnp.broadcast_to(jnp.arange(num_steps, dtype=jnp.float32)[:, None], (num_steps, num_envs))
-    flag = jnp.zeros((num_steps, num_envs), bool)
+    obs = np.broadcast_to(np.arange(num_steps, dtype=np.float32)[:, None], (num_steps, num_envs))
+    flag = np.zeros((num_steps, num_envs), bool)
     return Transition(obs, obs, obs, flag, flag, obs + 1)._replace(**fields)
 
 
-ONE = jax.tree.map(lambda x: x[0, 0], steps(1))
+ONE = jax.tree.map(lambda x: jnp.asarray(x[0, 0]), steps(1))
 
 
 class Stream:
@@ -297,7 +297,6 @@ KINDS = {  # a buffer and its model
         Model(R, N, 3, "across"),
     ),
 }
-PRIORITIZED = [name for name in KINDS if "prioritized" in name]
 FEW = [
     "uniform windows, obs once, few final obs",
     "prioritized windows, obs once",
@@ -306,3 +305,4 @@ FEW = [
     "prioritized slices",
     "prioritized slices across ends",
 ]
+HEART = ["uniform windows, obs once, few final obs", "prioritized windows, frames once", "prioritized slices"]
