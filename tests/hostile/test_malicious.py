@@ -206,7 +206,15 @@ for name, function in {"linked config": lambda: load(linked), "deep lines": lamb
     except ConfigError as error:
         seen[name] = str(error)
 armed = False
-print(json.dumps({"seen": seen, "broken": broken, "count": len(CHECKPOINTS) + 2 * len(CONFIGS) + 2}))
+found = {"seen": seen, "broken": list(broken), "count": len(CHECKPOINTS) + 2 * len(CONFIGS) + 2}
+found["pwned"] = (home / "pwned").exists()
+
+# A planted hole: the hook sees what it is there for.
+broken.clear()
+armed = True
+pickle.loads((inside / "pickle for leaves" / run_directory.CHECKPOINTS / "000000000010" / "leaves.bin").read_bytes())
+armed = False
+print(json.dumps(found | {"planted": broken}))
 '''
 
 
@@ -223,18 +231,6 @@ def test_a_corpus_of_malicious_files_is_refused_and_runs_nothing(tmp_path):
         assert len(said.splitlines()) == 1, (name, said)
         assert len(said) < 1000, name
     assert "huge shape" in found["seen"]
-    assert not (tmp_path / "pwned").exists()
-
-
-def test_the_hook_sees_what_it_is_there_for(tmp_path):
-    """A planted hole: the checkpoint module unpickles."""
-    hole = "checkpoint.restore = lambda run, template: pickle.loads((run / run_directory.CHECKPOINTS / "
-    hole += "'000000000010' / 'leaves.bin').read_bytes())\narmed = False\nsys.addaudithook(hook)"
-    code = CHILD.replace("armed = False\nsys.addaudithook(hook)", hole, 1).replace(
-        "for name in CHECKPOINTS:\n    try:", 'for name in ["pickle for leaves"]:\n    try:'
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert any(event.startswith(("pickle.", "os.system")) for event, _ in json.loads(done.stdout)["broken"])
+    assert not found["pwned"]
+    assert {"pickle.find_class", "os.system"} <= {event for event, _ in found["planted"]}
+    assert (tmp_path / "pwned").exists()

@@ -151,29 +151,40 @@ def test_environments_made_by_a_function():
         assert pool.reset().tolist() == [7, 7]
 
 
-@pytest.mark.parametrize("backend", ["process", "serial"])
+BREACHES = [
+    ("no space", "expected a Gymnasium environment, which has observation_space, got Wrong"),
+    (
+        "text space",
+        "observation_space: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, got Text",
+    ),
+    ("shape", "obs of reset: expected float32[2], as observation_space declares, got float32[3]"),
+    (
+        "dtype",
+        "obs of reset: expected float32[2], as observation_space declares, got float64[2]; return it as np.float32",
+    ),
+    ("list", "obs of reset: expected float32[2], as observation_space declares, got list [0.0, 0.0]"),
+    ("none", "obs of reset: expected float32[2], as observation_space declares, got NoneType None"),
+    ("reset", "reset: expected obs, info, got ndarray"),
+    ("four values", "step: expected obs, reward, terminated, truncated, info, got 4 values"),
+    ("reward", "reward: expected a number, got float64[1]"),
+    ("reward text", "reward: expected a number, got str"),
+    ("flag", "terminated: expected bool, got int 0"),
+    ("late shape", "obs of step: expected float32[2], as observation_space declares, got float32[3]"),
+    ("late dtype", "obs of step: expected float32[2], as observation_space declares, got float64[2]"),
+]
+IN_A_PROCESS = ("no space", "late shape", "reset")  # where, unlike in this process, errors are sent
+
+
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("backend", "how", "message"),
     [
-        ("no space", "expected a Gymnasium environment, which has observation_space, got Wrong"),
-        (
-            "text space",
-            "observation_space: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, got Text",
-        ),
-        ("shape", "obs of reset: expected float32[2], as observation_space declares, got float32[3]"),
-        (
-            "dtype",
-            "obs of reset: expected float32[2], as observation_space declares, got float64[2]; return it as np.float32",
-        ),
-        ("list", "obs of reset: expected float32[2], as observation_space declares, got list [0.0, 0.0]"),
-        ("none", "obs of reset: expected float32[2], as observation_space declares, got NoneType None"),
-        ("reset", "reset: expected obs, info, got ndarray"),
-        ("four values", "step: expected obs, reward, terminated, truncated, info, got 4 values"),
-        ("reward", "reward: expected a number, got float64[1]"),
-        ("reward text", "reward: expected a number, got str"),
-        ("flag", "terminated: expected bool, got int 0"),
-        ("late shape", "obs of step: expected float32[2], as observation_space declares, got float32[3]"),
-        ("late dtype", "obs of step: expected float32[2], as observation_space declares, got float64[2]"),
+        pytest.param(
+            backend,
+            *breach,
+            marks=pytest.mark.slow if backend == "process" and breach[0] not in IN_A_PROCESS else (),
+        )
+        for backend in BACKENDS
+        for breach in BREACHES
     ],
 )
 def test_the_contract(backend, how, message):
@@ -272,8 +283,8 @@ def test_worker_processes_seed_the_global_generators():
     """They repeat with the same number of workers. The generators of this process are its own."""
 
     def observations(seed, backend="process"):
-        with hosts.make("host_envs:Global", num_envs=4, num_workers=2, seed=seed, backend=backend) as pool:
-            return np.stack([pool.reset(), *(pool.step(np.zeros(4, np.int32)).obs for _ in range(3))])
+        with hosts.make("host_envs:Global", num_envs=2, num_workers=1, seed=seed, backend=backend) as pool:
+            return np.stack([pool.reset(), *(pool.step(np.zeros(2, np.int32)).obs for _ in range(3))])
 
     np.testing.assert_array_equal(observations(3), observations(3))
     assert (observations(3) != observations(4)).all()

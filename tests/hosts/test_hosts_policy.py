@@ -44,7 +44,13 @@ def test_values_of_every_space_are_in_it(name):
         assert not any(isinstance(x, jax.Array) for x in jax.tree.leaves(action))
 
 
-@pytest.mark.parametrize("name", ["discrete", "with a start", "multi-discrete", "multi-binary", "box", "float64"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("with a start", "multi-discrete", "float64"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("discrete", "multi-binary", "box")),
+    ],
+)
 def test_a_policy_acts_in_the_space_of_its_environment(name):
     env, obs = env_of(ACTIONS[name]), np.float32([0.5, -1, 1])
     with jax.numpy_dtype_promotion("standard"):
