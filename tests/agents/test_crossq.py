@@ -22,21 +22,18 @@ def make(hyper=None, **settings):
     """-> static, state, with statistics as if the networks had trained."""
     agent = crossq.make(crossq.Config(**(SMALL | WIDTHS | settings)), OBS, BOX)
 
-    @jax.jit
-    def init(key):
-        state = agent.init(crossq.Hyper(**(hyper or {})), key, example(OBS, BOX), 4)
+    init, rng = jax.jit(agent.init, static_argnums=3), np.random.default_rng(0)
+    state = init(crossq.Hyper(**(hyper or {})), jax.random.key(0), example(OBS, BOX), 4)
 
-        def drawn(path, x):
-            noise = jax.random.normal(jax.random.fold_in(key, sum(map(ord, jax.tree_util.keystr(path)))), x.shape)
-            return jnp.exp(0.3 * noise) if "var" in jax.tree_util.keystr(path) else 0.5 * noise
+    def drawn(path, x):
+        noise = rng.normal(size=x.shape)
+        return np.float32(np.exp(0.3 * noise) if "var" in jax.tree_util.keystr(path) else 0.5 * noise)
 
-        def known(tree):
-            return jax.tree_util.tree_map_with_path(lambda path, x: x if x.ndim == 0 else drawn(path, x), tree)
+    def known(tree):
+        return jax.tree_util.tree_map_with_path(lambda path, x: x if x.ndim == 0 else drawn(path, x), tree)
 
-        networks = {name: known(state.params[name]) for name in ("policy", "critics")}
-        return state.replace(params=state.params | networks, stats=known(state.stats))
-
-    return agent.static, init(jax.random.key(0))
+    networks = {name: known(state.params[name]) for name in ("policy", "critics")}
+    return agent.static, state.replace(params=state.params | networks, stats=known(state.stats))
 
 
 def by_hand(params, stats, prefix, x, num_layers, train, warm):
@@ -90,7 +87,7 @@ def sampled(params, stats, obs, key, train=False):
     return np.tanh(raw), log_prob.sum(-1)
 
 
-@pytest.mark.parametrize("steps", [99_999, 100_000])
+@pytest.mark.parametrize("steps", [pytest.param(99_999, marks=pytest.mark.slow), 100_000])
 def test_the_losses_by_hand(steps):
     """One batch of 2 B rows has one mean and one variance; before and after the warm-up of the critics' norms."""
     static, state = make({"temperature": 0.3, "target_entropy": -1.5})
@@ -133,14 +130,15 @@ def test_the_target_has_no_gradient():
     outputs = static.networks.critics._replace(apply=lambda params, stats, obs, action, **_: (params, stats))
     static = static._replace(networks=static.networks._replace(critics=outputs))
     batch = hand_made()._replace(weight=np.ones(B, np.float32), reward=np.ones(B, np.float32))
-    gradient = jax.grad(lambda q: crossq.critic_loss(static, {"critics": q}, state, batch, jax.random.key(0))[0])
+    loss = lambda q: crossq.critic_loss(static, {"critics": q}, state, batch, jax.random.key(0))[0]  # noqa: E731
+    gradient = jax.jit(jax.grad(loss))
     found = gradient(jnp.zeros((2, 2 * B))) * B
     np.testing.assert_allclose(found, np.tile(np.repeat([-1.0, 0.0], B), (2, 1)), atol=1e-6)
 
 
 def test_the_statistics_move_in_a_networks_own_updates_only():
-    static, state = make(policy_every=2)
-    rows = jnp.ones(B, bool)
+    static, state = make(policy_every=2, critic_hidden_sizes=(4,))
+    rows = np.ones(B, bool)
     batch = hand_made()
     item = Transition(batch.obs, batch.action, batch.reward, ~rows, ~rows, np.nan_to_num(batch.next_obs))
     sample, schedules = Sample(item, (), jnp.ones(B), rows), Schedules(jnp.float32(1e-3), jnp.array(True))
@@ -155,7 +153,7 @@ def test_the_statistics_move_in_a_networks_own_updates_only():
     assert (state.target_params, state.target_stats) == ((), ())
 
 
-@pytest.mark.parametrize("b1", [0.5, 0.0])
+@pytest.mark.parametrize("b1", [0.5, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_adam_forgets_by_its_b1(b1):
     """Gradients 1 and 0: the second move is m / sqrt(v) with m = b1 (1 - b1) / (1 - b1^2), or 0 without momentum."""
     config, hyper = crossq.Config(), crossq.Hyper(adam_b1=b1, adam_eps=1e-12)
@@ -183,7 +181,8 @@ def test_images_are_normalized_after_their_convolutions():
     space = Box(0, 255, (8, 8, 1), np.uint8)
     settings = SMALL | WIDTHS | {"channels": (2,), "strides": (2,)}
     static = crossq.make(crossq.Config(**settings), space, BOX).static
-    _, stats = q_critics.init(static.networks, jax.random.key(0), jnp.zeros((8, 8, 1), jnp.uint8))
+    image = np.zeros((8, 8, 1), np.uint8)
+    _, stats = jax.eval_shape(lambda key: q_critics.init(static.networks, key, image), jax.random.key(0))
     for name, sizes in (("policy", WIDTHS["hidden_sizes"]), ("critics", WIDTHS["critic_hidden_sizes"])):
         found = stats[name]["batch_stats"]["Encoder_0"]["MLP_0"]
         assert [found[f"BatchRenorm_{i + 1}"]["mean"].shape for i in range(len(sizes))] == [(n,) for n in sizes]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sac_batches import BOX, MASKED, OBS, SMALL, B, example, hand_made, losses, make
+from sac_batches import BOX, MASKED, OBS, SMALL, B, example, hand_made, make
 
 from rlkit import envs, training
 from rlkit.agents import crossq, sac, tqc
@@ -37,40 +37,38 @@ def test_an_absolute_target_entropy_replaces_the_others():
         np.testing.assert_allclose(sac.target_entropy(agent.static, hyper, np.zeros(3)), -2.5)
 
 
-def stepped(static, state, rates=None, **hyper):
-    """The distances that the parts of the parameters move in one gradient step, by name."""
-    batch = hand_made()
+def sample_of(batch):
     item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
-    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(B, bool))
-    state = state.replace(hyper=state.hyper.replace(**{name: jnp.float32(value) for name, value in hyper.items()}))
-    schedules = Schedules(jnp.float32(1e-3), jnp.array(True), rates or {})
-    after, *_ = jax.jit(partial(sac.gradient_step, static))(state, sample, schedules, jax.random.key(0))
-    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), after.params, state.params)
-    return {name: max(jax.tree.leaves(part)) for name, part in moved.items()}
+    return Sample(item, (), jnp.asarray(batch.weight), np.ones(B, bool))
 
 
 def test_the_parts_have_learning_rates_and_clip_norms_of_their_own():
     """The first step of Adam moves each parameter by the learning rate, unless its gradient is tiny."""
     _, static, state = make()
+    step, sample = jax.jit(partial(sac.gradient_step, static)), sample_of(hand_made())
     rates = {"actor_learning_rate": 0.02, "critic_learning_rate": 0.03, "temperature_learning_rate": 0.04}
-    apart = stepped(static, state, jax.tree.map(jnp.float32, rates))
+    schedules = Schedules(jnp.float32(1e-3), jnp.array(True), jax.tree.map(jnp.float32, rates))
+
+    def moved(**hyper):
+        """The distances that the parts of the parameters move in one gradient step, by name."""
+        hyper = state.hyper.replace(**{name: jnp.float32(value) for name, value in hyper.items()})
+        after, *_ = step(state.replace(hyper=hyper), sample, schedules, jax.random.key(0))
+        distances = jax.tree.map(lambda a, b: np.abs(np.subtract(a, b)).max(), after.params, state.params)
+        return {name: max(jax.tree.leaves(part)) for name, part in distances.items()}
+
+    apart = moved()
     for name, expected in {"policy": 0.02, "critics": 0.03, "log_temperature": 0.04}.items():
         np.testing.assert_allclose(apart[name], expected, rtol=0.01)
-    together = stepped(static, state)
-    np.testing.assert_allclose(list(together.values()), 1e-3, rtol=0.01)
     for clipped, group in (("policy", "actor"), ("critics", "critic")):
-        moved = stepped(static, state, **{f"{group}_max_grad_norm": 1e-12})
-        assert moved[clipped] < 1e-5
+        bounded = moved(**{f"{group}_max_grad_norm": 1e-12})
+        assert bounded[clipped] < 1e-5
         for name in {"policy", "critics", "log_temperature"} - {clipped}:
-            np.testing.assert_allclose(moved[name], together[name], rtol=1e-5)
+            np.testing.assert_allclose(bounded[name], apart[name], rtol=1e-5)
 
 
 def test_the_policy_and_the_temperature_are_updated_at_every_kth_step():
     _, static, state = make(policy_every=3)
-    batch = hand_made()
-    item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
-    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(B, bool))
-    schedules = Schedules(jnp.float32(1e-3), jnp.array(True))
+    sample, schedules = sample_of(hand_made()), Schedules(jnp.float32(1e-3), jnp.array(True))
 
     @jax.jit
     def run(state):
@@ -103,18 +101,19 @@ def test_gsde_begins_within_the_bounds():
     assert sac.Config(gsde=True, log_std_init=-1.5).initial_log_std == -1.5
 
 
-@pytest.mark.parametrize(("box", "learn"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize(("box", "learn"), [
+    (True, True),
+    pytest.param(False, True, marks=pytest.mark.slow),
+    (False, False),
+])  # fmt: skip
 def test_the_temperature_rises_while_the_entropy_is_below_its_target(box, learn):
     hyper = {"learning_rate": 0.01, "temperature": 0.5}
     _, static, state = make(OBS, BOX if box else Discrete(4), hyper, learn_temperature=learn)
-    batch = hand_made(box=box)
-    item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)
-    sample = Sample(item, (), jnp.asarray(batch.weight), jnp.ones(len(batch.weight), bool))
-    step = jax.jit(partial(sac.gradient_step, static))
-    _, _, metrics = losses(static, state, batch, jax.random.key(0))
+    step, sample = jax.jit(partial(sac.gradient_step, static)), sample_of(hand_made(box=box))
+    _, _, metrics = step(state, sample, Schedules(jnp.float32(0.01), jnp.array(True)), jax.random.key(0))
     for below in (True, False):
         aim = metrics["entropy"] + (0.1 if below else -0.1)
-        name, unit = ("target_entropy", 2) if box else ("target_entropy_share", jnp.log(4.0))
+        name, unit = ("target_entropy", 2) if box else ("target_entropy_share", np.float32(np.log(4)))
         led = state.replace(hyper=state.hyper.replace(**{name: aim / unit}))
         after, *_ = step(led, sample, Schedules(jnp.float32(0.01), jnp.array(True)), jax.random.key(0))
         moved = float(after.params["log_temperature"] - state.params["log_temperature"])
@@ -125,7 +124,7 @@ def test_actions_of_unequal_bounds():
     """Critics see [-1, 1]; the environment its own bounds, which the policy keeps, and reaches."""
     agent, static, state = make(log_std_init=1.0)
     unit = np.random.default_rng(0).uniform(-1, 1, (20, 2)).astype(np.float32)
-    taken = jax.vmap(partial(q_critics.denormalize_action, static.networks))(unit)
+    taken = jax.jit(jax.vmap(partial(q_critics.denormalize_action, static.networks)))(unit)
     np.testing.assert_allclose(taken, np.stack([unit[:, 0] * 2, unit[:, 1] * 5 + 5], -1), rtol=1e-5)
     np.testing.assert_allclose(q_critics.normalize_action(static.networks, taken), unit, atol=1e-6)
     keys, obs = jax.random.split(jax.random.key(0), 2000), jnp.ones(3)
@@ -172,8 +171,8 @@ def test_gsde_holds_its_noise():
     (sac, "Probe-Continuous", 0.99, {}),
     pytest.param(sac, "Probe-MaskedAction", 1.0, {"n_step": 2}, marks=pytest.mark.thorough),
     pytest.param(sac, "Probe-ObservationAction", 1.0, {"replay": "prioritized"}, marks=pytest.mark.thorough),
-    (tqc, "Probe-Continuous", 0.99, {"replay": "prioritized"}),
-    (crossq, "Probe-Continuous", 0.99, {"critic_hidden_sizes": (32,)}),
+    pytest.param(tqc, "Probe-Continuous", 0.99, {"replay": "prioritized"}, marks=pytest.mark.slow),
+    pytest.param(crossq, "Probe-Continuous", 0.99, {"critic_hidden_sizes": (32,)}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_the_best_policy_is_found(module, env_name, best, settings):
     env, params = envs.make(env_name)

@@ -10,15 +10,18 @@ from rlkit.agents import sac, tqc
 from rlkit.spaces import Discrete
 
 
-@pytest.mark.parametrize(("settings", "best"), [({}, np.min), ({"num_critics": 3, "actor_q": "mean"}, np.mean)])
+@pytest.mark.parametrize(("settings", "best"), [
+    ({}, np.min),
+    pytest.param({"num_critics": 3, "actor_q": "mean"}, np.mean, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_the_losses_of_a_box_by_hand(settings, best):
     _, static, state = make(hyper={"temperature": 0.3, "target_entropy": -1.5}, **settings)
     batch, key, policy, critics = hand_made(), jax.random.key(4), static.networks.policy, static.networks.critics
     keys = jax.random.split(key)
-    rate = jax.jit(critics.apply)
+    rate, outputs = jax.jit(critics.apply), jax.jit(policy.apply)
 
     def sampled(obs, key):
-        loc, log_std = (np.asarray(x, float) for x in policy.apply(state.params["policy"], (), obs)[0])
+        loc, log_std = (np.asarray(x, float) for x in outputs(state.params["policy"], (), obs)[0])
         noise = np.asarray(jax.random.normal(key, (B, 2)), float)
         raw = loc + np.exp(log_std) * noise
         log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
@@ -58,7 +61,7 @@ def test_a_target_takes_the_least_of_a_random_subset():
     assert sum(share) == 1.0
 
 
-@pytest.mark.parametrize("box", [True, False])
+@pytest.mark.parametrize("box", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_dropout_is_active_in_all_passes_of_the_critics(box):
     """By a key in the loss of the critics, in their target and in the policy's loss; without one nothing drops."""
     action_space, obs = BOX if box else Discrete(4), jnp.ones((1, 3))
@@ -79,7 +82,7 @@ def test_dropout_is_active_in_all_passes_of_the_critics(box):
         def values(key, critics=critics, state=state):
             return critics.apply(state.params["critics"], (), *inputs, key=key)[0]
 
-        outputs.append((jax.vmap(values)(jax.random.split(jax.random.key(0), 16)), values(None)))
+        outputs.append((jax.jit(jax.vmap(values))(jax.random.split(jax.random.key(0), 16)), values(None)))
     (dropped, kept), (without, same) = outputs
     np.testing.assert_array_equal(kept, same)
     np.testing.assert_allclose(without, jnp.broadcast_to(same, without.shape), rtol=1e-5)
@@ -91,23 +94,26 @@ def losses_of(static, state, box):
     return both(static, state.params, state, hand_made(box=box), jax.random.key(0))[0]
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_losses_of_a_discrete_space_by_hand(masked):
     space = MASKED if masked else OBS
     _, static, state = make(space, Discrete(4), {"temperature": 0.3})
-    batch, policy, critics = hand_made(masked, box=False), static.networks.policy, static.networks.critics
+    batch, act, rate = (
+        hand_made(masked, box=False),
+        *map(jax.jit, (static.networks.policy.apply, static.networks.critics.apply)),
+    )
 
     def expectation(critic_params, obs):
-        logits = np.asarray(policy.apply(state.params["policy"], (), obs)[0], float)
+        logits = np.asarray(act(state.params["policy"], (), obs)[0], float)
         legal = obs["action_mask"] if masked else np.ones((B, 4), bool)
         e = np.where(legal, np.exp(logits), 0.0)
         p = e / e.sum(-1, keepdims=True)
         entropy = -np.sum(p * np.log(np.where(p > 0, p, 1.0)), axis=-1)
-        return (p * np.asarray(critics.apply(critic_params, (), obs)[0]).min(0)).sum(-1), entropy, legal.sum(-1)
+        return (p * np.asarray(rate(critic_params, (), obs)[0]).min(0)).sum(-1), entropy, legal.sum(-1)
 
     value, entropy, _ = expectation(state.target_params, batch.next_obs)
     target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * (value + 0.3 * entropy))
-    error = np.asarray(critics.apply(state.params["critics"], (), batch.obs)[0])[:, :, 1] - target
+    error = np.asarray(rate(state.params["critics"], (), batch.obs)[0])[:, :, 1] - target
     critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
     value, entropy, legal = expectation(state.params["critics"], batch.obs)
     policy_loss = -np.mean(value + 0.3 * entropy)
@@ -120,7 +126,11 @@ def test_the_losses_of_a_discrete_space_by_hand(masked):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("module", "box"), [(sac, True), (sac, False), (tqc, True)])
+@pytest.mark.parametrize(("module", "box"), [
+    (sac, True),
+    (sac, False),
+    pytest.param(tqc, True, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_the_gradients_of_the_three_losses_do_not_meet(module, box):
     _, static, state = make(OBS, BOX if box else Discrete(4), {"temperature": 0.3}, module)
     batch = hand_made(box=box)

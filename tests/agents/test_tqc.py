@@ -28,20 +28,25 @@ def test_the_losses_against_a_slow_loop():
     num_critics, num_quantiles, drop = 3, 4, 1
     settings = {"num_critics": num_critics, "num_quantiles": num_quantiles, "drop_quantiles": drop}
     _, static, state = make(hyper={"temperature": 0.3, "target_entropy": -1.5}, module=tqc, **settings)
-    batch, key, policy, critics = hand_made(), jax.random.key(4), static.networks.policy, static.networks.critics
+    batch, key, policy, critics = (
+        hand_made(),
+        jax.random.key(4),
+        jax.jit(static.networks.policy.apply),
+        jax.jit(static.networks.critics.apply),
+    )
     keys = jax.random.split(key)
 
     def sampled(obs, key):
-        loc, log_std = (np.asarray(x, float) for x in policy.apply(state.params["policy"], (), obs)[0])
+        loc, log_std = (np.asarray(x, float) for x in policy(state.params["policy"], (), obs)[0])
         noise = np.asarray(jax.random.normal(key, (B, 2)), float)
         raw = loc + np.exp(log_std) * noise
         log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
         return np.tanh(raw).astype(np.float32), log_prob.sum(-1)
 
     ahead, log_prob = sampled(batch.next_obs, keys[0])
-    following = np.asarray(critics.apply(state.target_params, (), batch.next_obs, ahead)[0], float)
+    following = np.asarray(critics(state.target_params, (), batch.next_obs, ahead)[0], float)
     unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], axis=-1)
-    quantiles = np.asarray(critics.apply(state.params["critics"], (), batch.obs, unit)[0], float)
+    quantiles = np.asarray(critics(state.params["critics"], (), batch.obs, unit)[0], float)
     assert quantiles.shape == following.shape == (num_critics, B, num_quantiles)
     critic_loss, priority = 0.0, np.zeros(B)
     for b in range(B):
@@ -57,7 +62,7 @@ def test_the_losses_against_a_slow_loop():
                 critic_loss += batch.weight[b] * share * huber / B
         priority[b] = np.mean([abs(quantiles[k, b].mean() - np.mean(target)) for k in range(num_critics)])
     now, log_prob = sampled(batch.obs, keys[1])
-    value = np.asarray(critics.apply(state.params["critics"], (), batch.obs, now)[0]).mean((0, 2))
+    value = np.asarray(critics(state.params["critics"], (), batch.obs, now)[0]).mean((0, 2))
     policy_loss = np.mean(0.3 * log_prob - value)
     temperature_loss = np.log(0.3) * (np.mean(-log_prob) + 3.0)
 
@@ -68,6 +73,7 @@ def test_the_losses_against_a_slow_loop():
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_critics_learn_the_quantiles_of_a_random_reward():
     """Of a reward that is uniform over 0 to 3, in an episode of one step: an eighth, three eighths and so on."""
     num_rewards = 64
@@ -85,7 +91,7 @@ def test_the_critics_learn_the_quantiles_of_a_random_reward():
 
         state = jax.lax.scan(step, state, jax.random.split(jax.random.key(0), 2000))[0]
         action_unit = q_critics.normalize_action(static.networks, action[:1])
-        return static.networks.critics.apply(state.params["critics"], (), obs[:1], action_unit)[0][:, 0]
+        return static.networks.critics(state.params["critics"], (), obs[:1], action_unit)[0][:, 0]
 
     found = learned(state.replace(replay=()))
     np.testing.assert_allclose(found, np.tile([0.5, 1.2, 1.8, 2.5], (2, 1)), atol=0.25)

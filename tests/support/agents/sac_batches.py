@@ -3,7 +3,6 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rlkit.agents import sac
@@ -21,31 +20,32 @@ B = 6
 def example(obs_space, action_space):
     def zeros(space):
         shapes = jax.eval_shape(space.sample, jax.random.key(0))
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
 
-    zero, obs = jnp.zeros(()), zeros(obs_space)
-    return Transition(obs, zeros(action_space), zero, zero > 0, zero > 0, obs)
+    zero, no, obs = np.float32(0), np.bool_(False), zeros(obs_space)
+    return Transition(obs, zeros(action_space), zero, no, no, obs)
+
+
+AGENTS = {}  # with their compiled `init`, by their settings
 
 
 def make(obs_space=OBS, action_space=BOX, hyper=None, module=sac, **settings):
     """-> agent, static, state. The weights are drawn, for those at the start make all policies and values alike."""
-    agent = module.make(module.Config(**(SMALL | settings)), obs_space, action_space)
+    known = repr((module.__name__, obs_space, action_space, settings))
+    if known not in AGENTS:
+        agent = module.make(module.Config(**(SMALL | settings)), obs_space, action_space)
+        AGENTS[known] = agent, jax.jit(agent.init, static_argnums=3)
+    agent, init = AGENTS[known]
+    state = init(module.Hyper(**(hyper or {})), jax.random.key(0), example(obs_space, action_space), 4)
+    networks = {name: drawn(state.params[name]) for name in ("policy", "critics")}
+    target = jax.tree.map(lambda x: x + np.float32(0.1), networks["critics"])
+    return agent, agent.static, state.replace(params=state.params | networks, target_params=target)
 
-    @jax.jit
-    def init(key):
-        state = agent.init(module.Hyper(**(hyper or {})), key, example(obs_space, action_space), 4)
 
-        def redraw(path, x):
-            number = sum(map(ord, jax.tree_util.keystr(path)))
-            return 0.5 * jax.random.normal(jax.random.fold_in(key, number), x.shape)
-
-        networks = {
-            name: jax.tree_util.tree_map_with_path(redraw, state.params[name]) for name in ("policy", "critics")
-        }
-        target = jax.tree.map(lambda x: x + 0.1, networks["critics"])
-        return state.replace(params=state.params | networks, target_params=target)
-
-    return agent, agent.static, init(jax.random.key(0))
+def drawn(params, scale=0.5, seed=0):
+    """Other weights; drawn outside of JAX, for to compile a draw of each takes longer than all else here."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: (scale * rng.normal(size=x.shape)).astype(np.float32), params)
 
 
 def hand_made(masked=False, box=True):
