@@ -21,16 +21,18 @@ def test_the_loss_is_the_weighted_negative_log_likelihood():
     network = (lambda key, obs: {"scale": jnp.ones(())}, lambda params, obs: params["scale"] * obs)
     agent = bc.make(bc.Config(normalize_obs=False), OBS, Discrete(2), {"policy": network})
     zeros = Transition(jnp.zeros(2), jnp.int32(0), *(jnp.zeros((), d) for d in (float, bool, bool)), jnp.zeros(2))
-    state = agent.init(bc.Hyper(), jax.random.key(0), zeros, 1)
+    state = jax.jit(agent.init, static_argnums=3)(bc.Hyper(), jax.random.key(0), zeros, 1)
     obs = jnp.array([[0.0, 0.0], [0.0, np.log(3.0)]])
     batch = Batch(obs, jnp.array([1, 0]), *jnp.zeros((2, 2)), obs, jnp.array([1.0, 2.0]))
-    value, (_, priority, metrics) = bc.loss(agent.static, state.params, state, batch, jax.random.key(0))
+    value, (_, priority, metrics) = jax.jit(partial(bc.loss, agent.static))(
+        state.params, state, batch, jax.random.key(0)
+    )
     np.testing.assert_allclose(priority, [np.log(2), np.log(4)], rtol=1e-6)
     np.testing.assert_allclose(value, (np.log(2) + 2 * np.log(4)) / 2, rtol=1e-6)
     assert metrics["action_error"] == 1.0  # of a tie the first action is the mode
 
 
-@pytest.mark.parametrize("space", [Discrete(3), Box(-2.0, 2.0, (1,))])
+@pytest.mark.parametrize("space", [Discrete(3), pytest.param(Box(-2.0, 2.0, (1,)), marks=pytest.mark.slow)])
 def test_it_imitates_whatever_the_rewards(space):
     rng, discrete = np.random.default_rng(0), isinstance(space, Discrete)
     obs = rng.uniform(-1, 1, (256, 4, 2)).astype(np.float32)

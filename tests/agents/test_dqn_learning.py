@@ -101,7 +101,7 @@ def test_truncation_is_told_from_termination(name, settings):
 
 
 @pytest.mark.parametrize(("name", "env_name", "settings"), [
-    ("dqn", "Probe-ObservationAction", {"noisy": True}),
+    pytest.param("dqn", "Probe-ObservationAction", {"noisy": True}, marks=pytest.mark.slow),
     pytest.param(
         "c51", "Probe-MaskedAction", {"num_atoms": 11, "n_step": 2, "normalize_obs": True}, marks=pytest.mark.thorough
     ),

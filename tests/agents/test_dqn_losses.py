@@ -89,7 +89,7 @@ def test_the_loss_of_dqn_by_hand(hand_made, double):
     np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("double", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_loss_of_c51_by_hand(hand_made, double):
     batch, rows = hand_made, np.arange(B)
     config = c51.Config(**SMALL, num_atoms=5, v_min=-2.0, v_max=2.0, double=double)
@@ -114,7 +114,7 @@ def test_the_loss_of_c51_by_hand(hand_made, double):
     assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("double", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_loss_of_qrdqn_by_hand(hand_made, double):
     batch, rows = hand_made, np.arange(B)
     agent = qrdqn.make(qrdqn.Config(**SMALL, num_quantiles=3, double=double), MASKED, Discrete(4), linear((3,)))
@@ -154,7 +154,7 @@ def test_the_targets_of_pqn_by_hand():
         later = expected[t] = obs[t, :, 0] + 0.9 * np.where(done[0, t], 0.0, mixed)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), pqn.Batch(before, rollout.action, found))
-    loss, _ = pqn.loss(static, state.params, (), state, batch, jax.random.key(0))
+    loss, _ = jax.jit(partial(pqn.loss, static))(state.params, (), state, batch, jax.random.key(0))
     values = (obs[:5].reshape(-1, 3) @ np.asarray(state.params))[:, 0]
     np.testing.assert_allclose(loss, np.mean((values - expected.reshape(-1)) ** 2) / 2, rtol=1e-5)
 
@@ -177,5 +177,5 @@ def test_pqn_bootstraps_from_an_observation_without_a_legal_action():
     none, cut = np.zeros((1, 2), bool), np.ones((1, 2), bool)
     rollout = Transition(seen, np.zeros((1, 2), np.int32), obs[..., 0], none, cut, last)
     agent = pqn.make(pqn.Config(num_minibatches=1), MASKED, Discrete(4), linear())
-    found = pqn.targets(agent.static, start(agent, pqn.Hyper(), MASKED), rollout)
+    found = jax.jit(partial(pqn.targets, agent.static))(start(agent, pqn.Hyper(), MASKED), rollout)
     assert np.abs(found).max() < 1e3

@@ -29,7 +29,7 @@ def example(space=OBS):
 
 
 def start(agent, space=OBS):
-    return agent.init(HYPER, jax.random.key(0), example(space), 4)
+    return jax.jit(agent.init, static_argnums=3)(HYPER, jax.random.key(0), example(space), 4)
 
 
 def by_fraction(drawn):
@@ -118,7 +118,9 @@ def slow_loss(batch, online, target, fractions, next_fractions, **config):
 
 
 @pytest.mark.parametrize(
-    ("double", "munchausen"), [(False, False), (True, False), (False, True)], ids=["plain", "double", "munchausen"]
+    ("double", "munchausen"),
+    [pytest.param(False, False, marks=pytest.mark.slow), (True, False), (False, True)],
+    ids=["plain", "double", "munchausen"],
 )
 def test_the_loss_by_a_slow_loop(hand_made, double, munchausen):
     """Value, priorities and gradient; the gradient of the loop is that of the online quantiles alone."""
@@ -169,7 +171,8 @@ def test_a_cold_soft_policy_without_a_bonus_is_greedy(hand_made):
         agent = iqn.make(iqn.Config(**SMALL, **COUNTS, munchausen=munchausen), MASKED, Discrete(A), by_fraction([]))
         state = start(agent, MASKED)
         state = state.replace(hyper=state.hyper.replace(munchausen_alpha=jnp.zeros(()), temperature=jnp.float32(1e-6)))
-        losses.append(iqn.loss(agent.static, state.params, state, hand_made, jax.random.key(1))[0])
+        loss = jax.jit(partial(iqn.loss, agent.static))
+        losses.append(loss(state.params, state, hand_made, jax.random.key(1))[0])
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
@@ -186,9 +189,10 @@ def test_the_soft_policy_is_exact_where_exponentials_overflow():
 def test_quantiles_of_illegal_actions_are_not_read(hand_made):
     agent = iqn.make(iqn.Config(**SMALL, **COUNTS, munchausen=True), MASKED, Discrete(A), by_fraction([]))
     state = start(agent, MASKED)
-    later = np.asarray(jax.random.normal(jax.random.key(2), (B, TARGETS, A)))
+    targets = jax.jit(partial(iqn.soft_targets, agent.static))
+    later = np.random.default_rng(2).normal(size=(B, TARGETS, A)).astype(np.float32)
     hidden = np.where(hand_made.next_obs["action_mask"][:, None], later, np.nan)
-    found, expected = (np.asarray(iqn.soft_targets(agent.static, state, hand_made, x)) for x in (hidden, later))
+    found, expected = (np.asarray(targets(state, hand_made, x)) for x in (hidden, later))
     np.testing.assert_array_equal(found, expected)
     assert np.isfinite(found).all()
 
@@ -199,17 +203,18 @@ def test_targets_stay_finite_without_a_legal_action(hand_made):
     for munchausen in (False, True):
         agent = iqn.make(iqn.Config(**SMALL, **COUNTS, munchausen=munchausen), MASKED, Discrete(A), by_fraction([]))
         state = start(agent, MASKED)
-        loss = iqn.loss(agent.static, state.params, state, hand_made._replace(next_obs=none), jax.random.key(1))[0]
-        assert loss < 100
+        loss = jax.jit(partial(iqn.loss, agent.static))
+        assert loss(state.params, state, hand_made._replace(next_obs=none), jax.random.key(1))[0] < 100
 
 
-@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("dueling", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_network_is_that_of_the_paper(dueling):
     config = iqn.Config(hidden_sizes=(8,), dueling=dueling, num_cosines=6)
     described = config.model_dump(include=set(SETTINGS))
     network = implicit_quantiles(obs_space=OBS, num_actions=A, **described)
-    obs, tau = jax.random.normal(jax.random.key(1), (7, 3)), jax.random.uniform(jax.random.key(2), (7, N))
-    params, _ = network.init(jax.random.key(0), obs[0], tau[0])
+    rng, apply = np.random.default_rng(0), jax.jit(network.apply)
+    obs, tau = rng.normal(size=(7, 3)).astype(np.float32), rng.random((7, N)).astype(np.float32)
+    params, _ = jax.jit(network.init)(jax.random.key(0), obs[0], tau[0])
     weights = jax.tree.map(lambda x: np.asarray(x, float), params["params"])
     dense = weights["Encoder_0"]["MLP_0"]["Dense_0"]
     features = np.maximum(np.asarray(obs, float) @ dense["kernel"] + dense["bias"], 0)
@@ -224,10 +229,10 @@ def test_the_network_is_that_of_the_paper(dueling):
                 value = product @ weights["value"]["kernel"] + weights["value"]["bias"]
                 out = out - out.mean() + value
             expected[b, k] = out
-    np.testing.assert_allclose(network.apply(params, (), obs, tau)[0], expected, atol=1e-5)
-    shared = network.apply(params, (), obs.reshape(7, 1, 3), tau[0])[0]
-    each = network.apply(params, (), obs, jnp.broadcast_to(tau[0], (7, N)))[0]
-    np.testing.assert_allclose(shared[:, 0], each, atol=1e-6)
+    np.testing.assert_allclose(apply(params, (), obs, tau)[0], expected, atol=1e-5)
+    shared = apply(params, (), obs.reshape(7, 1, 3), tau[0])[0]
+    each = apply(params, (), obs, np.broadcast_to(tau[0], (7, N)))[0]
+    np.testing.assert_allclose(np.asarray(shared)[:, 0], each, atol=1e-6)
 
 
 def test_greedy_actions_are_the_same_for_all_keys_and_exploring_ones_are_not():
@@ -236,7 +241,8 @@ def test_greedy_actions_are_the_same_for_all_keys_and_exploring_ones_are_not():
     weights, obs = np.asarray(actor.params), jnp.ones(3)
     keys = jax.random.split(jax.random.key(3), 200)
     drawn, greedy = (
-        np.asarray(jax.vmap(f, (None, None, None, 0))(actor, (), obs, keys)[1]) for f in (agent.act, agent.policy)
+        np.asarray(jax.jit(jax.vmap(f, (None, None, None, 0)))(actor, (), obs, keys)[1])
+        for f in (agent.act, agent.policy)
     )
     assert set(greedy) == {int(np.argmax(np.ones(3) @ (weights[0] + 0.5 * weights[1])))}
     best = np.argmax(np.ones(3) @ (weights[0] + np.linspace(0, 1, 101)[:, None, None] * weights[1]), axis=-1)

@@ -75,7 +75,11 @@ def assert_learned_moments(before, after):
 
 
 @pytest.mark.optimized
-@pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
+@pytest.mark.parametrize("name", [
+    pytest.param("ppo", marks=pytest.mark.slow),
+    "dqn",
+    pytest.param("sac", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_network_with_moments_and_dropout_learns_a_probe(name):
     networks, settings = CASES[name]
     before, after, score = run(name, "Probe-ObservationAction", networks, settings, updates=150)

@@ -63,7 +63,7 @@ def test_each_kind_by_hand(kind, count):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-4 if kind == "radam" else 1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["adamw", *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS if k != "adamw")])
 def test_large_leaves_take_the_steps_of_small_ones(kind):
     """Each number of a large leaf, between two small ones, moves as a small leaf of the same number would."""
     params = PARAMS | {"large": jnp.full(LARGE, 2.0), "a": jnp.float32(-1.0)}

@@ -17,10 +17,9 @@ SMALL = {"hidden_sizes": (4,), "channels": (2,), "capacity": 16, "batch_size": 4
 def rollout(obs, action=0):
     """Two steps of four environments whose observations are `obs`, a function of a NumPy generator."""
     rng = np.random.default_rng(0)
-    shape, no = (2, 4), jnp.zeros((2, 4), bool)
-    action = jnp.broadcast_to(jnp.asarray(action), shape + np.shape(action))
-    reward = jnp.asarray(rng.normal(size=shape), jnp.float32)
-    return Transition(jnp.asarray(obs(rng)), action, reward, no, no, jnp.asarray(obs(rng)))
+    shape, no = (2, 4), np.zeros((2, 4), bool)
+    action = np.broadcast_to(np.asarray(jnp.asarray(action)), shape + np.shape(action))
+    return Transition(obs(rng), action, rng.normal(size=shape).astype(np.float32), no, no, obs(rng))
 
 
 def noise(rng):
@@ -88,12 +87,12 @@ def test_the_images_of_an_item_move_together_and_nothing_else_does():
             "joints": Box(-1, 1, (3,)),
         }
     )
-    obs = jax.vmap(jax.vmap(space.sample))(jax.random.split(jax.random.key(0), (5, 2)))
-    still = jax.tree.map(lambda x: jnp.broadcast_to(x[:, :1], x.shape), obs)  # both steps of an item are alike
+    obs = jax.jit(jax.vmap(space.sample))(jax.random.split(jax.random.key(0), 5))
+    still = jax.tree.map(lambda x: np.repeat(np.asarray(x)[:, None], 2, axis=1), obs)  # both steps of an item are alike
     flags = jnp.ones((5, 2), bool)
     item = Transition(still, flags, flags, flags, flags, still)
     sample = Sample(item, (), jnp.ones(5), flags)
-    shifted = shift_images(sample, space, 2, "auto", jax.random.key(1)).item
+    shifted = jax.jit(lambda sample, key: shift_images(sample, space, 2, "auto", key))(sample, jax.random.key(1)).item
     for name in ("action_mask", "joints"):
         np.testing.assert_array_equal(shifted.obs[name], still[name])
         np.testing.assert_array_equal(shifted.next_obs[name], still[name])

@@ -107,6 +107,10 @@ def test_actions_of_64_bits_are_those_of_32_without_a_warning(space):
     """Warnings are errors here."""
     agent = ppo.make(ppo.Config(), Box(-1, 1, (2,)), space)
     zero, obs = jax.numpy.zeros(()), jax.numpy.zeros(2)
-    state = agent.init(ppo.Hyper(), jax.random.key(0), Transition(obs, (), zero, zero > 0, zero > 0, obs), 1)
-    action = agent.act(agent.actor(state), agent.memory, obs, jax.random.key(1))[1]
+
+    def act(key):
+        state = agent.init(ppo.Hyper(), key, Transition(obs, (), zero, zero > 0, zero > 0, obs), 1)
+        return agent.act(agent.actor(state), agent.memory, obs, key)[1]
+
+    action = jax.eval_shape(act, jax.random.key(0))
     assert action.dtype == space.sample(jax.random.key(0)).dtype == shape_of(space).dtype

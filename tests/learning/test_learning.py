@@ -67,10 +67,6 @@ def test_constant_value():
     np.testing.assert_allclose(learned_values("Probe-ConstantValue", 40, [[0.0]]), [1.0], atol=0.05)
 
 
-def test_value_depends_on_the_observation():
-    np.testing.assert_allclose(learned_values("Probe-ObservationValue", 60, [[-1.0], [1.0]]), [-1.0, 1.0], atol=0.05)
-
-
 @pytest.mark.thorough
 def test_delayed_reward_is_discounted():
     np.testing.assert_allclose(learned_values("Probe-DelayedReward", 80, [[0.0], [1.0]]), [0.9, 1.0], atol=0.05)
@@ -84,11 +80,9 @@ def test_truncation_differs_from_termination():
 
 
 @pytest.mark.parametrize(("env_name", "updates", "best", "config"), [
-    ("Probe-ActionReward", 20, 1.0, {}),
     ("Probe-ObservationAction", 40, 1.0, {}),
     pytest.param("Probe-MaskedAction", 40, 1.0, {}, marks=pytest.mark.thorough),
     pytest.param("Probe-MultiDiscreteAction", 60, 1.0, {}, marks=pytest.mark.thorough),
-    ("Probe-HybridAction", 60, 0.95, {"log_std_init": -0.5}),
     pytest.param(HybridTuple(), 60, 0.95, {"log_std_init": -0.5, "squash": True}, marks=pytest.mark.thorough),
     pytest.param("Probe-Continuous", 150, 0.97, {"log_std_init": -0.5}, marks=pytest.mark.thorough),
     pytest.param("Probe-Continuous", 150, 0.95, {"squash": True, "log_std_init": -0.5}, marks=pytest.mark.slow),

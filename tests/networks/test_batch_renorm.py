@@ -21,18 +21,18 @@ def normalized(x, axis_name=None):
     return out, moments, gradient
 
 
-@pytest.mark.parametrize("mean", [0, 1000, 4000, 20_000])
+@pytest.mark.parametrize("mean", [0, 20_000])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_mean_far_from_0_costs_no_precision(mean, devices):
     x = np.random.default_rng(0).normal(mean, 1, (256, 3)).astype(np.float32)
     parts = x.reshape(devices, -1, 3)
     if devices == 1:
-        out, moments, gradient = normalized(x)
+        out, moments, gradient = jax.jit(normalized)(x)
     else:
-        run = jax.vmap(lambda part: normalized(part, "d"), axis_name="d")
+        run = jax.jit(jax.vmap(lambda part: normalized(part, "d"), axis_name="d"))
         out, moments, gradient = run(parts)
         np.testing.assert_array_equal(moments["var"][0], moments["var"][1])
-        out, moments = out.reshape(x.shape), jax.tree.map(lambda m: m[0], moments)
+        out, moments = np.reshape(out, x.shape), jax.tree.map(lambda m: np.asarray(m)[0], moments)
     wide = np.float64(x)
     np.testing.assert_allclose(out, (wide - wide.mean(0)) / np.sqrt(wide.var(0) + 1e-3), atol=2e-3)
     np.testing.assert_allclose(np.std(out, 0), 0.9995, atol=1e-3)

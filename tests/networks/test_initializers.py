@@ -25,12 +25,12 @@ def assert_orthogonal(weights, scale, atol=1e-5):
 @pytest.mark.parametrize(
     "shape",
     [
-        *((1, 1), (4, 4), (7, 3), (3, 7), (64, 64), (3, 3, 4, 16), (1, 5), (5, 1), (256, 256)),
-        *((300, 2), (5, 300), (257, 257), (400, 256), (200, 520)),  # in panels
+        *((1, 1), (7, 3), (3, 7), (3, 3, 4, 16), (256, 256)),
+        *((300, 2), (257, 257), (200, 520)),  # in panels
     ],
 )
 def test_orthogonal_weights_are_orthogonal(shape):
-    assert_orthogonal(orthogonal(2.0)(jax.random.key(1), shape), 2.0)
+    assert_orthogonal(jax.jit(orthogonal(2.0), static_argnums=1)(jax.random.key(1), shape), 2.0)
 
 
 def test_orthogonal_weights_side_by_side():
@@ -65,7 +65,7 @@ def test_orthogonal_weights_have_no_preferred_direction(shape):
 
 def test_large_orthogonal_weights_have_no_preferred_direction():
     """In each panel: fourth moments of the uniform law, 3 / (n (n + 2)); the trace is about standard normal."""
-    w = np.asarray(orthogonal()(jax.random.key(0), (300, 300)))
+    w = np.asarray(jax.jit(orthogonal(), static_argnums=1)(jax.random.key(0), (300, 300)))
     for panel in (w[:, :128], w[:, 128:256], w[:, 256:]):
         np.testing.assert_allclose((panel**4).mean(), 3 / (300 * 302), rtol=0.1)
     assert abs(np.trace(w)) < 4
@@ -114,15 +114,15 @@ def test_weights_drawn_together_have_the_structure_and_laws_of_weights_drawn_apa
 def test_weights_drawn_together_of_many_seeds_are_those_of_each():
     init = stacked_init(MLP((8, 4)))
     keys = jax.random.split(jax.random.key(1), 3)
-    many = jax.vmap(init, (0, None))(keys, jnp.zeros(3))
+    many, alone = jax.jit(jax.vmap(init, (0, None)))(keys, jnp.zeros(3)), jax.jit(init)
     for i, key in enumerate(keys):
-        one = init(key, jnp.zeros(3))
+        one = alone(key, jnp.zeros(3))
         jax.tree.map(lambda x, y, i=i: np.testing.assert_allclose(x[i], y, atol=1e-5), many, one)
 
 
 def test_weights_of_a_lifted_module_are_drawn_too():
     twice = nn.vmap(MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=None, axis_size=2)((8, 4))
-    params = stacked_init(twice)(jax.random.key(0), jnp.zeros(3))["params"]
+    params = jax.jit(stacked_init(twice))(jax.random.key(0), jnp.zeros(3))["params"]
     for layer in ("Dense_0", "Dense_1"):
         for kernel in params[layer]["kernel"]:
             assert_orthogonal(kernel, 2**0.5)

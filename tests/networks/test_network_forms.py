@@ -51,27 +51,31 @@ def network(request):
 
 
 def batch():
-    return 3.0 + jax.random.normal(jax.random.key(1), (5, 6, 4))
+    return 3 + np.random.default_rng(1).normal(size=(5, 6, 4)).astype(np.float32)
+
+
+def started(network):
+    return jax.jit(network.init)(KEY, OBS)
 
 
 def test_every_key_has_weights_of_its_own(network):
-    params, stats = jax.vmap(lambda key: network.init(key, OBS))(jax.random.split(KEY, 2))
+    params, stats = jax.jit(jax.vmap(lambda key: network.init(key, OBS)))(jax.random.split(KEY, 2))
     kernel = next(x for x in jax.tree.leaves(params) if x.ndim == 3)
     assert np.abs(kernel[0] - kernel[1]).max() > 0.1
     assert jax.tree.leaves(stats)
 
 
 def test_acting_reads_statistics_and_leaves_them(network):
-    params, stats = network.init(KEY, OBS)
+    params, stats = started(network)
     outputs, after = jax.jit(network.apply)(params, stats, batch())
     assert outputs.shape == (5, 6, 8)
     jax.tree.map(np.testing.assert_array_equal, after, stats)
-    one, _ = network.apply(params, stats, batch()[2, 3])
+    one, _ = jax.jit(network.apply)(params, stats, batch()[2, 3])
     np.testing.assert_allclose(one, outputs[2, 3], rtol=1e-4, atol=1e-5)
 
 
 def test_training_writes_the_moments_of_the_whole_batch_and_draws_noise(network):
-    params, stats = network.init(KEY, OBS)
+    params, stats = started(network)
     train = jax.jit(lambda key: network.apply(params, stats, batch(), train=True, key=key))
     outputs, after = train(jax.random.key(2))
     other, _ = train(jax.random.key(3))
@@ -83,14 +87,15 @@ def test_training_writes_the_moments_of_the_whole_batch_and_draws_noise(network)
 
 
 def test_dropout_hides_in_acting_what_it_shows_in_training(network):
-    params, stats = network.init(KEY, OBS)
+    params, stats = started(network)
     acting, _ = network.apply(params, stats, batch(), key=jax.random.key(2))
     assert np.mean(acting == 0) < 0.01
 
 
 def test_only_parameters_have_a_gradient(network):
-    params, stats = network.init(KEY, OBS)
-    gradient = jax.grad(lambda p: jnp.sum(network.apply(p, stats, batch(), train=True, key=KEY)[0] ** 2))(params)
+    params, stats = started(network)
+    loss = lambda p: jnp.sum(network.apply(p, stats, batch(), train=True, key=KEY)[0] ** 2)  # noqa: E731
+    gradient = jax.jit(jax.grad(loss))(params)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
     assert any(np.abs(x).max() > 0 for x in jax.tree.leaves(gradient))
 
