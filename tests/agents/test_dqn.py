@@ -30,11 +30,12 @@ def test_actions_have_the_dtype_of_their_space(name):
         assert action.dtype == np.int8
 
 
-@pytest.mark.parametrize("mask", [None, np.array([True, False, True, True])])
+@pytest.mark.parametrize("mask", [pytest.param(None, marks=pytest.mark.slow), np.array([True, False, True, True])])
 def test_how_often_random_actions_are_taken(mask):
     q = jnp.array([0.0, 5.0, 1.0, -1.0])
-    draw = jax.jit(lambda key, epsilon: exploration.epsilon_greedy(key, Discrete(4), q, mask, epsilon))
-    drawn = jax.vmap(draw, (0, None))(KEYS, jnp.float32(0.4))
+    draw = lambda key, epsilon: exploration.epsilon_greedy(key, Discrete(4), q, mask, epsilon)  # noqa: E731
+    draw = jax.jit(jax.vmap(draw, (0, None)))
+    drawn = draw(KEYS, jnp.float32(0.4))
     share = np.bincount(drawn, minlength=4) / 4000
     legal = np.ones(4, bool) if mask is None else mask
     expected = 0.4 * legal / legal.sum()
@@ -42,7 +43,7 @@ def test_how_often_random_actions_are_taken(mask):
     np.testing.assert_allclose(share, expected, atol=0.03)
     assert drawn.dtype == jnp.int32
     for epsilon, actions in ((0.0, {1 if mask is None else 2}), (1.0, set(np.flatnonzero(legal)))):
-        assert set(np.asarray(jax.vmap(draw, (0, None))(KEYS[:200], jnp.float32(epsilon)))) == actions
+        assert set(np.asarray(draw(KEYS, jnp.float32(epsilon)))) == actions
 
 
 def test_epsilon_falls_in_a_line():
@@ -70,13 +71,11 @@ def test_acting_has_the_epsilon_of_the_steps_so_far(name):
     assert agent.actor(state).epsilon == 0.75
 
 
-@pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "iqn"])
-def test_actions_are_random_until_learning_starts(name):
+def test_actions_are_random_until_learning_starts():
     """Also where epsilon is 0 from the beginning; then the policy acts."""
-    module = agents.get(name)
     settings = SMALL | {"learning_starts": 100}
-    agent = module.make(module.Config(**settings), OBS, Discrete(4))
-    state = start(agent, module.Hyper(epsilon_start=0.0, epsilon_end=0.0))
+    agent = dqn.make(dqn.Config(**settings), OBS, Discrete(4))
+    state = start(agent, dqn.Hyper(epsilon_start=0.0, epsilon_end=0.0))
     act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
 
     def counts(num_steps):
@@ -86,7 +85,7 @@ def test_actions_are_random_until_learning_starts(name):
     np.testing.assert_allclose(counts(99), 250, atol=60)
     assert counts(100).max() > 400
     assert agent.uniform is not None
-    assert module.make(module.Config(**settings), MASKED, Discrete(4)).uniform is None
+    assert dqn.make(dqn.Config(**settings), MASKED, Discrete(4)).uniform is None
 
 
 def the_same_at_all_fractions(init, apply):
@@ -98,7 +97,12 @@ def the_same_at_all_fractions(init, apply):
     return (lambda key, obs, fractions: init(key, obs)), repeated
 
 
-@pytest.mark.parametrize("name", ["dqn", "c51", "iqn", "pqn"])
+@pytest.mark.parametrize("name", [
+    "dqn",
+    pytest.param("c51", marks=pytest.mark.slow),
+    pytest.param("iqn", marks=pytest.mark.slow),
+    "pqn",
+])  # fmt: skip
 def test_an_illegal_action_is_never_taken(name):
     module = agents.get(name)
     network = linear((51,) if name == "c51" else ())
@@ -106,8 +110,10 @@ def test_an_illegal_action_is_never_taken(name):
     settings = {} if name == "pqn" else SMALL
     agent = module.make(module.Config(**settings), MASKED, Discrete(4), network)
     actor = agent.actor(start(agent, module.Hyper(epsilon_start=0.5), MASKED))
-    masks = jax.random.bernoulli(jax.random.key(1), 0.4, (300, 4)).at[:, 3].set(True)
-    obs = {"action_mask": masks, "obs": jax.random.normal(jax.random.key(2), (300, 3))}
+    rng = np.random.default_rng(1)
+    masks = rng.random((300, 4)) < 0.4
+    masks[:, 3] = True
+    obs = {"action_mask": masks, "obs": rng.normal(size=(300, 3)).astype(np.float32)}
     for act in (agent.act, agent.policy):
         _, action, _ = jax.jit(jax.vmap(act, (None, None, 0, 0)))(actor, (), obs, KEYS[:300])
         assert masks[np.arange(300), action].all()
@@ -118,11 +124,11 @@ def test_noise_of_dense_layers():
     """y = (w + σ ε_in ε_out) x + b + σ ε_out: the same noise for a whole batch, factorized, of the variance of f(ε)."""
     module = NoisyDense(4, sigma=0.5)
     x = jnp.eye(3)
-    params = module.init(jax.random.key(0), x)
+    params = jax.jit(module.init)(jax.random.key(0), x)
     np.testing.assert_allclose(params["params"]["kernel_sigma"], 0.5 / 3**0.5, rtol=1e-6)
     apply = jax.jit(jax.vmap(lambda key, x: module.apply(params, x, rngs={STREAM: key}), (0, None)))
     bias = np.asarray(apply(KEYS, jnp.zeros((1, 3))))  # σ ε_out; the mean bias is 0
-    weights = np.asarray(apply(KEYS, x)) - np.asarray(module.apply(params, x)) - bias
+    weights = np.asarray(apply(KEYS, x)) - np.asarray(jax.jit(module.apply)(params, x)) - bias
     ranks = np.linalg.svd(weights, compute_uv=False)
     assert (ranks[:, 1] < 1e-5 * np.maximum(ranks[:, 0], 1e-3)).all()  # an outer product
     sigma = 0.5 / 3**0.5
@@ -149,13 +155,13 @@ def test_noisy_agents_explore_by_noise_alone():
     assert (policy(actor, (), obs, KEYS[:50])[1] == greedy).all()
 
 
-@pytest.mark.parametrize("outputs", [None, 3])
+@pytest.mark.parametrize("outputs", [pytest.param(None, marks=pytest.mark.slow), 3])
 def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
     described = dqn.Config(**SMALL, dueling=True).model_dump(include=set(q_network.SETTINGS))
     make_encoder, heads = combine.split_settings(OBS, described)
     module = q_network.QNetwork(make_encoder, 4, outputs, **heads)
-    params = module.init(jax.random.key(0), jnp.zeros(3))
-    obs = jax.random.normal(jax.random.key(1), (5, 3))
+    params = jax.jit(module.init)(jax.random.key(0), jnp.zeros(3))
+    obs = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
     both = jax.jit(lambda p: (module.apply(p, obs), module.apply(p, obs, method="encode"), p["params"]))(params)
     out, hidden, weights = jax.tree.map(np.asarray, both)
     value, advantage = weights["value"], weights["advantage"]

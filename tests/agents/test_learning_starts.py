@@ -68,7 +68,7 @@ def start(module, agent, action_space):
     """The agent's first state, for N environments with observations [3]."""
     obs, flag, action = jnp.zeros((3,)), jnp.zeros((), bool), jnp.zeros(action_space.shape, action_space.dtype)
     example = Transition(obs, action, jnp.zeros(()), flag, flag, obs)
-    return agent.init(module.Hyper(), jax.random.key(0), example, N)
+    return jax.jit(agent.init, static_argnums=3)(module.Hyper(), jax.random.key(0), example, N)
 
 
 def rollout(action_shape=(), dtype=np.float32):
@@ -99,10 +99,11 @@ def test_updates_before_learning_starts_only_store(name, settings):
     state, steps = start(module, agent, action_space), rollout(action_space.shape, action_space.dtype)
     added = jax.jit(agent.add)(state, steps)
     updated, _ = jax.jit(agent.update)(state, steps, jax.random.key(1))
-    seeds = jax.tree.map(lambda x: jnp.stack([x, x]), state)
-    of_seeds, _ = jax.jit(jax.vmap(agent.update, (0, None, 0)))(seeds, steps, jax.random.split(jax.random.key(1), 2))
+    update = jax.vmap(agent.update, (0, None, 0))
+    twice = jax.jit(lambda state, *given: update(jax.tree.map(lambda x: jnp.stack([x, x]), state), *given)[0])
+    of_seeds = twice(state, steps, jax.random.split(jax.random.key(1), 2))
     assert int(updated.replay.num_steps) == T * N
-    for found in (updated, jax.tree.map(lambda x: x[0], of_seeds)):
+    for found in (updated, jax.jit(lambda tree: jax.tree.map(lambda x: x[0], tree))(of_seeds)):
         found = found.replace(replay=found.replay.replace(num_steps=added.replay.num_steps))
         found = found.replace(replay=found.replay.replace(since_target=added.replay.since_target))
         if hasattr(added.replay.buffer, "beta"):

@@ -36,7 +36,7 @@ def batch_of(rows, width=4):
     return {"x": jax.random.normal(x_key, (rows, width)), "y": jax.random.normal(y_key, (rows,))}
 
 
-@pytest.mark.parametrize("chunk_size", [1, 5, 6, 7, 29, 30, 100])
+@pytest.mark.parametrize("chunk_size", [1, 7, 30, 100])
 def test_chunks_give_the_gradient_and_the_metrics_of_the_whole(chunk_size):
     batch, params = batch_of(30), jnp.linspace(-1.0, 1.0, 4)
     whole = minibatches.gradient(squares, 1)(params, batch, KEY)
@@ -84,8 +84,7 @@ def test_a_cpu_has_chunks_of_its_own_and_a_number_is_kept(module):
     ("obs_space", "settings"),
     [
         (Box(-1, 1, (4,)), {"hidden_sizes": (64, 64)}),
-        (Box(-1, 1, (4,)), {"hidden_sizes": (512, 512)}),
-        (Box(0, 255, (36, 36, 4), np.uint8), {"encoder": "nature"}),
+        pytest.param(Box(0, 255, (36, 36, 4), np.uint8), {"encoder": "nature"}, marks=pytest.mark.slow),
     ],
 )
 def test_chunks_of_other_devices_fill_a_small_part_of_the_memory(obs_space, settings):
@@ -143,8 +142,8 @@ def test_a_traceback_is_short_from_the_update_to_the_loss(module, monkeypatch):
 
     config = module.Config(hidden_sizes=(8,), num_minibatches=2)
     agent = module.make(config, Box(-1, 1, (3,)), Discrete(3))
-    state = start(agent, module.Hyper())
-    rollout = rollout_of(agent, state, 4, 4)
+    state = jax.eval_shape(lambda: start(agent, module.Hyper()))
+    rollout = jax.eval_shape(lambda state: rollout_of(agent, state, 4, 4), state)
     monkeypatch.setattr(module, "loss", broken)
     with pytest.raises(ZeroDivisionError) as raised:
         jax.eval_shape(agent.update, state, rollout, KEY)

@@ -23,11 +23,11 @@ def test_illegal_actions_are_never_taken():
     state = start(agent, obs_space=MASKED)
     obs = {"action_mask": jnp.array([1, 0, 1], jnp.int8), "x": jnp.zeros(3)}
     keys = jax.random.split(jax.random.key(0), 2000)
-    actions = jax.vmap(lambda k: agent.act(agent.actor(state), agent.memory, obs, k)[1])(keys)
+    actions = jax.jit(jax.vmap(lambda k: agent.act(agent.actor(state), agent.memory, obs, k)[1]))(keys)
     counts = np.bincount(actions, minlength=3)
     assert counts[1] == 0
     assert min(counts[0], counts[2]) > 800
-    assert agent.policy(agent.actor(state), agent.memory, obs, keys[0])[1] != 1
+    assert jax.jit(agent.policy)(agent.actor(state), agent.memory, obs, keys[0])[1] != 1
 
 
 def test_bounded_actions_span_their_box():
@@ -36,13 +36,12 @@ def test_bounded_actions_span_their_box():
         agent = ppo.make(ppo.Config(**SMALL, squash=squash, log_std_init=2.0), OBS, space)
         actor = agent.actor(start(agent))
         keys = jax.random.split(jax.random.key(0), 500)
-        actions, raw = jax.vmap(
-            lambda k: (lambda out: (out[1], out[2].raw))(agent.act(actor, agent.memory, jnp.zeros(3), k))  # noqa: B023
-        )(keys)
+        act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
+        _, actions, extras = act(actor, agent.memory, np.zeros(3, np.float32), keys)
         assert np.all(np.asarray(actions) >= space.low)
         assert np.all(np.asarray(actions) <= space.high)
-        np.testing.assert_allclose(actions.mean(0), [0, 5], atol=0.6)
-        assert np.abs(raw).max() > 5  # log-probs are of the action before it was clipped or squashed
+        np.testing.assert_allclose(np.mean(actions, 0), [0, 5], atol=0.6)
+        assert np.abs(extras.raw).max() > 5  # log-probs are of the action before it was clipped or squashed
 
 
 def test_each_dimension_of_a_box_is_converted_by_its_own_bounds():
@@ -50,15 +49,16 @@ def test_each_dimension_of_a_box_is_converted_by_its_own_bounds():
     space = Box(np.float32([0, -np.inf, 5, -np.inf]), np.float32([1000, np.inf, np.inf, -3]))
     raw = jnp.float32([[0, 0, 0, 0], [0.4, 0.4, 0.4, 0.4], [-7, -7, -7, -7], [7, 7, 7, 7]])
     expected = [[500, 0, 6, -4], [700, 0.4, 6.4, -3.6], [0, -7, 5, -11], [1000, 7, 13, -3]]
-    actions = jax.vmap(partial(action_distributions.action, space, squash=False))(raw)
+    convert = lambda space, raw: action_distributions.action(space, raw, squash=False)  # noqa: E731
+    actions = jax.jit(jax.vmap(partial(convert, space)))(raw)
     np.testing.assert_allclose(actions, expected, rtol=1e-6)
-    twin = jax.vmap(partial(action_distributions.action, Box(0, 1000, (1,)), squash=False))(raw[:, :1])
+    twin = jax.jit(jax.vmap(partial(convert, Box(0, 1000, (1,)))))(raw[:, :1])
     np.testing.assert_array_equal(actions[:, :1], twin)
     np.testing.assert_array_equal(actions[:, 1], raw[:, 1])
     agent = ppo.make(ppo.Config(**SMALL), OBS, space)
     state = start(agent)
     rollout = rollout_of(agent, state, 64, 4)
-    assert jax.vmap(space.contains)(rollout.action.reshape(-1, 4)).all()
+    assert jax.jit(jax.vmap(space.contains))(np.asarray(rollout.action).reshape(-1, 4)).all()
     assert np.mean(np.asarray(rollout.action)[..., 2:] == [5, -3]) < 0.25  # clipped; 0.16 of a normal are
     assert all_finite(*update(agent, state, rollout))
 
@@ -88,12 +88,12 @@ def test_a_squashed_dimension_without_a_width_has_finite_ratios():
 def test_gsde_holds_its_noise_for_the_episode_or_some_steps():
     for steps, distinct in ((0, 1), (2, 3)):
         agent = ppo.make(ppo.Config(**SMALL, gsde=True, gsde_steps=steps), OBS, SPACES["box"])
-        actor, memory, raws = agent.actor(start(agent)), agent.memory, []
+        actor, memory, raws, act = agent.actor(start(agent)), agent.memory, [], jax.jit(agent.act)
         for i in range(6):
-            memory, _, extras = agent.act(actor, memory, jnp.full(3, 0.5), jax.random.key(i))
+            memory, _, extras = act(actor, memory, jnp.full(3, 0.5), jax.random.key(i))
             raws.append(tuple(np.asarray(extras.raw).round(5)))
         assert len(set(raws)) == distinct
-        other = agent.act(actor, agent.memory, jnp.full(3, 0.5), jax.random.key(99))[2].raw
+        other = act(actor, agent.memory, jnp.full(3, 0.5), jax.random.key(99))[2].raw
         assert not np.allclose(other, raws[0])
 
 
@@ -114,7 +114,8 @@ def test_gsde_begins_within_the_bounds():
     agent = ppo.make(ppo.Config(gsde=True), OBS, Box(-1.0, 1.0, (2,)))
     actor = agent.actor(start(agent))
     obs, keys = jax.random.normal(jax.random.key(1), (500, 3)), jax.random.split(jax.random.key(2), 500)
-    actions = np.asarray(jax.vmap(lambda obs, key: agent.act(actor, agent.memory, obs, key)[1])(obs, keys))
+    act = jax.jit(jax.vmap(lambda obs, key: agent.act(actor, agent.memory, obs, key)[1]))
+    actions = np.asarray(act(obs, keys))
     assert np.mean(np.abs(actions) > 0.99) < 0.03
     assert actions.std() > 0.1
 
@@ -189,9 +190,9 @@ def test_reward_statistics_count_each_step_once_and_start_anew_at_every_end():
     agent = ppo.make(ppo.Config(**SMALL, normalize_reward=True), OBS, Discrete(3))
     state = start(agent, ppo.Hyper(gamma=1.0), num_envs=2)
     rollout = rollout_of(agent, state, 12, 2, done=0.0)
-    ends = jnp.broadcast_to(((jnp.arange(12) % 4) == 3)[:, None], (12, 2))
+    ends = np.broadcast_to((np.arange(12) % 4 == 3)[:, None], (12, 2))
     for kind in ("terminated", "truncated"):
-        last = rollout._replace(reward=jnp.ones((12, 2)), **{kind: ends})
+        last = rollout._replace(reward=np.ones((12, 2), np.float32), **{kind: ends})
         after, _ = update(agent, state, last, 0)
         stats = after.normalizer.returns
         assert stats.count == 24
@@ -204,7 +205,7 @@ def test_statistics_stand_still_throughout_an_update():
     state = start(agent)
     rollout = rollout_of(agent, state, 8, 4)
     after, _ = update(agent, state, rollout, 0)
-    np.testing.assert_allclose(after.normalizer.obs.mean[""], rollout.obs.mean((0, 1)), atol=1e-5)
+    np.testing.assert_allclose(after.normalizer.obs.mean[""], np.mean(rollout.obs, (0, 1)), atol=1e-5)
     # Empty statistics change nothing, so that an update under them equals one without normalization.
     plain = ppo.make(ppo.Config(**SMALL), OBS, Discrete(3))
     same, _ = update(plain, start(plain), rollout)
@@ -213,10 +214,10 @@ def test_statistics_stand_still_throughout_an_update():
 
 def test_bfloat16_losses_are_float32():
     agent = ppo.make(ppo.Config(**SMALL, compute_dtype="bfloat16"), OBS, Discrete(3))
-    state = start(agent)
-    rollout = rollout_of(agent, state, 4, 4)
+    state = jax.eval_shape(lambda: start(agent))
+    rollout = jax.eval_shape(lambda state: rollout_of(agent, state, 4, 4), state)
     assert rollout.extras.log_prob.dtype == jnp.float32
-    _, metrics = update(agent, state, rollout, 0)
+    _, metrics = jax.eval_shape(agent.update, state, rollout, jax.random.key(0))
     assert {x.dtype for x in metrics.values()} == {jnp.dtype(jnp.float32)}
 
 

@@ -43,7 +43,7 @@ def drawn(key, params):
 
 
 @pytest.fixture(scope="module", params=[
-    {"burn_in": 4},
+    {"burn_in": 2, "unroll_len": 4},
     pytest.param(
         {"recurrent": "gru", "double": False, "rescale": False, "dueling": False, "burn_in": 0},
         marks=pytest.mark.thorough,
@@ -79,12 +79,13 @@ def apply_of(agent):
 def acted(agent, params, rollout):
     """Q [T, N, A] of a rollout from its first step on, as acting sees it, and the memories before each step."""
     apply, start = jax.jit(apply_of(agent)), agent.memory.core
-    memory = jax.tree.map(lambda x: jnp.zeros((ENVS, *np.shape(x))), start)
+    memory = jax.tree.map(lambda x: np.zeros((ENVS, *np.shape(x)), np.float32), start)
+    obs, done = np.asarray(rollout.obs), np.asarray(rollout.terminated | rollout.truncated)
     values, memories = [], []
     for t in range(STEPS):
         memories.append(memory)
-        q, memory = apply(params, (), rollout.obs[t], memory)[0]
-        memory = where_rows(rollout.terminated[t] | rollout.truncated[t], start, memory)
+        q, memory = apply(params, (), obs[t], memory)[0]
+        memory = jax.tree.map(lambda first, x, t=t: np.where(done[t][:, None], first, x), start, memory)
         values.append(q)
     return np.stack(values), jax.tree.map(lambda *x: np.stack(x), *memories)
 
@@ -204,9 +205,9 @@ def test_illegal_actions_are_neither_taken_nor_bootstrapped_from():
     act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
     actor, keys = agent.actor(state), jax.random.split(jax.random.key(0), 64)
     assert set(np.asarray(act(actor, agent.memory, obs, keys)[1]).tolist()) == {0, 2}
-    assert agent.policy(actor, agent.memory, obs, keys[0])[1] == 2
+    assert jax.jit(agent.policy)(actor, agent.memory, obs, keys[0])[1] == 2
     item = Transition(obs, jnp.int32(0), jnp.float32(1), jnp.array(False), jnp.array(False), obs, jnp.float32(0))
-    item = jax.tree.map(lambda x: x[None, None], item)
+    item = jax.tree.map(lambda x: np.asarray(x)[None, None], item)
     sample = Sample(item, (), jnp.ones(1), jnp.ones((1, 1), bool))
     _, (_, priority, _) = jax.jit(partial(r2d2.loss, agent.static))(state.params, state, sample, keys[0])
     np.testing.assert_allclose(priority, [1 + 0.5 * 2])

@@ -22,19 +22,28 @@ def update(agent, state, rollout, key=0):
 
 def all_finite(state, metrics=()):
     """Whether nothing in an agent's state is NaN or infinite but the hyper-parameters that are off."""
-    return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((state.replace(hyper=()), metrics)))
+    return all(np.isfinite(x).all() for x in jax.tree.leaves((state.replace(hyper=()), metrics)))
+
+
+COMPILED = {}  # rollouts, by what is not traced
 
 
 def rollout_of(agent, state, num_steps, num_envs, obs_space=OBS, done=0.2):
-    return jax.jit(lambda state: _rollout_of(agent, state, num_steps, num_envs, obs_space, done))(state)
+    key = agent.act, num_steps, num_envs, repr(obs_space), done
+    if key not in COMPILED:
+        COMPILED[key] = jax.jit(lambda state: _rollout_of(agent, state, num_steps, num_envs, obs_space, done))
+    return COMPILED[key](state)
 
 
 def _rollout_of(agent, state, num_steps, num_envs, obs_space, done):
     """A rollout of random observations, on which the agent itself acts, with both kinds of ends."""
-    keys = jax.random.split(jax.random.key(0), 6)
-    obs = jax.vmap(jax.vmap(obs_space.sample))(jax.random.split(keys[0], (num_steps + 1, num_envs)))
-    terminated = jax.random.bernoulli(keys[1], done, (num_steps, num_envs))
-    truncated = jax.random.bernoulli(keys[2], done, (num_steps, num_envs))
+    rng, key = np.random.default_rng(0), jax.random.key(0)
+    if isinstance(obs_space, Box) and obs_space.dtype == np.float32:
+        low, high = obs_space.low, obs_space.high
+        obs = rng.uniform(low, high, (num_steps + 1, num_envs, *obs_space.shape)).astype(np.float32)
+    else:
+        obs = jax.vmap(jax.vmap(obs_space.sample))(jax.random.split(key, (num_steps + 1, num_envs)))
+    terminated, truncated = rng.random((2, num_steps, num_envs)) < done
     memory = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (num_envs, *jnp.shape(x))), agent.memory)
 
     def step(memory, row):
@@ -44,15 +53,15 @@ def _rollout_of(agent, state, num_steps, num_envs, obs_space, done):
         )
         return where_rows(done, agent.memory, after), (action, extras)
 
-    rows = jax.tree.map(lambda x: x[:-1], obs), terminated | truncated, jax.random.split(keys[3], num_steps)
+    rows = jax.tree.map(lambda x: x[:-1], obs), terminated | truncated, jax.random.split(key, num_steps)
     _, (action, extras) = jax.lax.scan(step, memory, rows)
     return Transition(
-        obs=jax.tree.map(lambda x: x[:-1], obs),
+        obs=jax.tree.map(lambda x: jnp.asarray(x[:-1]), obs),
         action=action,
-        reward=jax.random.normal(keys[4], (num_steps, num_envs)),
-        terminated=terminated,
-        truncated=truncated,
-        next_obs=jax.tree.map(lambda x: x[1:], obs),
+        reward=jnp.asarray(rng.normal(size=(num_steps, num_envs)), jnp.float32),
+        terminated=jnp.asarray(terminated),
+        truncated=jnp.asarray(truncated),
+        next_obs=jax.tree.map(lambda x: jnp.asarray(x[1:]), obs),
         extras=extras,
     )
 
