@@ -10,8 +10,8 @@ import pytest
 from tiny_runs import SMALL
 
 from rlkit import agents, cli
-from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.parse import parse
+from rlkit.runs.programs.agent import make_agent
 from rlkit.runs.programs.make import make_program
 from rlkit.types import ConfigError
 

@@ -18,8 +18,8 @@ import rlkit
 from rlkit import cli, envs
 from rlkit.agents import base, ppo
 from rlkit.runs import loop, sweep
-from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.parse import parse
+from rlkit.runs.programs.agent import make_agent
 from rlkit.runs.sweeps.config import load_sweep
 from rlkit.types import Agent, ConfigError, Scalar
 

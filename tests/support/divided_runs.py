@@ -17,9 +17,9 @@ import rlkit
 from rlkit import replay, training
 from rlkit.runs import loop
 from rlkit.runs.checkpoints import checkpoint
-from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.parse import parse
 from rlkit.runs.programs import shards
+from rlkit.runs.programs.agent import make_agent
 from rlkit.runs.programs.make import make_program
 
 SIZES = {

@@ -28,14 +28,13 @@ from rlkit.hosts.collect import Collected, Collector, NotFinite
 from rlkit.hosts.failure import Failure
 from rlkit.hosts.pool import derive
 from rlkit.hosts.processes import Interrupted
-from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import mesh_of_data
 from rlkit.runs.devices.memory import num_bytes_on_all, tree_num_bytes
+from rlkit.runs.programs.agent import make_agent
 from rlkit.runs.programs.agreement import agreed, caught
 from rlkit.runs.programs.environments import HostEnvironments
 from rlkit.runs.programs.finite import name_non_finite
-from rlkit.runs.programs.goals import with_goal_reward
 from rlkit.runs.programs.host_devices import HostDevices
 from rlkit.runs.programs.host_update import HeldSteps, HostUpdates, Updated, first_state
 from rlkit.runs.programs.protocol import Chunk
@@ -150,7 +149,7 @@ class HostProgram:
             spaces = self.env.obs, self.env.action
             self.like = like
             self.agent: Agent = (
-                make_agent(with_goal_reward(config, self.environments), *spaces) if like is None else like.agent
+                make_agent(config, *spaces, environments=self.environments) if like is None else like.agent
             )
             self.agent.check(run.num_envs, run.num_steps)
             self.learner = self._learner(self.devices)
@@ -180,7 +179,7 @@ class HostProgram:
         """The agent as it learns on devices."""
         if on.mesh is None:
             return self.agent
-        agent = make_agent(with_goal_reward(self.config, self.environments), self.env.obs, self.env.action, mesh.DATA)
+        agent = make_agent(self.config, self.env.obs, self.env.action, mesh.DATA, environments=self.environments)
         agent.check(self.config.run.num_envs, self.config.run.num_steps, on.number)
         return on.learner(agent)
 

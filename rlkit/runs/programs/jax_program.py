@@ -15,12 +15,11 @@ from rlkit.hosts.devices import acting, prepare
 from rlkit.hosts.failure import Failure
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.runs import devices
-from rlkit.runs.config.own_networks import make_agent
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices.memory import num_bytes_on_all, tree_num_bytes
+from rlkit.runs.programs.agent import make_agent
 from rlkit.runs.programs.environments import HostEnvironments, JaxEnvironments
 from rlkit.runs.programs.finite import all_finite, floats, watched
-from rlkit.runs.programs.goals import with_goal_reward
 from rlkit.runs.programs.offline import Stored
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import Runs, of_config
@@ -119,7 +118,7 @@ class JaxProgram:
         try:
             spaces = self.env.observation_space(self.params), self.env.action_space(self.params)
             # Of one device: it acts, and its policy is evaluated.
-            self.agent: Agent = make_agent(with_goal_reward(config, self.environments), *spaces)
+            self.agent: Agent = make_agent(config, *spaces, environments=self.environments)
             if run.dataset is None:
                 self.stored = None
                 self.training = self._training(self.data_mesh)
@@ -141,7 +140,7 @@ class JaxProgram:
         sizes = {"num_envs": run.num_envs, "num_steps": run.num_steps}
         if data_mesh is not None:
             spaces = self.env.observation_space(self.params), self.env.action_space(self.params)
-            agent = make_agent(with_goal_reward(self.config, self.environments), *spaces, mesh.DATA)
+            agent = make_agent(self.config, *spaces, mesh.DATA, environments=self.environments)
             agent.check(run.num_envs, run.num_steps, data_mesh.size)
         on_one = training.make(agent, self.environments.env, self.params, **sizes)
         if data_mesh is None:

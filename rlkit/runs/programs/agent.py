@@ -1,4 +1,4 @@
-"""Networks of the user's own in a run: a function of the spaces, by the name `module:function` or as an object."""
+"""The agent of a run: with the user's own networks, and with what its environments tell of goals and of frames."""
 
 import inspect
 from functools import partial
@@ -9,22 +9,31 @@ from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.names import UnknownName, find_object, raised
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
+from rlkit.runs.programs.goals import with_goal_reward
 from rlkit.spaces import Space
 from rlkit.types import Agent, ConfigError
 
 
-def make_agent(config: RunConfig, obs_space: Space, action_space: Space, axis_name: str | None = None) -> Agent:
+def make_agent(
+    config: RunConfig,
+    obs_space: Space,
+    action_space: Space,
+    axis_name: str | None = None,
+    *,
+    environments: Any = None,
+) -> Agent:
     """Return the agent of a config, with the networks that its function of the user's makes, if it names one.
 
     Args:
       config: of the run.
       obs_space, action_space: those of its environment.
       axis_name: of the mesh axis over which the run is divided; None for one device.
+      environments: of the run, whose rewards of other goals a replay in hindsight needs; None for an agent without.
 
     Raises:
       ConfigError: no such function, or it fails; the agent does not fit the spaces or networks.
     """
-    own = config.agent
+    own = config.agent if environments is None else with_goal_reward(config, environments).agent
     if isinstance(own, OffPolicyConfig):
         own = own.model_copy(update={"replay_stack": config.frame_stack})
     module, name = agents.get(config.run.agent), config.run.network
