@@ -75,6 +75,7 @@ def assert_learned_moments(before, after):
 
 
 @pytest.mark.optimized
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [
     pytest.param("ppo", marks=pytest.mark.slow),
     "dqn",
