@@ -46,6 +46,7 @@ def test_every_agent_has_examples():
 
 
 HEART = ("dqn", "ppo")
+FIRST = [cases(name)[0] for name in (*HEART, "sac", "r2d2")]  # one of each family
 # Their update is another agent's with another loss: the programs of dqn, sac and td3 are compiled, theirs are traced.
 VARIANTS = ("c51", "qrdqn", "iqn", "tqc", "crossq", "ddpg", "td3_bc", "rebrac")
 
@@ -269,7 +270,17 @@ def test_the_traced_update_of_a_variant(name):
     assert set(agent.finite) == {metric for metric in metrics if "loss" in metric or "grad" in metric}
 
 
-@pytest.mark.parametrize(("name", "env_name", "settings"), CASES, ids=[f"{name}-{env}" for name, env, _ in CASES])
+@pytest.mark.parametrize(
+    ("name", "env_name", "settings"),
+    [
+        pytest.param(
+            *case,
+            id="-".join(case[:2]),
+            marks=() if case in FIRST else pytest.mark.slow,
+        )
+        for case in CASES
+    ],
+)
 def test_double_precision_elsewhere_does_no_harm(name, env_name, settings):
     """A program may enable float64 for its own sake; what agents draw, count and learn stays as wide as it was."""
     module = agents.get(name)

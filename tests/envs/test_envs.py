@@ -132,7 +132,7 @@ def test_terminated_and_truncated_can_both_be_true():
     assert np.any(terminated & truncated)
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Breakout-MinAtar"])
+@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Breakout-MinAtar", marks=pytest.mark.slow)])
 def test_same_keys_same_episodes_as_gymnax(name):
     env, params = envs.make(name)
     action = env.action_space(params).sample(jax.random.key(3))

@@ -32,7 +32,9 @@ def test_a_name_is_told_from_one_of_a_gymnasium_class():
     assert all(hosts.is_host(name) for name in ("host_envs:Counter", "jax_envs:missing", "no_such_module:Env"))
 
 
-@pytest.mark.parametrize("name", ["jax_envs:Reach", "jax_envs:Walk", "jax_envs:instance"])
+@pytest.mark.parametrize(
+    "name", ["jax_envs:Reach", *(pytest.param(f"jax_envs:{x}", marks=pytest.mark.slow) for x in ("Walk", "instance"))]
+)
 def test_an_own_environment_keeps_the_contract(name):
     env, params = envs.make(name)
     envs.check(env, params, jax.random.key(0), name=name)

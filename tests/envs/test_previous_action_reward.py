@@ -31,7 +31,7 @@ def run(env):
     return jax.device_get((first, *zip(*steps, strict=True)))
 
 
-@pytest.mark.parametrize("env", [Counter(), Masked()], ids=["box", "dict"])
+@pytest.mark.parametrize("env", [pytest.param(Counter(), marks=pytest.mark.slow), Masked()], ids=["box", "dict"])
 def test_previous_action_and_reward(env):
     first, obs, final, reward, terminated, truncated = run(env)
     wrapped = run(wrappers.PreviousActionReward(env))

@@ -58,7 +58,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+ALIKE = ("Probe-ConstantValue", "Probe-ActionReward", "Probe-ObservationAction", "Probe-MultiDiscreteAction")
+
+
+def some(name, *values):
+    return pytest.param(name, *values, marks=pytest.mark.slow if name in ALIKE else ())
+
+
+@pytest.mark.parametrize("name", [some(name) for name in CASES])
 def test_the_best_policy_gets_the_stated_value(name):
     act, value = CASES[name]
     first, got, terminated, truncated, _ = returns(name, act)
@@ -71,11 +78,11 @@ def test_the_best_policy_gets_the_stated_value(name):
 @pytest.mark.parametrize(
     ("name", "act", "least"),
     [
-        ("Probe-ActionReward", lambda obs: jnp.int32(0), -1),
-        ("Probe-ObservationAction", lambda obs: 1 - by_sign(obs), -1),
+        some("Probe-ActionReward", lambda obs: jnp.int32(0), -1),
+        some("Probe-ObservationAction", lambda obs: 1 - by_sign(obs), -1),
         ("Probe-Continuous", lambda obs: obs + 2, -3),
         ("Probe-MaskedAction", lambda obs: jnp.argmin(obs["action_mask"]), -10),
-        ("Probe-MultiDiscreteAction", lambda obs: jnp.stack([1 - by_sign(obs), jnp.int32(1)]), 0),
+        some("Probe-MultiDiscreteAction", lambda obs: jnp.stack([1 - by_sign(obs), jnp.int32(1)]), 0),
         ("Probe-HybridAction", lambda obs: {"amount": obs + 2, "side": 1 - by_sign(obs)}, -1.5),
     ],
 )
@@ -98,16 +105,12 @@ def test_truncation_probe_distinguishes_the_two_ends():
     np.testing.assert_allclose(got[kind < 0] + GAMMA**length * value, value, rtol=1e-6)
 
 
-@pytest.mark.parametrize("act", [lambda obs: jnp.int32(0), lambda obs: jnp.int32(1), by_sign])
-def test_memory_probe_returns_zero_on_average_without_memory(act):
-    first, got, *_ = returns("Probe-Memory", act, length=3)
+def test_memory_probe_returns_zero_on_average_without_memory():
+    first, got, *_, final = returns("Probe-Memory", by_sign, length=3)
     np.testing.assert_allclose(np.abs(got), GAMMA**2, rtol=1e-6)
     assert set(first[:, 0]) == {-1.0, 1.0}
     np.testing.assert_allclose(got[first[:, 0] == -1].mean(), -got[first[:, 0] == 1].mean())
-
-
-def test_memory_probe_hides_the_cue_until_the_last_step():
-    _, _, _, _, final = returns("Probe-Memory", lambda obs: jnp.int32(0), length=3)
+    # The cue is hidden from the first step to the last one.
     np.testing.assert_array_equal(final[:, 0], [[0, 0]] * EPISODES)
     np.testing.assert_array_equal(final[:, 1], [[0, 1]] * EPISODES)
 
@@ -151,7 +154,11 @@ def test_a_point_that_moves_straight_reaches_its_goal_and_stays():
 
 
 @pytest.mark.parametrize(
-    "name", ["Probe-DelayedReward", "Probe-Truncation", "Probe-MaskedAction", "Probe-BitFlip", "Probe-PointGoal"]
+    "name",
+    [
+        *("Probe-MaskedAction", "Probe-PointGoal"),
+        *(pytest.param(f"Probe-{x}", marks=pytest.mark.slow) for x in ("DelayedReward", "Truncation", "BitFlip")),
+    ],
 )
 def test_probes_keep_the_contract(name):
     envs.check(*envs.make(name), jax.random.key(0))

@@ -47,7 +47,6 @@ def test_the_commands_divide_a_run_and_read_it_on_one_device(tmp_path):
 @pytest.mark.parametrize(
     "case",
     [
-        "refusals",
         pytest.param("ppo", marks=pytest.mark.thorough),
         pytest.param("dqn", marks=pytest.mark.slow),
         pytest.param("sac", marks=pytest.mark.slow),

@@ -81,8 +81,10 @@ def trained(tmp_path_factory):
 
 
 def test_it_is_named_by_its_function_and_is_resumed_to_the_bit(trained, tmp_path):
-    stopped = loop.train(RUN | {"agent": make, "num_seeds": 2, "total_steps": 96}, out=tmp_path / "run", show=False).run
-    resumed = loop.resume(stopped, overrides={"total_steps": 160}, agent=make, show=False)
+    stopped = loop.train(
+        RUN | {"agent": make, "num_seeds": 2}, lambda line, _: line["step"] == 96, out=tmp_path / "run", show=False
+    ).run
+    resumed = loop.resume(stopped, agent=make, show=False)
     assert digest(resumed.state.agent) == digest(trained.state.agent)
     assert parse(RUN | {"agent": make}).run.agent == THIS
     with pytest.raises(

@@ -4,11 +4,11 @@ import pytest
 
 from rlkit.runs import loop, metrics
 
-RUN = {"agent": "dqn", "num_envs": 2, "num_steps": 4, "total_steps": 32, "hidden_sizes": [4], "capacity": 64}
-RUN |= {"batch_size": 4, "learning_starts": 32, "eval_episodes": 0, "backend": "serial"}
+RUN = {"agent": "ppo", "num_envs": 2, "num_steps": 4, "total_steps": 16, "hidden_sizes": [4], "num_epochs": 1}
+RUN |= {"num_minibatches": 1, "eval_episodes": 1, "backend": "serial"}
 
 
-@pytest.mark.parametrize("env", ["Probe-ActionReward", "host_envs:Target"])
+@pytest.mark.parametrize("env", [pytest.param("Probe-ActionReward", marks=pytest.mark.slow), "host_envs:Target"])
 def test_every_line_has_the_mean_reward_of_its_steps(tmp_path, env):
     """Episodes of these environments have one step, so that it is the mean return."""
     lines = metrics.read(loop.train(RUN | {"env": env}, out=tmp_path / "run", show=False).run)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import divided_hosts
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -155,6 +156,7 @@ if __name__ == "__main__":
     case = sys.argv[1]
     if case == "refusals":
         refusals()
+        divided_hosts.refusals()
     else:
         updates_of_the_library(case)
         if case == "ppo":
