@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from command_line import TINY, compilations_in, fails
+from command_line import TINY, compilations_of_commands, fails
 from PIL import Image
 
 from rlkit import cli
@@ -30,8 +30,8 @@ from rlkit.training import Evaluation
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compilations_in_a_folder_of_the_tests(tmp_path_factory):
-    with compilations_in(tmp_path_factory.mktemp("cache") / "xla"):
+def _compilations_in_a_folder_of_the_tests():
+    with compilations_of_commands():
         yield
 
 
@@ -154,7 +154,7 @@ def test_an_out_without_a_name_is_refused_before_the_work(run, tmp_path, capsys,
     def forbidden(*arguments, **options):
         raise AssertionError("worked")
 
-    for module, name in (("pictures.curves", "curve"), ("rendering", "load"), ("collecting", "load_state")):
+    for module, name in (("pictures.curves", "curve"), ("pictures.rendering", "load"), ("collecting", "load_state")):
         monkeypatch.setattr(importlib.import_module(f"rlkit.runs.{module}"), name, forbidden)
     monkeypatch.chdir(tmp_path)
     for out in outs:

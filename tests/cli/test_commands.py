@@ -5,7 +5,7 @@ import sys
 
 import jax
 import pytest
-from command_line import compilations_in, fails
+from command_line import compilations_of_commands, fails
 
 from rlkit import cli
 from rlkit.cli import list as list_command
@@ -17,8 +17,8 @@ from rlkit.types import ConfigError
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compilations_in_a_folder_of_the_tests(tmp_path_factory):
-    with compilations_in(tmp_path_factory.mktemp("cache") / "xla"):
+def _compilations_in_a_folder_of_the_tests():
+    with compilations_of_commands():
         yield
 
 

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError
 
 import jax
 import pytest
-from command_line import compilations_in
+from command_line import compilations_of_commands
 from packaging.requirements import Requirement
 
 from rlkit import cli
@@ -17,8 +17,8 @@ LINE = re.compile(r"(ok   |note |fault) [a-zA-Z ]+ {1,}\S.*")
 
 
 @pytest.fixture(autouse=True)
-def _cache_of_the_tests(tmp_path_factory):
-    with compilations_in(tmp_path_factory.mktemp("cache") / "xla"):
+def _cache_of_the_tests():
+    with compilations_of_commands():
         yield
 
 

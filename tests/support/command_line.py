@@ -1,6 +1,7 @@
 """Shared by the tests of the command line: a tiny run's words, a cache of their own, and what a mistake prints."""
 
 import importlib
+import os
 import re
 from contextlib import contextmanager
 
@@ -16,15 +17,14 @@ TINY = [
 
 
 @contextmanager
-def compilations_in(folder):
-    """The command line switches a cache on for its process; here it goes to a folder of the tests, and off again."""
+def compilations_of_commands():
+    """The command line switches a cache on for its process; here it goes to a folder of the session, and off again."""
     from jax.experimental.compilation_cache import compilation_cache
 
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_numpy_dtype_promotion")
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in (*names, "jax_persistent_cache_min_entry_size_bytes")}
-    jax.config.update("jax_numpy_dtype_promotion", "standard")  # optax's adam raises a Python float to an int32
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RLKIT_CACHE", str(folder))
+        patch.setenv("RLKIT_CACHE", os.path.join(os.environ["RLKIT_TEST_PROGRAMS"], "commands"))
         importlib.import_module("gymnax")  # which compiles while it is imported, and JAX opens a cache for it
         compilation_cache.reset_cache()
         yield

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from command_line import TINY, compilations_of_commands
 from tiny_runs import SMALL
 
 from rlkit import agents, cli
@@ -12,8 +13,6 @@ from rlkit.runs.config.load import find, load_config, names, read, tuned_for
 from rlkit.runs.config.parse import parse
 from rlkit.runs.sweeps.config import load_sweep
 from rlkit.types import ConfigError
-
-TINY = {"num_envs": 2, "num_steps": 8, "total_steps": 32, "eval_episodes": 2}
 
 
 class Config(base.Config):
@@ -73,12 +72,11 @@ def test_a_config_with_both_sizes_keeps_the_plain_defaults():
 
 def test_the_first_thing_typed_trains_and_names_the_tuned_config(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    flags = [word for key, value in TINY.items() if key != "num_steps" for word in (f"--{key}", str(value))]
-    flags += ["--num_steps=16", "--num_minibatches=1"]
-    assert cli.main(["train", "ppo", "--env", "CartPole-v1", *flags]) == 0
+    with compilations_of_commands():
+        assert cli.main(["train", "ppo", "--env", "CartPole-v1", *TINY]) == 0
     out = capsys.readouterr()
     assert "ppo-CartPole-v1" in out.out
-    assert json.loads((tmp_path / "runs/ppo-CartPole-v1/eval.json").read_text())["episodes"] == 2
+    assert json.loads((tmp_path / "runs/ppo-CartPole-v1/eval.json").read_text())["episodes"] == 4
     assert cli.main(["check", "ppo", "--env", "CartPole-v1"]) == 0
     checked = capsys.readouterr().out
     for words in ("num_envs: 32", "total_steps: 1000000", "ppo/cartpole"):
