@@ -29,9 +29,8 @@ settings of the process that make such calls up to three times as fast.
 
 from rlkit.replay import hindsight
 from rlkit.replay.clearing import clear
-from rlkit.replay.invariants import check
 from rlkit.replay.prioritized_buffer import prioritized
 from rlkit.replay.slice_buffer import slices
 from rlkit.replay.uniform_buffer import uniform
 
-__all__ = ["check", "clear", "hindsight", "prioritized", "slices", "uniform"]
+__all__ = ["clear", "hindsight", "prioritized", "slices", "uniform"]

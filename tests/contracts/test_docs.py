@@ -75,8 +75,8 @@ def test_every_public_name_has_an_anchor(site, monkeypatch):
     modules = ["rlkit", *(f"{package}.{name}" for package, names in api.PACKAGES.items() for name in ("", *names))]
     modules = [importlib.import_module(name.rstrip(".")) for name in modules if not name.startswith("rlkit.agents.")]
     needed = {anchor for module in modules for anchor in anchors_of(module, api.public_names)}
-    some = {"rlkit.load", "rlkit.ops.returns.gae", "rlkit.envs.wrappers.Flatten", "rlkit.replay.slice_index.check"}
-    some |= {f"rlkit.replay.segment_tree.{name}" for name in ("SegmentTree", "build", "check")}
+    some = {"rlkit.load", "rlkit.ops.returns.gae", "rlkit.envs.wrappers.Flatten", "rlkit.replay.slice_index.init"}
+    some |= {f"rlkit.replay.segment_tree.{name}" for name in ("SegmentTree", "build", "total")}
     assert some | {f"rlkit.runs.{name}" for name in runs._NAMES} <= needed
     anchors = set().union(*(page.ids for page in site.values()))
     assert needed - anchors == set()

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from buffer_invariants import check_buffer
 from compiled_buffers import uniform
 from replay_model import Stream, example, steps
 
@@ -42,7 +43,7 @@ def fill(buffer, rollouts, num_envs):
     state = buffer.init(jax.tree.map(lambda x: jnp.asarray(x)[0, 0], rollouts[0]), num_envs)
     for rollout in rollouts:
         state = buffer.add(state, rollout)
-    replay.check(state)
+    check_buffer(state)
     return state.ring
 
 
@@ -176,7 +177,7 @@ def test_a_cleared_buffer_starts_anew():
     state = replay.clear(buffer.add(buffer.init(example(), 2), stream.rollout(3)))
     rollout = stream.rollout(3)
     state = buffer.add(state, rollout)
-    replay.check(state)
+    check_buffer(state)
     got, stored = every_step(state.ring)
     assert stored.all()
     assert all(map(equal_bits, *map(jax.tree.leaves, (got, rollout))))

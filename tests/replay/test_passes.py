@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from buffer_invariants import check_buffer
 from flax import struct
 from replay_model import KINDS, ONE, Harness, N, R, steps
 
@@ -89,7 +90,7 @@ def test_a_cleared_buffer_is_an_empty_one(kind):
     harness.state = clear(harness.state)
     assert harness.state.ring.stored.words.unsafe_buffer_pointer() == before
     assert int(harness.buffer.size(harness.state)) == 0
-    replay.check(harness.state)
+    check_buffer(harness.state)
     rows = harness.model.rows
     model = harness.model
     # From here on, the rows of the model are those since the clearing, with a beginning that is not stored.
@@ -100,7 +101,7 @@ def test_a_cleared_buffer_is_an_empty_one(kind):
         rollout = harness.stream.rollout(num_steps)
         harness.state = harness.add_jit(harness.state, rollout)
         harness.model.add(rollout)
-        replay.check(harness.state)
+        check_buffer(harness.state)
         assert int(harness.buffer.size(harness.state)) == len(harness.model.starts())
         sample = jax.device_get(harness.sample_jit(harness.state, KEY))
         drawn = sample.mask.reshape(len(sample.mask), -1)[:, 0]
@@ -170,7 +171,7 @@ def test_steps_of_any_structure_are_those_of_transitions(structure, kind):
 
     def drawn(rollout):
         state = buffer.add(buffer.init(jax.tree.map(lambda x: x[0, 0], rollout), 1), rollout)
-        replay.check(state)
+        check_buffer(state)
         sample = buffer.sample(state, KEY)
         return sample, buffer.update(state, sample.index, jnp.ones(8)), buffer.batch_of_pass(state, KEY, 0)
 
@@ -185,7 +186,7 @@ def test_steps_of_any_structure_are_those_of_transitions(structure, kind):
 def test_single_steps_need_no_flags():
     buffer = replay.prioritized(8, 16)
     state = buffer.add(buffer.init(jnp.zeros(3), 2), jnp.arange(12.0).reshape(2, 2, 3))
-    replay.check(state)
+    check_buffer(state)
     assert set(np.asarray(buffer.sample(state, KEY).item[:, 0]).tolist()) <= {0.0, 3.0, 6.0, 9.0}
 
 

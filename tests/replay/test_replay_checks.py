@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from buffer_invariants import check_buffer
 from compiled_buffers import fill, prioritized, with_counts
 from replay_model import KINDS, ONE, Harness, N, R, steps
 
@@ -60,13 +61,13 @@ def test_check_names_the_broken_field(broken):
     harness = Harness(*KINDS[kind])
     for num_steps in (R, 3, 1, 1):
         harness.add(num_steps)
-    replay.check(harness.state)
+    check_buffer(harness.state)
     if change is None:
         legal = {row % R * N + env for row, env in harness.model.starts()}
         place = min(set(range(R * N)) - legal)
         change = lambda state: with_mass(state, place, 5.0)  # noqa: E731
     with pytest.raises(ValueError, match=message):
-        replay.check(change(harness.state))
+        check_buffer(change(harness.state))
 
 
 ERRORS = {

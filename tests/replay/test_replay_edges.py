@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from buffer_invariants import check_buffer
 from compiled_buffers import fill, prioritized, slices, uniform
 from replay_model import ONE, steps
 
-from rlkit import replay
 from rlkit.replay import windows
 
 MAKERS = {
@@ -28,7 +28,7 @@ def test_observations_stored_once_may_be_empty(obs):
     state = buffer.init(jax.tree.map(lambda x: x[0, 0], rollout), 1)
     for _ in range(3):
         state = buffer.add(state, rollout)
-    replay.check(state)
+    check_buffer(state)
     sample = buffer.sample(state, jax.random.key(0))
     assert sample.mask.all()
     assert jax.tree.map(jnp.shape, sample.item.next_obs) == jax.tree.map(lambda x: (16, *x.shape[2:]), obs)

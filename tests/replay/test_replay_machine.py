@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import jax
 import numpy as np
 import pytest
+from buffer_invariants import check_buffer
 from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -16,8 +17,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from replay_model import FEW, KINDS, B, Harness, R
-
-from rlkit import replay
 
 PRIORITIES = st.sampled_from([0.0, 1e-4, 0.5, 3.0, -2.0, 1e6, float("nan"), float("inf")])
 
@@ -66,7 +65,7 @@ def machine(harness: Harness) -> type[RuleBasedStateMachine]:
 
         @invariant()
         def holds(self):
-            replay.check(harness.state)
+            check_buffer(harness.state)
 
     return Machine
 

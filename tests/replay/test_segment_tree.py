@@ -9,9 +9,10 @@ import pytest
 from compilations import compilations
 from compiled_tree import ALL, build, find, init, read, sample, summary, values, write
 from jax.experimental import checkify
+from tree_invariants import check_tree
 
 from rlkit.replay import segment_tree
-from rlkit.replay.segment_tree import check, minimum, total
+from rlkit.replay.segment_tree import minimum, total
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from rlkit.replay.segment_tree import check, minimum, total
 def test_masses_map_to_the_right_leaf(capacity, fanout):
     weights = np.arange(1.0, capacity + 1)  # sums of integers are exact
     tree = build(weights, fanout=fanout)
-    check(tree)
+    check_tree(tree)
     assert summary(tree) == (capacity * (capacity + 1) / 2, 1.0, capacity)
     ends = np.cumsum(weights)
     masses = np.concatenate([ends - weights, ends - 0.5])  # the start of each leaf, and half a unit before its end
@@ -64,7 +65,7 @@ def test_the_maximum_leaves_out_values_written_without_it():
     assert summary(tree) == (110.0, 3.0, 3.0)
     tree = write(tree, jnp.array([1, 1, 1]), jnp.array([5.0, 5.0, 5.0]), in_maximum=False)
     assert summary(tree) == (112.0, 5.0, 0.0)
-    check(tree)
+    check_tree(tree)
 
 
 def test_values_are_sanitized_as_documented():
@@ -72,7 +73,7 @@ def test_values_are_sanitized_as_documented():
     expected = np.array([0, 2.0**96, 0, 0, 0, 2.0**96, 0, 2.0**-126, 2.0**96, 0], np.float32)
     for tree in (write(init(10), jnp.arange(10), unfit), build(unfit)):
         np.testing.assert_array_equal(values(tree), expected)
-        check(tree)
+        check_tree(tree)
         assert np.isfinite(total(tree))
         assert minimum(tree) == 2.0**-126
         assert set(np.asarray(find(tree, jnp.linspace(0, total(tree), 100)))) <= {1, 5, 7, 8}
@@ -130,7 +131,7 @@ def test_writing_in_any_order_gives_what_one_dense_pass_gives(statistics):
     tree = write(tree, rng.integers(0, capacity, 500), rng.exponential(size=500))
     for part in np.array_split(rng.permutation(capacity), 5):
         tree = write(tree, part, weights[part])
-    check(tree)
+    check_tree(tree)
     jax.tree.map(np.testing.assert_array_equal, tree, build(weights, statistics, fanout=4))
 
 
@@ -169,7 +170,7 @@ def test_no_drift_after_many_writes():
         return jax.lax.scan(one, tree, keys)[0]
 
     tree = rounds(init(capacity), jax.random.split(jax.random.key(0), 800))  # 1e5 values
-    check(tree)
+    check_tree(tree)
     leaves = np.asarray(values(tree), np.float64)
     np.testing.assert_allclose(total(tree), leaves.sum(), rtol=1e-6)
     assert summary(tree)[1:] == (leaves[leaves > 0].min(), leaves.max())
@@ -192,7 +193,7 @@ def test_writing_a_run_equals_writing_its_leaves(capacity, fanout):
             expected = write(tree, start + np.arange(size), value, in_maximum=in_maximum)
             tree = run(tree, start, value)
             jax.tree.map(np.testing.assert_array_equal, tree, expected)
-        check(tree)
+        check_tree(tree)
         for outside in (-1, capacity - size + 1, 2**31 - 1):
             jax.tree.map(np.testing.assert_array_equal, run(tree, outside, np.ones(size, np.float32)), tree)
 

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled_tree import ALL, build, find, init, sample, write
+from tree_invariants import check_tree
 
 from rlkit.replay import segment_tree
-from rlkit.replay.segment_tree import check, maximum, minimum, total
+from rlkit.replay.segment_tree import maximum, minimum, total
 
 
 def test_bad_arguments_of_a_run_are_named():
@@ -60,29 +61,29 @@ BROKEN += [(field, 3, value) for field in ("sum", "min", "max") for value in (0.
 @pytest.mark.parametrize(("field", "node", "value"), BROKEN)
 def test_check_names_the_broken_node(field, node, value):
     tree = build(jnp.ones(1000), fanout=4)  # levels of 1000, 252, 64, 16 and 4 nodes, and the roots
-    check(tree)
+    check_tree(tree)
     if field == "leaves":
         broken = tree.replace(leaves=tree.leaves.at[node].set(value))
         with pytest.raises(ValueError, match=f"level 0, node {node} of leaves"):
-            check(broken)
+            check_tree(broken)
         return
     (above,), statistic = tree.nodes, ALL.index(field)
     for height, (start, size) in enumerate([(0, 252), (756, 64), (948, 16), (996, 4)], start=1):
         broken = tree.replace(nodes=(above.at[start + statistic * size + node].set(value),))
         with pytest.raises(ValueError, match=f"level {height}, node {node} of {field}"):
-            check(broken)
+            check_tree(broken)
     with pytest.raises(ValueError, match=f"level 5, node 0 of {field}"):
-        check(tree.replace(roots=tree.roots.at[statistic].set(value)))
+        check_tree(tree.replace(roots=tree.roots.at[statistic].set(value)))
 
 
 def test_check_covers_padding_and_shapes():
     tree = build(jnp.ones(1000), fanout=16)
     assert tree.leaves.size == 1008
     with pytest.raises(ValueError, match="node 1003 of leaves"):
-        check(tree.replace(leaves=tree.leaves.at[1003].set(1.0)))
+        check_tree(tree.replace(leaves=tree.leaves.at[1003].set(1.0)))
     with pytest.raises(ValueError, match=r"nodes\[0\] has shape"):
-        check(tree.replace(nodes=(tree.nodes[0][:-1],)))
+        check_tree(tree.replace(nodes=(tree.nodes[0][:-1],)))
     with pytest.raises(ValueError, match="roots has shape"):
-        check(tree.replace(roots=tree.roots[:2]))
+        check_tree(tree.replace(roots=tree.roots[:2]))
     with pytest.raises(ValueError, match="outside of jit"):
-        jax.jit(check)(tree)
+        jax.jit(check_tree)(tree)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from tree_invariants import check_tree
 
 from rlkit.replay import segment_tree
 
@@ -72,7 +73,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def everything_agrees(self):
-        segment_tree.check(self.tree)
+        check_tree(self.tree)
         np.testing.assert_array_equal(values(self.tree), self.values)
         positive, counted = self.values[self.values > 0], self.values[self.counted]
         total = self.values.sum(dtype=np.float64)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from index_invariants import check_index
 from slice_index_model import KINDS, Model, add, build, completed_slices, listing, picture, sample, starts, to_numpy
 
 from rlkit.replay import slice_index
@@ -33,7 +34,7 @@ def observe(state, key):
 
 
 def assert_agrees(state, model, key):
-    slice_index.check(state)
+    check_index(state)
     observed, slices, start = observe(state, key), model.slices(), int(state.ring.slot)
     assert observed["size"] == len(slices)
     assert int(state.ring.head) == model.head % 2**32

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from index_invariants import check_index
 from slice_index_model import KINDS, build, picture
 
 from rlkit.replay import slice_index
@@ -38,7 +39,7 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="slice_len=0 must be an integer of at least 1"):
         slice_index.slice_starts_from_done(np.zeros((3, 2), bool), 0)
     with pytest.raises(ValueError, match="call it outside of jit"):
-        jax.jit(lambda state: slice_index.check(state))(state)
+        jax.jit(lambda state: check_index(state))(state)
 
 
 def break_ring(**values):
@@ -85,6 +86,6 @@ def swap(x):
 def test_check_names_the_broken_rule(kind, change, message):
     done = picture("...|....|.....", "......|....|..", "............")
     state = build(done, num_rows=20, slice_len=3, **KINDS[kind])
-    slice_index.check(state)
+    check_index(state)
     with pytest.raises(ValueError, match=message):
-        slice_index.check(change(state))
+        check_index(change(state))

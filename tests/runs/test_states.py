@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from buffer_invariants import check_buffer
 from flax import struct
 from replay_model import FEW, KINDS, B, N, R, Stream, example
 
-from rlkit import replay, runs
+from rlkit import runs
 from rlkit.runs import files, run_directory
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.types import ConfigError
@@ -95,7 +96,7 @@ def test_a_restored_replay_buffer_goes_on_as_the_original(tmp_path, kind):
     state, _ = goes_on(state)
     runs.save(tmp_path / "b", state)
     found = runs.restore(tmp_path / "b", jax.eval_shape(lambda: buffer.init(example(), N)))
-    replay.check(found)
+    check_buffer(found)
     assert raw(found) == raw(state)
     assert raw(goes_on(found)) == raw(goes_on(state))
 

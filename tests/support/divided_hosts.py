@@ -11,10 +11,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from buffer_invariants import check_buffer
 from tiny_runs import digest
 
 import rlkit
-from rlkit import replay
 from rlkit.runs import loop
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config.parse import parse
@@ -87,7 +87,7 @@ def resumed(case, folder):
         assert extra[shards.KEY] == 2
         assert jax.tree.map(np.shape, undivided) == jax.tree.map(np.shape, one.template)
         if case != "ppo":
-            replay.check(undivided.agent.replay.buffer)
+            check_buffer(undivided.agent.replay.buffer)
         (folder / "again" / "checkpoints").mkdir(parents=True)
         checkpoint.save(folder / "again", 0, undivided, {shards.KEY: 1})
         again, _, _ = shards.restore(checkpoint.Reader(folder / "again"), two)

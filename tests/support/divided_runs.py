@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from buffer_invariants import check_buffer
 from tiny_runs import digest
 
 import rlkit
@@ -107,7 +108,7 @@ def resumed(case, folder):
     assert jax.tree.map(np.shape, undivided) == jax.tree.map(np.shape, one.template)
     if case == "dqn":
         buffer, parts = undivided.agent.replay.buffer, ended.state.agent.replay.buffer
-        replay.check(buffer)
+        check_buffer(buffer)
         words = np.concatenate(list(parts.ring.stored.words), 1)  # [R, N, W] of [D, R, N / D, W]
         np.testing.assert_array_equal(buffer.ring.stored.words, words)
         mass = np.concatenate([x.reshape(-1, 2) for x in np.asarray(parts.priorities.mass.leaves)[:, :128]], 1)

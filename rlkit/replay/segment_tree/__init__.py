@@ -24,7 +24,6 @@ from jax.typing import ArrayLike
 from rlkit import _cpu
 from rlkit.ops._arrays import as_arrays, as_int, check_integers, check_key, check_shapes
 from rlkit.replay.segment_tree import layout, traversal
-from rlkit.replay.segment_tree.invariants import check as check
 from rlkit.replay.segment_tree.layout import STATISTICS, SegmentTree
 from rlkit.types import Array, Key
 

@@ -21,12 +21,11 @@ from rlkit.ops._arrays import as_arrays, as_int, check_bools, check_integers, ch
 from rlkit.ops._integers import uint32, uniform_below
 from rlkit.replay import passes, storage
 from rlkit.replay.slice_index import row_queue, update
-from rlkit.replay.slice_index.invariants import SAMPLING as SAMPLING
-from rlkit.replay.slice_index.invariants import check as check
-from rlkit.replay.slice_index.invariants import check_settings
 from rlkit.replay.slice_index.row_queue import RowQueue
 from rlkit.replay.slice_index.sampling import draw_by_episode, has_unfinished_slice, mask_of, start_of
 from rlkit.replay.slice_index.sampling import gather as gather
+from rlkit.replay.slice_index.settings import SAMPLING as SAMPLING
+from rlkit.replay.slice_index.settings import check_settings
 from rlkit.replay.slice_index.state import CompletedSlices, SliceIndex, Slices
 from rlkit.types import Array, Key
 

@@ -1,10 +1,12 @@
-"""Checks of a buffer's state, for notebooks and tests."""
+"""What the state of every replay buffer holds."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from index_invariants import check_index
+from tree_invariants import check_tree
 
 from rlkit.replay import packing, segment_tree, slice_index
 from rlkit.replay.final_observations import FinalObservations
@@ -15,7 +17,7 @@ from rlkit.replay.slice_index.sampling import start_of
 from rlkit.replay.storage import Ring
 
 
-def check(state: Any) -> None:
+def check_buffer(state: Any) -> None:
     """Verify every invariant of a buffer's state, outside of jit, in time proportional to the capacity.
 
     Slices must begin exactly where the stored flags allow it, and no other step may have mass. The state of
@@ -31,7 +33,7 @@ def check(state: Any) -> None:
     _check_ring(state.ring)
     drawable = _stored(state.ring)
     if not isinstance(getattr(state, "index", ()), tuple):
-        slice_index.check(state.index)
+        check_index(state.index)
         drawable = _check_index(state.ring, state.index)
     if not isinstance(getattr(state, "priorities", ()), tuple):
         _check_priorities(state.ring, state.priorities, drawable)
@@ -75,7 +77,7 @@ def _stored(ring: Ring) -> np.ndarray:
 
 
 def _check_priorities(ring: Ring, priorities: Priorities, drawable: np.ndarray) -> None:
-    segment_tree.check(priorities.mass)
+    check_tree(priorities.mass)
     mass = np.asarray(segment_tree.values(priorities.mass)).reshape(ring.num_rows, ring.num_envs)
     for slot, env in np.argwhere((mass > 0) & ~drawable)[:1]:
         _require(

@@ -1,4 +1,4 @@
-"""Checks of a segment tree, such as one loaded from a file."""
+"""What every segment tree holds."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from rlkit.replay.segment_tree import layout
 from rlkit.replay.segment_tree.layout import SegmentTree
 
 
-def check(tree: SegmentTree) -> None:
+def check_tree(tree: SegmentTree) -> None:
     """Raise ValueError, naming level and node, unless each leaf is legal and each parent is that of its children.
 
     It reads the whole tree, outside of jit. Level 0 is that of the leaves.
