@@ -18,11 +18,11 @@ from docstrings import to_rst
 from rlkit import agents, envs, spaces, training
 from rlkit.runs.config.keys import limits_text, type_text, value_text
 from rlkit.runs.config.schema import schema
+from rlkit.training.train import EPISODES, SUMMARIES
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
 METRICS = ROOT / "docs/metrics.md"
-_OF_TRAINING = ("returns", "lengths", "num_episodes", "episode_return", "episode_length", "reward_mean")
 _BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 SPACES = {
     "Discrete": spaces.Discrete(2),
@@ -182,7 +182,7 @@ def logged(module: ModuleType) -> list[str]:
     agent = module.make(config, env.observation_space(params), env.action_space(params))
     init, step = training.make(agent, env, params, num_envs=8, num_steps=64)
     names = set(jax.eval_shape(lambda key: step(init(module.Hyper(), key))[1], jax.random.key(0)))
-    return [name for name in _explained() if name in names] + sorted(names - {*_explained(), *_OF_TRAINING})
+    return [name for name in _explained() if name in names] + sorted(names - {*_explained(), *EPISODES, *SUMMARIES})
 
 
 def _explained() -> list[str]:

@@ -21,9 +21,14 @@ class Overview(NamedTuple):
     path: Path
     config: dict[str, Any]
     versions: dict[str, Any]
-    line: dict[str, Any]  # the last metric line; empty before the first
+    lines: list[dict[str, Any]]  # metric lines
     evaluation: dict[str, Any]  # of eval.json; empty where there is none of the step of the last metric line
     state: str  # "training", "finished", "stopped", "not started", or what is wrong with its files
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The last metric line; empty before the first."""
+        return self.lines[-1] if self.lines else {}
 
     @property
     def step(self) -> int:
@@ -80,7 +85,7 @@ def read_run(path: Path) -> Overview:
     config = content(run_directory.CONFIG, read, run / run_directory.CONFIG)
     versions = content(run_directory.VERSIONS, _read_versions, run)
     evaluation = content(run_directory.EVALUATION, scores.read, run)
-    lines = content(run_directory.METRICS, metrics.read, run)
+    lines = content(run_directory.METRICS, metrics.read, run) or []
     line = lines[-1] if lines else {}
     if evaluation.get("step") != line.get("step", 0):  # of a run that was resumed since
         evaluation = {}
@@ -93,7 +98,7 @@ def read_run(path: Path) -> Overview:
     else:
         total = config.get("total_steps", 0)
         state = "finished" if isinstance(total, int | float) and line["step"] >= total else "stopped"
-    return Overview(path, config, versions, line, evaluation, state)
+    return Overview(path, config, versions, lines, evaluation, state)
 
 
 def _read_versions(run: Path) -> dict[str, Any]:

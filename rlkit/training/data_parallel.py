@@ -23,10 +23,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rlkit import _mesh
-from rlkit.training.train import Training, TrainState
+from rlkit.training.train import EPISODES, Training, TrainState
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
-
-_EPISODES = ("returns", "lengths", "successes")  # metrics [T, N]; all others are the same on every device
 
 # Places in `_split` of a TrainState's leaves.
 BY_ENVIRONMENT = 0  # leaves [N, ...]
@@ -66,7 +64,7 @@ def data_parallel(run: Training, mesh: Mesh | AbstractMesh, axis_name: str, *, c
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         def on_one(parts: tuple[TrainState, ...]) -> tuple[tuple[TrainState, ...], dict[str, Array], dict[str, Array]]:
             state, metrics = run.step(_of_device(parts))
-            episodes = {name: metrics.pop(name) for name in _EPISODES if name in metrics}
+            episodes = {name: metrics.pop(name) for name in EPISODES if name in metrics}
             return _parts(state), metrics, episodes
 
         run_step = on_devices(on_one, in_specs=(specs,), out_specs=(specs, P(), P(None, axis_name)))

@@ -16,6 +16,10 @@ from rlkit.spaces import zeros
 from rlkit.training.rollout import EnvsState, reset, rollout
 from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, StateNode, Transition
 
+# The metrics of a step beside the agent's: of each step and environment [T, N], and over all of them [].
+EPISODES = ("returns", "lengths", "successes")
+SUMMARIES = ("num_episodes", "episode_return", "episode_length", "reward_mean")
+
 
 class TrainState(StateNode):
     """Complete state of a run: saved and restored, the run continues with the same numbers."""

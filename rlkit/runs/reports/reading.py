@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlkit.runs import files, metrics, overview
+from rlkit.runs import files, overview
 from rlkit.runs.pictures.curves import Curve, curve
 from rlkit.runs.reports.statistics import finite
 from rlkit.runs.scores import iqm_and_interval
@@ -21,7 +21,6 @@ class Run(NamedTuple):
 
     name: str  # of its own in the report
     overview: overview.Overview
-    lines: list[dict[str, Any]]  # metric lines
     training: Curve | None  # returns of training episodes
     greedy: Curve | None  # returns of evaluations
     returns: np.ndarray  # [S] float, the final mean return of each seed that has one
@@ -29,6 +28,11 @@ class Run(NamedTuple):
     kind: str  # of which episodes these are: "greedy" or "training"
     picture: tuple[str, bytes] | None  # a GIF or video of the policy: its media type and bytes
     notes: list[str]  # what the report has to leave out, and why
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The metric lines."""
+        return self.overview.lines
 
     @property
     def env(self) -> str:
@@ -63,17 +67,15 @@ def _read(path: Path, name: str) -> Run:
     found, notes = overview.read_run(path), []
     if found.state.startswith("damaged"):
         notes.append(found.state)
-    lines = []
-    if found.line:
-        lines = metrics.read(path)
-    elif not notes:
+    lines = found.lines
+    if not lines and not notes:
         notes.append("no metric line has been written yet, so there is nothing to draw")
     training, greedy = _curve(lines, "return_mean"), _curve(lines, "eval_return_mean")
     if lines and training is None and greedy is None:
         notes.append("no metric line has a return that is finite for every seed, so there is no learning curve")
     values, kind = found.returns
     returns, episodes = np.array(finite(values)), np.array(finite(found.episode_returns))
-    return Run(name, found, lines, training, greedy, returns, episodes, kind, _picture(path, notes), notes)
+    return Run(name, found, training, greedy, returns, episodes, kind, _picture(path, notes), notes)
 
 
 def _curve(lines: Sequence[dict[str, Any]], key: str) -> Curve | None:
