@@ -47,20 +47,14 @@ def test_every_agent_has_examples():
 
 HEART = ("dqn", "ppo")
 FIRST = [cases(name)[0] for name in (*HEART, "sac", "r2d2")]  # one of each family
-# Their update is another agent's with another loss: the programs of dqn, sac and td3 are compiled, theirs are traced.
-VARIANTS = ("c51", "qrdqn", "iqn", "tqc", "crossq", "ddpg", "td3_bc", "rebrac")
+COMPILED = FIRST[:3]
+TRACED = [case for case in CASES if case not in COMPILED]  # and compiled with the slow tests
 
 
 def params():
-    """The first example of two agents; compiled as users compile, their others and the first of each other family."""
-    for name in agents.names():
-        first, *others = cases(name)
-        in_heart = name in HEART
-        mark = () if in_heart else pytest.mark.slow if name in VARIANTS else pytest.mark.thorough
-        yield pytest.param(first, id=name, marks=mark)
-        for case in others:
-            mark = pytest.mark.thorough if in_heart else pytest.mark.slow
-            yield pytest.param(case, id=f"{name}-{case[1]}", marks=mark)
+    for case in CASES:
+        mark = pytest.mark.slow if case in TRACED else () if case[0] in HEART else pytest.mark.thorough
+        yield pytest.param(case, id=case[0] if case in COMPILED else "-".join(case[:2]), marks=mark)
 
 
 @pytest.fixture(scope="module", params=params())
@@ -250,10 +244,10 @@ def test_saved_loaded_and_continued_is_bit_equal(setup):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", VARIANTS)
-def test_the_traced_update_of_a_variant(name):
+@pytest.mark.parametrize(("name", "env_name", "settings"), [pytest.param(*x, id="-".join(x[:2])) for x in TRACED])
+def test_the_traced_update_of_another_case(name, env_name, settings):
     """Its state keeps structure, shapes, dtypes and strong types, no key is used twice, and metrics are declared."""
-    module, (name, env_name, settings) = agents.get(name), cases(name)[0]
+    module = agents.get(name)
     env, params = envs.make(env_name)
     agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params))
     pair = training.make(agent, env, params, num_envs=NUM_ENVS, num_steps=NUM_STEPS)

@@ -22,6 +22,7 @@ MORE = (  # settings that the examples lack
     ("dqn", "Probe-ObservationAction", {"replay": lambda config: replay.prioritized(64, 8)}),
 )
 RUNS = [(name, *example) for name in agents.names() for example in EXAMPLES[name]]
+FEW = [(name, *EXAMPLES[name][0]) for name in ("dqn", "iql", "ppo", "sac")]
 
 
 def a_config(name, env_name, settings, **values):
@@ -55,7 +56,10 @@ def is_refused(config, key):
     return False
 
 
-@pytest.mark.parametrize(("name", "env_name", "settings"), [*RUNS, *MORE])
+@pytest.mark.parametrize(
+    ("name", "env_name", "settings"),
+    [*(pytest.param(*run, marks=() if run in FEW else pytest.mark.slow) for run in RUNS), *MORE],
+)
 def test_the_unused_fields_are_those_that_no_update_reads(name, env_name, settings):
     config = a_config(name, env_name, settings)
     env, params = envs.make(env_name)

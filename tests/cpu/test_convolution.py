@@ -52,31 +52,36 @@ def assert_close(found, expected, tolerance=1e-5):
     jax.tree.map(close, found, expected)
 
 
+CASES = (
+    (3, (12, 12), (8, 8), 4, "VALID"),  # the Nature CNN's
+    (70, (9, 8), (2, 3), 2, "SAME"),
+    (64, (11, 10), (4, 4), 3, 1),  # the stride divides neither side
+    (2, (4, 4), (2, 2), 1, 3),  # more padding than the kernel has pixels
+    (0, (5, 5), (3, 3), 1, 0),
+    (70, (17, 18), (2, 3), 2, "SAME"),  # from here on, images that are not patches: two chunks and a part of one
+    (64, (18, 20), (4, 4), 3, 1),  # two chunks; the stride divides neither side
+    (5, (19, 18), (4, 2), 2, 1),  # the stride divides the kernel's sides
+    (2, (18, 17), (2, 2), 5, 0),  # columns at the end that no kernel covers
+)
+MORE = (
+    (3, (9, 8), (3, 3), 1, "VALID"),
+    (32, (9, 8), (3, 2), 2, "SAME"),
+    (33, (7, 7), (2, 3), 2, 2),
+    (2, (10, 10), (3, 3), 4, "VALID"),  # a stride longer than the kernel
+    (2, (12, 12), (2, 2), 5, 0),  # columns at the end that no patch covers
+    (2, (5, 5), (1, 1), 1, 0),
+    (3, (20, 19), (3, 3), 1, "VALID"),  # from here on, images that are not patches
+    (3, (28, 28), (8, 8), 4, "VALID"),
+    (32, (19, 18), (3, 2), 2, "SAME"),
+    (33, (17, 17), (2, 3), 2, 2),
+    (2, (20, 20), (3, 3), 4, "VALID"),
+    (2, (3, 90), (2, 2), 1, 3),
+)
+
+
 @pytest.mark.parametrize(
     ("batch", "shape", "size", "stride", "padding"),
-    [
-        (3, (9, 8), (3, 3), 1, "VALID"),
-        (3, (12, 12), (8, 8), 4, "VALID"),  # the Nature CNN's
-        (32, (9, 8), (3, 2), 2, "SAME"),
-        (70, (9, 8), (2, 3), 2, "SAME"),
-        (64, (11, 10), (4, 4), 3, 1),  # the stride divides neither side
-        (33, (7, 7), (2, 3), 2, 2),
-        (2, (10, 10), (3, 3), 4, "VALID"),  # a stride longer than the kernel
-        (2, (12, 12), (2, 2), 5, 0),  # columns at the end that no patch covers
-        (2, (4, 4), (2, 2), 1, 3),  # more padding than the kernel has pixels
-        (2, (5, 5), (1, 1), 1, 0),
-        (0, (5, 5), (3, 3), 1, 0),
-        (3, (20, 19), (3, 3), 1, "VALID"),  # from here on, images that are not patches
-        (3, (28, 28), (8, 8), 4, "VALID"),
-        (32, (19, 18), (3, 2), 2, "SAME"),
-        (70, (17, 18), (2, 3), 2, "SAME"),  # two chunks and a part of one
-        (64, (18, 20), (4, 4), 3, 1),  # two chunks; the stride divides neither side
-        (33, (17, 17), (2, 3), 2, 2),
-        (5, (19, 18), (4, 2), 2, 1),  # the stride divides the kernel's sides
-        (2, (20, 20), (3, 3), 4, "VALID"),
-        (2, (18, 17), (2, 2), 5, 0),
-        (2, (3, 90), (2, 2), 1, 3),
-    ],
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
 )
 def test_derivatives_are_those_of_jax(batch, shape, size, stride, padding):
     x, kernel = arrays(batch, shape, size)
@@ -85,7 +90,7 @@ def test_derivatives_are_those_of_jax(batch, shape, size, stride, padding):
     assert_close(jax.jit(found)(x, kernel), expected)
 
 
-@pytest.mark.parametrize("shape", [(9, 8), (19, 18)])
+@pytest.mark.parametrize("shape", [pytest.param((9, 8), marks=pytest.mark.slow), (19, 18)])
 def test_derivatives_that_are_not_compiled(shape):
     x, kernel = arrays(33, shape, (3, 2))
     expected = jax.jit(partial(value_and_gradients, stock, stride=2, padding="SAME"))(x, kernel)
@@ -104,7 +109,7 @@ def descend(function, x, kernel):
     return lax.scan(step, kernel, None, 3)[0]
 
 
-@pytest.mark.parametrize("axes", [(0, 0), (None, 0), (0, None)])
+@pytest.mark.parametrize("axes", [(0, 0), (None, 0), pytest.param((0, None), marks=pytest.mark.slow)])
 def test_many_kernels_and_images(axes):
     x, kernel = arrays(40, (18, 18), (3, 3), filters=3)
     scales = jnp.arange(1.0, 4.0)[:, None, None, None, None] / 3
@@ -122,7 +127,7 @@ def test_second_derivatives():
     assert_close(jax.grad(partial(penalty, convolution))(kernel), jax.grad(partial(penalty, stock))(kernel))
 
 
-@pytest.mark.parametrize("batch", [8, 640])
+@pytest.mark.parametrize("batch", [8, pytest.param(640, marks=pytest.mark.slow)])
 def test_bfloat16(batch):
     """Results are as accurate as those of JAX, beside float32."""
     x, kernel = arrays(batch, (19, 19), (3, 3), dtype=jnp.bfloat16)
@@ -162,6 +167,7 @@ for check in (True, False):
 """
 
 
+@pytest.mark.slow
 def test_images_divided_over_devices():
     """Three steps of gradient descent of an encoder, with and without JAX's check of what varies over the devices."""
     env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}

@@ -98,11 +98,11 @@ print(*np.concatenate([np.ravel(x) for x in jax.tree.leaves(state.agent.params)]
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_agent_learns_without_any_of_them():
     def numbers(remove):
         command = [sys.executable, "-c", PROGRAM.format(remove=remove)]
-        env = os.environ | {"JAX_PLATFORMS": "cpu"}
+        env = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
         return np.array(done.stdout.split(), np.float64)

@@ -35,7 +35,10 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("name", DRAWS)
+FEW = ("split twice", "fold_in a negative number", "8 bits", "32 bits", "permutation")
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=() if x in FEW else pytest.mark.slow) for x in DRAWS])
 def test_every_draw_has_the_bits_of_jax(name):
     draw = DRAWS[name]
     expected = data(draw(jax.random.key(3)))

@@ -102,7 +102,7 @@ def train(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_updates_agree(name, without_tricks):
     *plain, plain_key = without_tricks(train, name)
     *numbers, key = train(name)

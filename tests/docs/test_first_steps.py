@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from doc_pages import ROOT, blocks, numbers, run
+from doc_pages import ROOT, blocks, numbers, run, run_here
 
 PAGE = ROOT / "docs/first-steps.md"
 pytestmark = [
@@ -30,16 +30,25 @@ def test_a_loop_of_ones_own_learns(tmp_path):
     assert 100 < slow < fast <= 500
 
 
-def test_the_pieces_print_what_they_compute(tmp_path):
+def test_the_pieces_print_what_they_compute():
     pieces = blocks(PAGE, "python")[2:]
     assert len(pieces) == 2
-    printed = numbers(run(sys.executable, "-c", "\n".join(pieces), cwd=tmp_path))
+    printed = numbers(run_here("\n".join(pieces)))
     last, delta = 1 + 0.9 * 2.0, 0.9 * 0.95  # of the last step, bootstrapped; gamma times lambda
     assert printed[:5] == pytest.approx([last + delta, 1.0, last + delta * last, last, last], abs=1e-3)
     assert printed[-6:] == [7.0, 1.0, 4.0, 0, 3, 5]
 
 
-def test_the_readme_prints_ten_returns(tmp_path):
+def test_a_short_training_of_the_readme_prints_ten_returns():
+    (python,) = blocks(ROOT / "README.md", "python")
+    assert python.count(" 200)") == 1
+    returns = numbers(run_here(python.replace(" 200)", " 3)")))
+    assert len(returns) == 10
+    assert min(returns) > 8  # the fewest steps in which the pole falls
+
+
+@pytest.mark.slow
+def test_the_training_of_the_readme_learns(tmp_path):
     (python,) = blocks(ROOT / "README.md", "python")
     returns = numbers(run(sys.executable, "-c", python, cwd=tmp_path))
     assert len(returns) == 10

@@ -6,7 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from doc_pages import ROOT, blocks, execute, numbers
+from doc_pages import ROOT, blocks, execute, numbers, run_here
 
 pytestmark = [
     pytest.mark.thorough,
@@ -35,6 +35,7 @@ def test_agents_learn_from_a_dataset_and_from_an_archive(tmp_path):
         assert numbers((tmp_path / f"runs/{run}/eval.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_environment_is_examined_and_a_probe_learned(tmp_path):
     examined, _ = execute(ROOT / "docs/debugging-learning.md", tmp_path)
     *least_and_greatest, low, high, terminal, limits = numbers(examined)
@@ -44,11 +45,13 @@ def test_the_environment_is_examined_and_a_probe_learned(tmp_path):
     assert json.loads((tmp_path / "runs/probe/eval.json").read_text())["mean"] == 1
 
 
+@pytest.mark.slow
 def test_seeds_are_scanned_with_donated_buffers(tmp_path):
     (printed,) = execute(ROOT / "docs/speed.md", tmp_path)
     assert printed.split("\n")[0] == "(4, 50) 9600"
 
 
+@pytest.mark.slow
 def test_keys_are_mapped_over_the_cores(tmp_path):
     (printed,) = execute(ROOT / "docs/many-runs.md", tmp_path)
     alone = [float(jax.random.normal(key)) for key in jax.random.split(jax.random.key(0), 10)]
@@ -64,6 +67,7 @@ def test_one_update_is_divided_over_two_devices(tmp_path, monkeypatch):
     assert np.isfinite(loss)
 
 
+@pytest.mark.slow
 def test_an_environment_of_ones_own_is_learned_as_an_object(tmp_path):
     (printed,) = execute(ROOT / "docs/your-own-environment.md", tmp_path)
     assert "runs/reach" in printed
@@ -86,9 +90,9 @@ def test_an_algorithm_of_ones_own_learns(tmp_path):
     assert min(scores) > 100  # random actions reach about 20
 
 
-def test_a_buffer_of_ones_own_draws_the_newest_steps_and_is_used_by_an_agent(tmp_path):
-    (printed,) = execute(ROOT / "docs/your-own-buffer.md", tmp_path)
-    first, second = printed.splitlines()
+@pytest.mark.slow
+def test_a_buffer_of_ones_own_draws_the_newest_steps_and_is_used_by_an_agent():
+    first, second = run_here("".join(blocks(ROOT / "docs/your-own-buffer.md", "python"))).splitlines()
     assert first == "[4 4] True 10"
     assert numbers(second)[1] == 10_000
 

@@ -45,27 +45,33 @@ def test_waiting_for_a_slow_worker_never_calls_popen_poll(monkeypatch):
             assert pool.step(act(pool)).terminated.all()
 
 
-@pytest.mark.thorough
+MESSAGES = {
+    "kill": "the process ended: killed by SIGKILL",
+    "segv": "the process ended: killed by SIGSEGV",
+    "exit": "the process ended: exit code 3",
+    "stop": "no answer for 0.5 s",
+    "loop": "no answer for 0.5 s",
+    "raise": "RuntimeError: broken on purpose (host_envs.py, line ",
+}
+EACH_FAULT = (("step", "kill"), ("constructor", "exit"), ("reset", "stop"), ("reset", "raise"))  # and each stage
+
+
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("where", "how"),
     [
-        ("kill", "the process ended: killed by SIGKILL"),
-        ("segv", "the process ended: killed by SIGSEGV"),
-        ("exit", "the process ended: exit code 3"),
-        ("stop", "no answer for 0.5 s"),
-        ("loop", "no answer for 0.5 s"),
-        ("raise", "RuntimeError: broken on purpose (host_envs.py, line "),
+        pytest.param(where, how, marks=() if (where, how) in EACH_FAULT else pytest.mark.slow)
+        for where in ("step", "constructor", "reset")
+        for how in MESSAGES
     ],
 )
-@pytest.mark.parametrize("where", ["step", "constructor", "reset"])
-def test_without_restarts_a_fault_is_an_error(how, where, message):
+def test_without_restarts_a_fault_is_an_error(where, how):
     """The error comes within 10 s and names the environment, the worker, the seed, the stage and the cause."""
     begin = time.monotonic()
     with pytest.raises(hosts.HostError) as error:
-        run_to_the_fault(how=how, where=where, num_envs=2, num_workers=2, restarts=0, timeout=TIMEOUT)
+        run_to_the_fault(how=how, where=where, num_envs=2, num_workers=1, restarts=0, timeout=TIMEOUT)
     assert time.monotonic() - begin < 10
     text = str(error.value)
-    assert message in text
+    assert MESSAGES[how] in text
     assert f"failed in {'the constructor' if where == 'constructor' else where}: " in text
     assert "env='host_envs:Breaks': environment " in text
     assert " of worker " in text
@@ -80,7 +86,13 @@ def run_to_the_fault(**settings):
             pool.step(act(pool))
 
 
-@pytest.mark.parametrize(("how", "where"), [("kill", "step"), ("stop", "step"), ("raise", "step"), ("exit", "reset")])
+@pytest.mark.parametrize(
+    ("how", "where"),
+    [
+        *(("kill", "step"), ("exit", "reset")),
+        *(pytest.param(how, "step", marks=pytest.mark.slow) for how in ("stop", "raise")),
+    ],
+)
 def test_a_restart_begins_another_episode(tmp_path, how, where):
     """The step that failed is not a transition, a new episode follows, and the other worker is not affected."""
     with hosts.make(
@@ -108,7 +120,7 @@ def test_a_restart_begins_another_episode(tmp_path, how, where):
         assert len(children()) == 3  # two workers and the orphan killer
 
 
-@pytest.mark.parametrize("how", ["exit", "raise"])
+@pytest.mark.parametrize("how", [pytest.param("exit", marks=pytest.mark.slow), "raise"])
 def test_the_number_of_restarts_is_limited(how):
     """Each restart counts; the error is raised when all are used up. Steps are completed between the failures."""
     with hosts.make("host_envs:Breaks", num_envs=1, how=how, restarts=2) as pool:
@@ -120,7 +132,7 @@ def test_the_number_of_restarts_is_limited(how):
         assert reals == [True, True, False] * 2 + [True, True]
 
 
-@pytest.mark.parametrize("backend", ["process", "serial"])
+@pytest.mark.parametrize("backend", [pytest.param("process", marks=pytest.mark.slow), "serial"])
 def test_an_exception_that_comes_again_at_once_ends_the_pool(tmp_path, backend):
     """One restart is tried, in which the worker completes no step."""
     with hosts.make("host_envs:Broken", num_envs=1, backend=backend, path=str(tmp_path / "x")) as pool:
@@ -203,24 +215,28 @@ def test_the_orphan_killer_ends_where_another_process_holds_its_pipe(monkeypatch
         closing.join()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "rest", "number"),
     [
         ("loop", STEP, signal.SIGKILL),  # in the middle of a step that never ends
-        ("stop", STEP, signal.SIGKILL),
-        ("none", "time.sleep(60)", signal.SIGKILL),
-        ("none", "time.sleep(60)", signal.SIGTERM),
         ("loop", STEP, signal.SIGINT),
-        ("none", "sys.exit(1)", None),
-        ("none", "import os; os._exit(0)", None),
-        ("none", "", None),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("stop", STEP, signal.SIGKILL),
+                ("none", "time.sleep(60)", signal.SIGKILL),
+                ("none", "time.sleep(60)", signal.SIGTERM),
+                ("none", "", None),
+                ("none", "sys.exit(1)", None),
+                ("none", "import os; os._exit(0)", None),
+            )
+        ),
     ],
 )
 def test_no_worker_outlives_the_pool(how, rest, number):
     parent = script(POOL.format(how=how) + rest)
     pids = [int(word) for word in parent.stdout.readline().split()]
-    assert len(pids) == 3
+    assert len(pids) == 2
     time.sleep(0.3 if number is not None else 0.0)
     begin = time.monotonic()
     if number is not None:
@@ -234,13 +250,13 @@ def test_no_worker_outlives_the_pool(how, rest, number):
     parent.stdout.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_processes_started_by_an_environment_end_with_the_pool(number):
     code = POOL.replace("host_envs:Breaks", "host_envs:Engine").replace(", how={how!r}", "")
     parent = script(code + "time.sleep(60)")
     parent.stdout.readline()
     started = [p for p in psutil.Process(parent.pid).children(recursive=True) if p.name() == "sleep"]
-    assert len(started) == 3
+    assert len(started) == 2
     parent.send_signal(number)
     parent.wait(10)
     parent.stdout.close()

@@ -12,6 +12,7 @@ from rlkit.runs.programs import host_program
 
 pytestmark = pytest.mark.thorough
 EACH_STEP = DQN | {"num_envs": 1, "num_steps": 1, "learning_starts": 16, "log_every": 64, "total_steps": 64}
+R2D2 = {"agent": "r2d2", "burn_in": 1, "unroll_len": 2}
 SAC = EACH_STEP | {"agent": "sac", "env": "gymnasium:Pendulum-v1"}
 
 
@@ -22,7 +23,9 @@ def advance(values, count):
     return program, chunk
 
 
-@pytest.mark.parametrize("values", [EACH_STEP, SAC, EACH_STEP | {"agent": "r2d2", "burn_in": 1, "unroll_len": 2}])
+@pytest.mark.parametrize(
+    "values", [EACH_STEP, *(pytest.param(x, marks=pytest.mark.slow) for x in (SAC, EACH_STEP | R2D2))]
+)
 def test_an_update_that_acts_is_an_update_and_then_acting(values, monkeypatch):
     _, together = advance(values, 40)
     monkeypatch.setattr(host_program.HostProgram, "in_one_call", False)
@@ -44,8 +47,13 @@ def test_overlap_is_on_by_default_where_an_agent_with_replay_learns_after_severa
         assert program.overlap == expected
 
 
-@pytest.mark.parametrize(("num_envs", "num_steps"), [(1, 1), (2, 3)])
-@pytest.mark.parametrize("agent", ["dqn", "sac"])
+@pytest.mark.parametrize(
+    ("agent", "num_envs", "num_steps"),
+    [
+        *(("dqn", 2, 3), ("sac", 1, 1)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("dqn", 1, 1), ("sac", 2, 3))),
+    ],
+)
 def test_steps_before_learning_are_collected_together(agent, num_envs, num_steps, monkeypatch):
     """The buffer holds each step once and in order; uniform actions need no call of the policy."""
     monkeypatch.setattr(host_program, "_WAIT_STEPS", 15)
@@ -115,6 +123,6 @@ def test_steps_before_learning_starts_are_taken_together_for_lines_of_any_length
 
 def test_the_last_line_has_the_speed_of_the_whole_run(tmp_path):
     """With overlap its rollout was collected before its time began."""
-    run = runs.train(PPO, out=tmp_path / "run", show=False).run
+    run = runs.train(PPO | {"backend": "serial"}, out=tmp_path / "run", show=False).run
     last = lines(run)[-1]
     assert last["steps_per_second"] == pytest.approx(last["step"] / last["seconds"], rel=0.02)

@@ -37,7 +37,8 @@ def test_a_class_a_function_and_an_instance_train_and_are_given_again(tmp_path):
 
 
 def test_a_class_takes_env_kwargs_and_an_instance_does_not(tmp_path):
-    trained = runs.train(SHORT | {"env": Counter, "env_kwargs": {"length": 6}}, out=tmp_path / "run", show=False)
+    values = SHORT | {"env": Counter, "env_kwargs": {"length": 6}, "backend": "serial"}
+    trained = runs.train(values, out=tmp_path / "run", show=False)
     assert trained.evaluation["length_mean"] == 6
     with pytest.raises(ConfigError, match=r"env_kwargs=.* do not go with env='host_envs:Counter_instance', which has"):
         runs.train(SHORT | {"env": Counter(), "env_kwargs": {"length": 6}}, show=False)
@@ -80,7 +81,8 @@ class Bare:
     ("form", "backend"),
     [
         *((form, "serial") for form in ("returned", "wrapped", "module", "module, wrapped")),
-        *((form, "process") for form in ("returned", "module, wrapped")),
+        ("returned", "process"),
+        pytest.param("module, wrapped", "process", marks=pytest.mark.slow),
     ],
 )
 def test_a_maker_that_returns_one_object_again_is_refused(form, backend):

@@ -19,8 +19,8 @@ POOL = """
 import signal, time, numpy as np
 from rlkit import hosts
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in a background job
-pool = hosts.make("host_envs:Breaks", num_envs=3, num_workers=3, how={how!r}, timeout=600)
+pool = hosts.make("host_envs:Breaks", num_envs=2, num_workers=2, how={how!r}, timeout=600)
 pool.reset()
 print(*(p.popen.pid for p in pool.workers.processes), flush=True)
 """
-STEP = "for _ in range(9): pool.step(np.zeros(3, np.int32))\n"
+STEP = "for _ in range(9): pool.step(np.zeros(2, np.int32))\n"
