@@ -21,7 +21,7 @@ def test_a_strict_type_checker_accepts_code_that_uses_the_package(tmp_path):
     assert "0 errors, 0 warnings" in process.stdout
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_example_runs():
     process = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=280)
     assert process.returncode == 0, process.stderr

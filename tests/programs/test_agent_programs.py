@@ -15,8 +15,10 @@ CASES = {
 }
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("name", "seeds"), [("dqn", None), ("dqn", 2), ("r2d2", 2)])
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [("dqn", 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("dqn", None), ("r2d2", 2)))],
+)
 def test_nothing_in_a_train_step_touches_the_whole_buffer(name, seeds):
     """Neither before learning starts, nor in the scan over gradient steps, nor for several seeds."""
     module, (env_name, settings) = agents.get(name), CASES[name]
@@ -38,6 +40,7 @@ def test_nothing_in_a_train_step_touches_the_whole_buffer(name, seeds):
     assert memory.temp_size_in_bytes < 2**20 < num_bytes
 
 
+@pytest.mark.slow
 def test_a_planted_select_of_the_buffer_is_reported():
     config = agents.get("dqn").Config(hidden_sizes=(8,), capacity=CAPACITY, replay_ratio=0.125)
     env, params = envs.make("Probe-ObservationAction")

@@ -17,20 +17,13 @@ from rlkit.types import ConfigError
 
 SUPPORT = Path(__file__).parents[1] / "support" / "programs"
 RUNS, STEPS = "data_parallel_runs.py", "data_parallel_steps.py"
-THOROUGH = {
-    RUNS: ("whole_ppo", "seeds", "learning", "offline"),
-    STEPS: (
-        "gradient_step_of_dqn",
-        "gradient_steps_with_noise",
-        "keys",
-        "priorities",
-        "statistics",
-        "statistics_of_critics",
-    ),
-}
+THOROUGH = {STEPS: ("gradient_step_of_dqn",)}
 SLOW = {
-    RUNS: ("whole_recurrent_ppo", "whole_pqn", "warm_up", "more_learning"),
-    STEPS: ("gradient_step_of_sac", "gradient_step_of_td3_bc", "gradient_step_of_r2d2"),
+    RUNS: ("whole_ppo", "learning", "seeds", "offline", "whole_recurrent_ppo", "whole_pqn", "warm_up", "more_learning"),
+    STEPS: (
+        *("priorities", "statistics", "keys", "gradient_steps_with_noise", "statistics_of_critics"),
+        *("gradient_step_of_sac", "gradient_step_of_td3_bc", "gradient_step_of_r2d2"),
+    ),
 }
 PROGRAMS = [
     pytest.param(file, name, marks=mark)

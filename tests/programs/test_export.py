@@ -54,8 +54,14 @@ def slice_buffer():
 PROGRAMS = {name: lambda name=name: train_step(name) for name in AGENTS} | {"slices": slice_buffer}
 
 
-@pytest.mark.parametrize("platform", OWN)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "platform"),
+    [
+        pytest.param(name, platform, marks=pytest.mark.slow if platform == "tpu" and name != "ppo" else ())
+        for name in PROGRAMS
+        for platform in OWN
+    ],
+)
 def test_a_program_is_exported_without_calls_of_another_platform(name, platform):
     program, shapes = PROGRAMS[name]()
     exported = jax.export.export(jax.jit(program), platforms=[platform])(*shapes)

@@ -38,8 +38,18 @@ def cycles(buffer, state, keys):
     return jax.lax.scan(cycle, state, keys)
 
 
-@pytest.mark.parametrize("name", BUFFERS)
-@pytest.mark.parametrize("batch", [None, pytest.param(4, marks=pytest.mark.thorough)], ids=["one", "vmapped"])
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [
+        pytest.param(
+            *(name, batch),
+            id=f"{name}-{'vmapped' if batch else 'one'}",
+            marks=() if (batch is None) == (name in ("uniform", "slices")) else pytest.mark.slow,
+        )
+        for name in BUFFERS
+        for batch in (None, 4)
+    ],
+)
 def test_nothing_in_the_loop_touches_a_whole_buffer(name, batch):
     buffer = BUFFERS[name]
     state, keys = jax.eval_shape(lambda: (buffer.init(ONE, 8), jax.random.split(jax.random.key(0), 3)))

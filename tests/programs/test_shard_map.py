@@ -11,8 +11,8 @@ import pytest
 from rlkit._mesh import vary_like
 
 PROGRAMS = Path(__file__).parents[1] / "support" / "sharded.py"
-THOROUGH = ("permutations", "structures", "primitives", "buffers", "agents")
-SLOW = ("slice_buffers", "more_buffers")
+THOROUGH = ("primitives",)
+SLOW = ("permutations", "structures", "buffers", "slice_buffers", "more_buffers", "agents", "more_agents")
 
 
 @pytest.mark.parametrize(

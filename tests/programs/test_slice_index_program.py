@@ -47,8 +47,16 @@ def add_and_sample(state, done, key):
     return state, slice_index.sample(state, key, 32)
 
 
-@pytest.mark.parametrize("num_states", [None, 4])
-@pytest.mark.parametrize("kind", ["strict", "strict, by episode", "padded"])
+@pytest.mark.parametrize(
+    ("kind", "num_states"),
+    [
+        *(("strict", None), ("strict, by episode", 4), ("padded", 4)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("strict", 4), ("strict, by episode", None), ("padded", None))
+        ),
+    ],
+)
 def test_no_step_reads_the_whole_ring(kind, num_states):
     """At 2^20 steps: nothing as large as the rows of the ring is copied, selected, sorted or reduced."""
     state = jax.eval_shape(partial(slice_index.init, 2**16, 16, 4, **KINDS[kind]))

@@ -19,6 +19,7 @@ from rlkit.spaces import Box, Discrete
 from rlkit.types import Transition
 
 N = 4  # environments
+REPLAY = {"hidden_sizes": (8,), "capacity": 2048, "batch_size": 8, "learning_starts": 8, "replay_ratio": 0.25}
 
 
 ONCE = {"store_obs_once": True, "max_final_obs": 4}
@@ -130,6 +131,10 @@ def primitives():
         "affine of the kernel": lambda x: _cpu.affine(
             jnp.cos(jnp.arange(256.0 * 384)).reshape(256, 384), x, jnp.ones(4)
         ),
+        "convolution": lambda x: _cpu.convolution(x.reshape(6, 8, 8, 4), jnp.ones((2, 3, 4, 4)), 2, "SAME"),
+        "convolution of the kernel": lambda x: _cpu.convolution(
+            jnp.cos(jnp.arange(900.0)).reshape(3, 5, 5, 12), x.reshape(4, 4, 12, 8), 1, 1
+        ),
         "softmax_log_prob": lambda x: _cpu.softmax_log_prob(x, action),
         "softmax_log_prob of constants": lambda x: _cpu.softmax_log_prob(jnp.ones((384, 4)), jnp.int32(x[:, 0])),
         "softmax_entropy": _cpu.softmax_entropy,
@@ -152,17 +157,22 @@ def primitives():
 
 def agents():
     """Training steps of agents, and an evaluation."""
-    settings = {"hidden_sizes": (8,), "capacity": 2048, "batch_size": 8, "learning_starts": 8, "replay_ratio": 0.25}
-    prioritized = settings | {"replay": "prioritized", "n_step": 3, "store_obs_once": True}
+    prioritized = REPLAY | {"replay": "prioritized", "n_step": 3, "store_obs_once": True}
+    return {
+        "ppo": agent_program(ppo, "CartPole-v1", {"hidden_sizes": (8,), "num_minibatches": 2, "chunk_size": 8}, 16),
+        "dqn": agent_program(dqn, "CartPole-v1", prioritized, 8),
+    }
+
+
+def more_agents():
+    """The same of another agent, and of agents without `training`."""
     alone = {"hidden_sizes": (8,), "capacity": 2048, "batch_size": 8}
     return {
         "ppo alone": updates(ppo, Discrete(2), {"hidden_sizes": (8,), "num_minibatches": 2}),
         "pqn alone": updates(pqn, Discrete(2), {"hidden_sizes": (8,), "num_minibatches": 2}),
         "dqn alone": updates(dqn, Discrete(2), alone),
         "td3 alone": updates(td3, Box(-1, 1, (1,)), alone),
-        "ppo": agent_program(ppo, "CartPole-v1", {"hidden_sizes": (8,), "num_minibatches": 2, "chunk_size": 8}, 16),
-        "dqn": agent_program(dqn, "CartPole-v1", prioritized, 8),
-        "sac": agent_program(sac, "Pendulum-v1", settings, 8),
+        "sac": agent_program(sac, "Pendulum-v1", REPLAY, 8),
     }
 
 

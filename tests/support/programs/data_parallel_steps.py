@@ -25,13 +25,13 @@ from rlkit.types import Transition
 
 
 def gradient_step_of_dqn():
-    """A gradient step on the same global batch, clipped, gives the same parameters on 1, 2 and 8 devices."""
+    """A gradient step on the same global batch, clipped, gives the same parameters on 1 and 2 devices."""
     hyper = dqn.Hyper(max_grad_norm=0.1)
-    compare_gradient_steps(dqn, "CartPole-v1", {"replay": "prioritized", "n_step": 3}, hyper)
+    compare_gradient_steps(dqn, "CartPole-v1", {"replay": "prioritized", "n_step": 3}, hyper, (2,))
 
 
 def gradient_step_of_sac():
-    """The same of SAC in a discrete space, where its loss draws no noise."""
+    """The same of SAC in a discrete space, on 8 devices too, where its loss draws no noise."""
     hyper = sac.Hyper(actor_max_grad_norm=0.1, critic_max_grad_norm=0.1)
     compare_gradient_steps(sac, "CartPole-v1", {"replay": "prioritized"}, hyper)
 
