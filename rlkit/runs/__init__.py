@@ -17,7 +17,7 @@ _NAMES = {
     "load_config": "config.load",
     "parse": "config.parse",
     "plot": "pictures.curves",
-    "render": "rendering",
+    "render": "pictures.rendering",
     "report": "reports.report",
     "restore": "checkpoints.states",
     "resume": "loop",

@@ -1,5 +1,6 @@
 """The effects of importing rlkit: no heavy library, no output, no environment variable, no backend of JAX."""
 
+import importlib
 import json
 import pkgutil
 import subprocess
@@ -65,3 +66,12 @@ def test_nothing_happens_at_import():
         "print(json.dumps(dict(changed=changed, can_fail=can_fail)))"
     )
     assert result == {"changed": [], "can_fail": True}
+
+
+def test_names_that_are_imported_on_first_use_exist():
+    """A module that has moved is not noticed at import."""
+    modules = map(importlib.import_module, ["rlkit", *MODULES])
+    packages = [module for module in modules if hasattr(module, "__getattr__")]
+    assert {package.__name__ for package in packages} >= {"rlkit", "rlkit.runs", "rlkit.hosts"}
+    for package in packages:
+        assert [name for name in package.__all__ if not hasattr(package, name)] == []
