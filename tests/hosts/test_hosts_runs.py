@@ -41,7 +41,7 @@ def test_ppo_learns_and_writes_a_whole_run(tmp_path):
     assert (trained.run / "curve.png").exists()
 
 
-@pytest.mark.parametrize("values", [PPO, pytest.param(DQN, marks=pytest.mark.thorough)], ids=["ppo", "dqn"])
+@pytest.mark.parametrize("values", [PPO, pytest.param(DQN, marks=pytest.mark.slow)], ids=["ppo", "dqn"])
 def test_resume(tmp_path, values):
     """It continues from the checkpoint with new episodes; `module:Class` must be given again."""
     stopped = runs.train(values, lambda line, state: line["step"] >= 512, out=tmp_path / "run", show=False)
@@ -79,7 +79,7 @@ def test_an_off_policy_agent_holds_the_last_step_back(tmp_path):
 @pytest.mark.thorough
 def test_the_same_seed_gives_the_same_run(tmp_path):
     """Without overlap, everything but the seconds is equal, whatever the backend."""
-    values = PPO | {"total_steps": 256, "overlap": False, "eval_episodes": 1}
+    values = PPO | {"total_steps": 256, "overlap": False, "eval_episodes": 1, "num_workers": 1}
     ends = [
         runs.train(values | change, out=tmp_path / str(index), show=False).state
         for index, change in enumerate(({}, {"backend": "serial"}, {"seed": 1}))
@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path):
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("overlap", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_parameters_of_the_next_rollout(overlap):
     """With overlap the parameters before the update that runs at the same time, and otherwise those after it."""
     program = host_program.HostProgram(runs.parse(PPO | {"backend": "serial"}))

@@ -36,7 +36,9 @@ def counted(line):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", ["dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "dqn after every step"))]
+)
 def test_each_seed_is_a_run_of_its_own(tmp_path, name):
     """States, metric lines and evaluations are those of single runs; DQN stores several updates before it learns."""
     config = RUNS[name]
@@ -87,8 +89,19 @@ def test_a_signal_stops_all_seeds_at_the_same_update(tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("raised", [None, HostError("broken on purpose")], ids=["not finite", "fails"])
+@pytest.mark.parametrize(
+    ("name", "raised"),
+    [
+        pytest.param(
+            name,
+            HostError("broken on purpose") if fails else None,
+            id=f"{name}-{'fails' if fails else 'not finite'}",
+            marks=() if (name, fails) == ("dqn", True) else pytest.mark.slow,
+        )
+        for name in RUNS
+        for fails in (False, True)
+    ],
+)
 def test_what_goes_wrong_in_one_seed_keeps_the_states_before_it(tmp_path, monkeypatch, name, raised):
     """The second seed fails when the first one has made the update, which has taken over the replay buffer."""
     config, iterate = RUNS[name] | {"num_seeds": 2}, host_seeds_program.HostProgram.iterate
@@ -132,7 +145,7 @@ def test_workers_of_other_seeds_start_when_they_are_needed():
     assert all(one.pool.closed for one in program.programs)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_several_seeds_learn_from_a_dataset(tmp_path):
     """Their states are those of single runs, but for rounding under vmap; evaluations and metric lines too."""
     obs = np.eye(2, dtype=np.float32)[np.random.default_rng(0).integers(2, size=(6, 2))]
@@ -141,12 +154,12 @@ def test_several_seeds_learn_from_a_dataset(tmp_path):
     data = write(tmp_path / "data", 20, obs=obs, next_obs=obs, action=action, **flags)
     config = RUNS["dqn"] | {"dataset": str(data), "learning_starts": 0}
     both = loop.train(config | {"num_seeds": 2}, out=tmp_path / "both", show=False)
-    for index, seed in enumerate((5, 6)):
-        single = loop.train(config | {"seed": seed}, out=tmp_path / str(seed), show=False)
-        of_seed = jax.tree.map(lambda x, index=index: x[index], both.state)
-        assert_equal(of_seed.agent.replay.buffer.ring, single.state.agent.replay.buffer.ring)
-        jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), of_seed.agent.params, single.state.agent.params)
-        assert both.evaluation["mean_of_seed"][index] == single.evaluation["mean"]
+    single = loop.train(config | {"seed": 6}, out=tmp_path / "6", show=False)
+    of_seed = jax.tree.map(lambda x: x[1], both.state)
+    assert_equal(of_seed.agent.replay.buffer.ring, single.state.agent.replay.buffer.ring)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), of_seed.agent.params, single.state.agent.params)
+    assert both.evaluation["mean_of_seed"][1] == single.evaluation["mean"]
+    for index in range(2):
         assert [line["update_seconds"][index] > 0 for line in lines(both.run)] == [True] * 4
     stopped = loop.train(
         config | {"num_seeds": 2}, lambda line, _: line["step"] == 128, out=tmp_path / "part", show=False
