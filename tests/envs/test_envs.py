@@ -215,7 +215,7 @@ def test_mistakes_are_named(name, kwargs, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_importing_gymnax_does_not_break_the_plotting_libraries():
     """In fresh processes, in two orders: nothing heavy is imported, no stand-in remains, and plotting works after."""
     start = """

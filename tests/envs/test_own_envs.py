@@ -62,7 +62,7 @@ def test_gymnax_1_needs_no_is_terminated():
         ppo.make(ppo.Config(), plain.observation_space(params), plain.action_space(params))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_every_command_takes_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(PPO | {"env": "CartPole-v1"}))

@@ -65,7 +65,10 @@ class HiddenArm(Probe):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("specs", "least", "most"), [(["previous_action_reward"], 7.0, 8.0), ([], 3.0, 5.0)])
+@pytest.mark.parametrize(
+    ("specs", "least", "most"),
+    [(["previous_action_reward"], 7.0, 8.0), pytest.param([], 3.0, 5.0, marks=pytest.mark.slow)],
+)
 def test_memory_learns_from_rewards_that_it_sees(specs, least, most):
     env = envs.wrap(HiddenArm(), specs)
     config = ppo.Config(recurrent="gru", memory_size=16, hidden_sizes=(32,), num_minibatches=2)

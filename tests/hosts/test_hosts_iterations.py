@@ -121,6 +121,7 @@ def test_steps_before_learning_starts_are_taken_together_for_lines_of_any_length
         assert program.wait_count == together
 
 
+@pytest.mark.slow
 def test_the_last_line_has_the_speed_of_the_whole_run(tmp_path):
     """With overlap its rollout was collected before its time began."""
     run = runs.train(PPO | {"backend": "serial"}, out=tmp_path / "run", show=False).run

@@ -105,7 +105,7 @@ def test_a_pool_that_cannot_be_made_names_the_id(name, remedy):
         hosts.make(name, num_envs=1, backend="serial")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_id_that_a_package_registers_works_in_every_command(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(Path(host_envs.__file__).parent))
     env = ["--env", "registered_envs:tests/Registered-v3"]

@@ -218,7 +218,7 @@ def test_a_vector_environment_refuses_wrappers(monkeypatch):
         hosts.make("ale:Pong", num_envs=1, wrappers=["time_limit:5"])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_with_wrappers(tmp_path, monkeypatch, capsys):
     """Code of a wrapper comes from the command line or from Python, and with every command again."""
     monkeypatch.chdir(tmp_path)
