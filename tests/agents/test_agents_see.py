@@ -52,12 +52,10 @@ CASES = {
     "sac": (60, REPLAY),
     "td3": (160, REPLAY | {"replay_ratio": 0.5}),
 }
-LONG = ("iqn", "td3")  # they run for longer than they compile
+FEW = ("ppo", "dqn", "sac")  # one of a family
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.optimized if name in LONG else ()) for name in CASES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in CASES])
 def test_learning_from_a_camera_beside_a_vector(name):
     updates, settings = CASES[name]
     module, env = agents.get(name), Camera(box=name == "td3")

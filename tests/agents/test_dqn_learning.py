@@ -42,11 +42,11 @@ def learn(name, env, params, hyper, updates, **settings):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "settings"), [
-    ("dqn", {"double": False}),
+    pytest.param("dqn", {"double": False}, marks=pytest.mark.slow),
     ("dqn", ALL),
     ("c51", {"v_min": -5.0, "v_max": 10.0, "num_atoms": 31}),
-    ("qrdqn", {"num_quantiles": 5}),
-    ("pqn", {"layer_norm": False, "num_epochs": 4}),
+    pytest.param("qrdqn", {"num_quantiles": 5}, marks=pytest.mark.slow),
+    pytest.param("pqn", {"layer_norm": False, "num_epochs": 4}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_the_values_of_a_decision_process_are_found(name, settings):
     """From random actions alone, through ends that cut off and ends that do not."""
@@ -87,8 +87,8 @@ def test_the_values_of_a_decision_process_are_found_from_sequences():
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "settings"), [
     ("dqn", ALL | {"n_step": 3}),
-    pytest.param("c51", {"v_min": 0.0, "v_max": 6.0, "num_atoms": 31}, marks=pytest.mark.optimized),
-    ("pqn", {}),
+    pytest.param("c51", {"v_min": 0.0, "v_max": 6.0, "num_atoms": 31}, marks=pytest.mark.slow),
+    pytest.param("pqn", {}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_truncation_is_told_from_termination(name, settings):
     """Treating truncation as an end, or bootstrapping from the reset observation, misses these by more than 1."""
@@ -103,7 +103,7 @@ def test_truncation_is_told_from_termination(name, settings):
 @pytest.mark.parametrize(("name", "env_name", "settings"), [
     pytest.param("dqn", "Probe-ObservationAction", {"noisy": True}, marks=pytest.mark.slow),
     pytest.param(
-        "c51", "Probe-MaskedAction", {"num_atoms": 11, "n_step": 2, "normalize_obs": True}, marks=pytest.mark.thorough
+        "c51", "Probe-MaskedAction", {"num_atoms": 11, "n_step": 2, "normalize_obs": True}, marks=pytest.mark.slow
     ),
 ])  # fmt: skip
 def test_the_best_policy_is_found(name, env_name, settings):

@@ -89,7 +89,7 @@ def test_a_network_with_moments_and_dropout_learns_a_probe(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["pqn", "iql"])
+@pytest.mark.parametrize("name", [pytest.param("pqn", marks=pytest.mark.slow), "iql"])
 def test_the_statistics_of_other_agents_follow(name):
     networks, settings = CASES[name]
     before, after, _ = run(name, "Probe-ObservationAction", networks, settings, updates=10)
@@ -97,7 +97,7 @@ def test_the_statistics_of_other_agents_follow(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [*CONTINUOUS])
+@pytest.mark.parametrize("name", ["sac", pytest.param("td3", marks=pytest.mark.slow)])
 def test_the_statistics_of_continuous_agents_follow(name):
     networks, settings = CONTINUOUS[name]
     before, after, _ = run(name, "Probe-Continuous", networks, settings, updates=10)
@@ -131,7 +131,7 @@ ENCODED = {  # between them, all heads
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ENCODED)
+@pytest.mark.parametrize("name", ["ppo", *(pytest.param(x, marks=pytest.mark.slow) for x in ENCODED if x != "ppo")])
 def test_an_encoder_keeps_statistics_and_drops_features_in_training_alone(name, monkeypatch):
     monkeypatch.setitem(VECTORS, "regularized", Regularized)
     settings = ENCODED[name] | {"hidden_sizes": (16,)}

@@ -62,15 +62,15 @@ def test_integers_are_normalized_as_floats(dtype):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "space", "settings"), [
     ("dqn", Discrete(3), {}),
-    ("c51", Discrete(3), {}),
-    ("iqn", Discrete(3), {"munchausen": True}),
-    ("pqn", Discrete(3), {}),
-    ("r2d2", Discrete(3), {}),
+    pytest.param("c51", Discrete(3), {}, marks=pytest.mark.slow),
+    pytest.param("iqn", Discrete(3), {"munchausen": True}, marks=pytest.mark.slow),
+    pytest.param("pqn", Discrete(3), {}, marks=pytest.mark.slow),
+    pytest.param("r2d2", Discrete(3), {}, marks=pytest.mark.slow),
     ("ppo", Discrete(3), {"recurrent": "gru"}),
-    ("sac", Discrete(3), {}),
+    pytest.param("sac", Discrete(3), {}, marks=pytest.mark.slow),
     ("sac", Box(-1, 1, (2,)), {"gsde": True}),
-    ("td3", Box(-1, 1, (2,)), {"policy_delay": 1}),
-    ("iql", Box(-1, 1, (2,)), {}),
+    pytest.param("td3", Box(-1, 1, (2,)), {"policy_delay": 1}, marks=pytest.mark.slow),
+    pytest.param("iql", Box(-1, 1, (2,)), {}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_learning_and_acting_depend_on_normalized_observations_alone(name, space, settings):
     """Under statistics, all is as it is without them from observations that are normalized beforehand."""

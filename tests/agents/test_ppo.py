@@ -79,15 +79,9 @@ def test_next_values_of_a_recurrent_agent_advance_its_memory_over_obs():
 
 
 SETTINGS = {
-    "discrete": [{}, {"shared_torso": True, "layer_norm": True}, {"recurrent": "gru"}, {"compute_dtype": "bfloat16"}],
+    "discrete": [{"shared_torso": True, "layer_norm": True}, {"recurrent": "gru"}, {"compute_dtype": "bfloat16"}],
     "multi": [{}],
-    "box": [
-        {},
-        {"squash": True},
-        {"gsde": True},
-        {"kl_penalty": True, "gsde": True},
-        {"normalize_obs": True, "normalize_reward": True},
-    ],
+    "box": [{"kl_penalty": True, "gsde": True}, {"squash": True, "normalize_obs": True, "normalize_reward": True}],
 }
 
 

@@ -58,11 +58,11 @@ def test_dqn_learns_something_else_only_from_images_that_a_shift_changes(images,
     ("module", "space", "action"),
     [
         (dqn, Discrete(3), 0),
-        (c51, Discrete(3), 0),
-        (sac, Discrete(3), 0),
+        pytest.param(c51, Discrete(3), 0, marks=pytest.mark.slow),
+        pytest.param(sac, Discrete(3), 0, marks=pytest.mark.slow),
         (sac, Box(-1, 1, (2,)), np.zeros(2, np.float32)),
-        (tqc, Box(-1, 1, (2,)), np.zeros(2, np.float32)),
-        (crossq, Box(-1, 1, (2,)), np.zeros(2, np.float32)),
+        pytest.param(tqc, Box(-1, 1, (2,)), np.zeros(2, np.float32), marks=pytest.mark.slow),
+        pytest.param(crossq, Box(-1, 1, (2,)), np.zeros(2, np.float32), marks=pytest.mark.slow),
     ],
 )
 def test_acting_is_of_the_images_as_they_are(module, space, action):

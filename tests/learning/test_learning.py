@@ -62,7 +62,7 @@ def learned_values(env_name, updates, obs, **settings):
     return Network().apply(state.params, jnp.asarray(obs, jnp.float32))[1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_constant_value():
     np.testing.assert_allclose(learned_values("Probe-ConstantValue", 40, [[0.0]]), [1.0], atol=0.05)
 
@@ -82,11 +82,11 @@ def test_truncation_differs_from_termination():
 @pytest.mark.parametrize(("env_name", "updates", "best", "config"), [
     ("Probe-ObservationAction", 40, 1.0, {}),
     pytest.param("Probe-MaskedAction", 40, 1.0, {}, marks=pytest.mark.thorough),
-    pytest.param("Probe-MultiDiscreteAction", 60, 1.0, {}, marks=pytest.mark.thorough),
+    pytest.param("Probe-MultiDiscreteAction", 60, 1.0, {}, marks=pytest.mark.slow),
     pytest.param(HybridTuple(), 60, 0.95, {"log_std_init": -0.5, "squash": True}, marks=pytest.mark.thorough),
-    pytest.param("Probe-Continuous", 150, 0.97, {"log_std_init": -0.5}, marks=pytest.mark.thorough),
+    pytest.param("Probe-Continuous", 150, 0.97, {"log_std_init": -0.5}, marks=pytest.mark.slow),
     pytest.param("Probe-Continuous", 150, 0.95, {"squash": True, "log_std_init": -0.5}, marks=pytest.mark.slow),
-    pytest.param("Probe-Continuous", 150, 0.9, {"gsde": True, "log_std_init": -1.0}, marks=pytest.mark.thorough),
+    pytest.param("Probe-Continuous", 150, 0.9, {"gsde": True, "log_std_init": -1.0}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_the_best_policy_is_found(env_name, updates, best, config):
     assert learn(env_name, updates, **config)[1] >= best - 1e-6

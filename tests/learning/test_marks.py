@@ -12,7 +12,7 @@ MARKS = {  # config: steps, and the least mean return of 64 greedy episodes
 }
 
 
-@pytest.mark.parametrize("config", MARKS)
+@pytest.mark.parametrize("config", ["pqn/cartpole", pytest.param("sac/pendulum", marks=pytest.mark.slow)])
 def test_a_config_learns(config, tmp_path):
     steps, mark = MARKS[config]
     keys = {"total_steps": steps, "eval_episodes": 64}

@@ -17,7 +17,7 @@ from rlkit.replay import segment_tree
 
 @pytest.mark.parametrize(
     "kind",
-    [k if k in HEART else pytest.param(k, marks=pytest.mark.thorough if k in FEW else pytest.mark.slow) for k in KINDS],
+    [k if k in HEART else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
 )
 def test_agrees_with_the_model(kind):
     harness = Harness(*KINDS[kind])
@@ -35,7 +35,7 @@ def test_agrees_with_the_model(kind):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", FEW)
+@pytest.mark.parametrize("kind", [k if k in HEART else pytest.param(k, marks=pytest.mark.slow) for k in FEW])
 def test_jit_vmap_scan_and_a_loop_agree(kind):
     buffer, _ = KINDS[kind]
     streams = [Stream(N, seed).rollout(12) for seed in range(3)]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replay_model import KINDS, B, Harness, Model, N, R, Start
+from replay_model import FEW, KINDS, B, Harness, Model, N, R, Start
 from scipy.stats import chi2
 
 pytestmark = pytest.mark.thorough
@@ -81,7 +81,7 @@ def filled(kind: str) -> Harness:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 def test_draws_have_the_documented_probabilities(kind):
     """A family-wise alpha of 1e-6."""
     harness = filled(kind)

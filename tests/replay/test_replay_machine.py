@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from replay_model import FEW, KINDS, B, Harness, R
+from replay_model import FEW, HEART, KINDS, B, Harness, R
 
 PRIORITIES = st.sampled_from([0.0, 1e-4, 0.5, 3.0, -2.0, 1e6, float("nan"), float("inf")])
 
@@ -71,7 +71,7 @@ def machine(harness: Harness) -> type[RuleBasedStateMachine]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", FEW)
+@pytest.mark.parametrize("kind", [k if k in HEART else pytest.param(k, marks=pytest.mark.slow) for k in FEW])
 def test_random_operations(kind):
     harness = Harness(*KINDS[kind])
     limits = settings(max_examples=6, stateful_step_count=15, deadline=None, derandomize=True, database=None)

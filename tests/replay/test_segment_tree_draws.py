@@ -87,7 +87,10 @@ SAMPLERS = [(c, fanout, way) for c, fanout in ((7, 8), (5000, 2), (5000, 8)) for
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("capacity", "fanout", "stratified"), SAMPLERS)
+@pytest.mark.parametrize(
+    ("capacity", "fanout", "stratified"),
+    [x if x[1] == 8 else pytest.param(*x, marks=pytest.mark.slow) for x in SAMPLERS],
+)
 def test_draws_are_in_proportion_to_the_values(capacity, fanout, stratified):
     tree = build(WEIGHTS[capacity], fanout=fanout)
     draw = partial(sample, tree, stratified=stratified)

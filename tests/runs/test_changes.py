@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from compilations import remembered_programs
 from tiny_runs import SMALL, digest, shared_compilations
 
 import rlkit
@@ -26,7 +27,7 @@ SCHEDULED = {**SMALL, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_once():
-    with shared_compilations():
+    with shared_compilations(), remembered_programs():
         yield
 
 

@@ -73,7 +73,10 @@ def spaces():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("agent", ["ddpg", "ppo"])  # one whose `make` is another module's
+@pytest.mark.parametrize(
+    "agent",
+    ["ddpg", pytest.param("ppo", marks=pytest.mark.slow)],  # the first's `make` is another module's
+)
 def test_a_copy_trains_resumes_sweeps_and_is_exported(agent, copied, tmp_path, capsys):
     name = copied(agent)
     flags = [word for key, value in sizes(agent).items() for word in (f"--{key}", str(value))]

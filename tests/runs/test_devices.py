@@ -21,7 +21,9 @@ PROGRAMS = Path(__file__).parents[1] / "support" / "sharded_runs.py"
 @pytest.mark.parametrize(
     "case",
     [
-        *("over_runs", "policies", "dqn"),
+        "over_runs",
+        pytest.param("policies", marks=pytest.mark.slow),
+        pytest.param("dqn", marks=pytest.mark.slow),
         pytest.param("ppo", marks=pytest.mark.slow),
         pytest.param("sac", marks=pytest.mark.slow),
         pytest.param("counts", marks=pytest.mark.slow),

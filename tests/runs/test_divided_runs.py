@@ -33,7 +33,7 @@ def test_a_run_over_devices(case):
     assert "agrees" in process(SUPPORT / "divided_runs.py", case)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_commands_divide_a_run_and_read_it_on_one_device(tmp_path):
     run, two = tmp_path / "run", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     checked = process("-m", "rlkit", "check", "dqn/cartpole", "--num_envs", 8, "--devices", "all", **two)
@@ -44,13 +44,7 @@ def test_the_commands_divide_a_run_and_read_it_on_one_device(tmp_path):
     assert "step 96" in process("-m", "rlkit", "resume", run, "--devices", 1, "--total_steps", 96, **one)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param("ppo", marks=pytest.mark.thorough),
-        pytest.param("dqn", marks=pytest.mark.slow),
-        pytest.param("sac", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["ppo", "dqn", "sac"])
 def test_a_run_outside_of_jax_over_devices(case):
     assert "agrees" in process(SUPPORT / "divided_hosts.py", case)

@@ -75,7 +75,7 @@ POLICIES = {
     "r2d2-conv": ("r2d2", CAMERA, ONE_OF_THREE, {"recurrent": "gru", "channels": [4, 6]}),
 }
 HEART = "ppo-box"
-KINDS = ("ppo", "ppo-half-open", "sac", "iqn", "conv", "ppo-gru", "hybrid")
+KINDS = ("sac", "conv", "ppo-gru", "hybrid")
 
 
 def marks(name):

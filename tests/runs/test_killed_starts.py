@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
-from small_sweeps import a_sweep
-from tiny_runs import SMALL, shared_compilations
+from small_sweeps import a_sweep, compiled_once
+from tiny_runs import SMALL
 
 from rlkit import ConfigError
 from rlkit.runs import files, loop, run_directory
@@ -13,7 +13,7 @@ from rlkit.runs.sweeps.sweep import sweep
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled():
-    with shared_compilations():
+    with compiled_once():
         yield
 
 

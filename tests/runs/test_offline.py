@@ -72,7 +72,7 @@ def test_a_greedy_dataset_does_not_explore(dataset, tmp_path):
     np.testing.assert_allclose(first.action[0, 0], action, rtol=1e-5)
 
 
-@pytest.mark.parametrize("num_seeds", [1, 2])
+@pytest.mark.parametrize("num_seeds", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_run_learns_from_a_dataset_and_takes_no_step(dataset, tmp_path, num_seeds):
     config = runs.parse(offline(dataset, num_seeds=num_seeds))
     trained = runs.train(config, out=tmp_path / "run", show=False)
@@ -147,8 +147,8 @@ def test_what_does_not_fit_is_named(dataset, changes, message):
 
 
 @pytest.mark.parametrize(("agent", "settings"), [
-    ("td3_bc", {}), ("td3", {}), ("ddpg", {}), ("sac", {"gsde": True}), ("iql", {"num_seeds": 2}),
-    ("bc", {}), ("rebrac", {}),
+    ("td3_bc", {}), ("sac", {"gsde": True}),
+    *(pytest.param(name, {}, marks=pytest.mark.slow) for name in ("td3", "ddpg", "bc", "rebrac")),
 ])  # fmt: skip
 def test_agents_that_replay_single_steps_learn_from_a_dataset(dataset, tmp_path, agent, settings):
     """Also those that explore by noise with a memory, as TD3 and gSDE do: nothing of it is replayed."""

@@ -21,7 +21,8 @@ FAULTY = Path(__file__).parents[1] / "support" / "faulty_processes.py"
 PROGRAM = Path(__file__).parents[1] / "support" / "several_processes.py"
 TIMES = {"seconds", "steps_per_second", "update_seconds", "envs_idle", "learner_idle"}
 pytestmark = pytest.mark.timeout(900)  # several processes share the cores with other tests
-LONG = ["--num_envs", "4", "--num_steps", "8", "--total_steps", "1e8", "--log_every", "3200"]
+LONG = ["--num_envs", "4", "--num_steps", "8", "--total_steps", "1e8", "--log_every", "3200", "--hidden_sizes", "[8]"]
+LONG += ["--num_epochs", "1", "--num_minibatches", "1", "--eval_episodes", "2", "--report", "false"]
 
 
 def start(*words, **options):
@@ -67,7 +68,7 @@ def content(run):
 @pytest.mark.parametrize(
     ("case", "number"),
     [
-        pytest.param("two", 2, marks=pytest.mark.thorough),
+        pytest.param("two", 2, marks=pytest.mark.slow),
         pytest.param("hosts", 2, marks=pytest.mark.slow),
         pytest.param("four", 4, marks=pytest.mark.slow),
     ],
@@ -90,7 +91,7 @@ def test_processes_write_the_run_that_one_process_with_as_many_devices_writes(tm
         assert evaluation == expected[2], name
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_commands_of_the_page_train_and_go_on(tmp_path):
     *_, printed = execute(ROOT / "docs/many-machines.md", tmp_path)
     assert "step 8192: greedy return" in printed
@@ -118,13 +119,9 @@ def wait_for_lines(run, number, *processes):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(("--seeds", 2), marks=pytest.mark.thorough),
-        pytest.param(("--env", "gymnasium:CartPole-v1", "--num_workers", 1), marks=pytest.mark.slow),
-    ],
-    ids=["seeds", "gymnasium"],
+    "words", [("--seeds", 2), ("--env", "gymnasium:CartPole-v1", "--num_workers", 1)], ids=["seeds", "gymnasium"]
 )
 def test_a_signal_to_one_process_stops_and_saves_the_run_and_one_process_goes_on(tmp_path, words):
     run = tmp_path / "run"
@@ -182,11 +179,17 @@ def refused(processes):
 
 
 @pytest.mark.thorough
-def test_processes_with_another_seed_or_another_file_of_own_code_are_refused(tmp_path):
-    run, words = tmp_path / "run", ["train", "ppo/cartpole", *LONG, "--out", tmp_path / "run"]
+def test_processes_with_another_seed_are_refused(tmp_path):
+    words = ["train", "ppo/cartpole", *LONG, "--out", tmp_path / "run"]
     line = refused(both(*words, own=({"words": ["--seed", 0]}, {"words": ["--seed", 7]})))
     assert "seed=0 of process 0" in line
     assert "process 1 has 7" in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_processes_with_another_file_of_own_code_are_refused(tmp_path):
+    run, words = tmp_path / "run", ["train", "ppo/cartpole", *LONG, "--out", tmp_path / "run"]
     own = []
     for number in (0, 1):
         folder = tmp_path / str(number)
@@ -228,17 +231,14 @@ def test_a_run_of_two_processes_goes_on_from_any_moment_of_a_save(tmp_path):
     for copy in left:
         for folder in (copy / "checkpoints").glob("[0-9]*"):
             assert checkpoint.find_damage(folder) is None
-    for copy in (left[newest.index(1280) - 1], left[newest.index(1280)]):  # with and without a save that was cut
-        codes, outputs = end(*both("resume", copy))
-        assert codes == [0, 0], outputs
-        assert content(copy) == content(whole)
+    copy = left[newest.index(1280) - 1]  # whose save was cut
+    codes, outputs = end(*both("resume", copy))
+    assert codes == [0, 0], outputs
+    assert content(copy) == content(whole)
 
 
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(1, marks=pytest.mark.slow), pytest.param(12, marks=pytest.mark.thorough),
-     pytest.param(25, marks=pytest.mark.slow)],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 12, 25])
 def test_a_full_disk_of_the_first_process_ends_both_with_a_line(tmp_path, number):
     codes, outputs = end(*pair(tmp_path / "run", "full", number), seconds=100)
     assert all(code not in (0, None) for code in codes), outputs
@@ -271,7 +271,7 @@ def test_two_processes_that_are_killed_go_on_as_if_they_had_not_been(tmp_path, k
     assert content(killed) == content(whole)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_environment_that_fails_in_one_process_ends_all_of_them_with_its_error(tmp_path):
     """One of four environments raises; the other process waits for no exchange, and both save the same state."""
     run = tmp_path / "run"

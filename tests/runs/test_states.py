@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from buffer_invariants import check_buffer
 from flax import struct
-from replay_model import FEW, KINDS, B, N, R, Stream, example
+from replay_model import FEW, HEART, KINDS, B, N, R, Stream, example
 
 from rlkit import runs
 from rlkit.runs import files, run_directory
@@ -76,7 +76,7 @@ def test_what_was_restored_goes_on_as_the_original(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", FEW)
+@pytest.mark.parametrize("kind", [k if k in HEART else pytest.param(k, marks=pytest.mark.slow) for k in FEW])
 def test_a_restored_replay_buffer_goes_on_as_the_original(tmp_path, kind):
     """A hundred adds, draws and updates later both are the same, bit for bit."""
     buffer, _ = KINDS[kind]

@@ -118,7 +118,7 @@ def resumed(case, folder):
     assert digest(again) == digest(ended.state)
     assert jax.tree.map(lambda x: x.sharding, again) == jax.tree.map(lambda x: x.sharding, two.template)
 
-    for devices, steps in ((1, 192), (2, 224), (4, 256)):
+    for devices, steps in ((1, 192), (4, 224)):
         more = loop.resume(run, overrides={"devices": devices, "total_steps": steps}, show=False)
         assert checkpoint.steps(run)[-1] == steps
         assert {len(x.devices()) for x in jax.tree.leaves(more.state.agent.params)} == {devices}

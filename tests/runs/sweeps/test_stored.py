@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from small_sweeps import a_sweep, rows
+from small_sweeps import a_sweep, compiled_once, rows
 
 from rlkit import ConfigError
 from rlkit.runs.config import strict_yaml
@@ -16,6 +16,12 @@ from rlkit.runs.sweeps.sweep import sweep
 pytestmark = pytest.mark.thorough
 
 KEYS = {"trials": 3, "total_steps": 64, "log_every": None, "eval_episodes": 2, "env_kwargs.max_steps_in_episode": 50}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once():
+    with compiled_once():
+        yield
 
 
 @pytest.fixture(scope="module")

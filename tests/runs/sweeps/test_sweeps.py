@@ -1,21 +1,19 @@
 """Sweeps that run: the scores of single runs, stopped and killed anywhere, with halving, groups and Optuna."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
-from small_sweeps import SMALL, Killed, a_sweep, rows
+from command_line import compilations_of_commands
+from small_sweeps import SMALL, Killed, a_sweep, compiled_once, rows
 
 from rlkit import ConfigError
 from rlkit.cli import main
 from rlkit.ops.statistics import iqm
 from rlkit.runs import files, load_config, train
 from rlkit.runs.reports import sweep_figures
+from rlkit.runs.session import Session
 from rlkit.runs.sweeps import results
 from rlkit.runs.sweeps.blocks import Outcome
 from rlkit.runs.sweeps.config import load_sweep
@@ -26,19 +24,27 @@ from rlkit.runs.sweeps.trials import Trial, draw
 pytestmark = pytest.mark.thorough
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once():
+    with compiled_once():
+        yield
+
+
 def test_trials_score_as_runs_by_themselves(tmp_path):
     """Of a block whose runs do not fill its size, and of two groups."""
-    swept = sweep(a_sweep(tmp_path, num_epochs={"values": [1, 2]}, runs_at_once=4), out=tmp_path / "sweep", show=False)
+    keys = {"num_epochs": {"values": [1, 2]}, "learning_rate": {"values": [1e-4, 1e-3, 1e-2, 3e-2, 1e-1]}}
+    swept = sweep(a_sweep(tmp_path, **keys, sampler="grid", runs_at_once=4), out=tmp_path / "sweep", show=False)
     found = rows(swept.folder)
-    assert [row["status"] for row in found] == ["done"] * 5
+    assert [row["status"] for row in found] == ["done"] * 10
     assert swept.num_programs == len({row["num_epochs"] for row in found}) == 2
-    for row in (found[0], found[4]):
-        config = {key: value for key, value in SMALL.items() if key not in ("config", "trials", "seeds_per_trial")}
-        config |= {"learning_rate": float(row["learning_rate"]), "num_epochs": int(row["num_epochs"]), "num_seeds": 2}
-        alone = train(load_config("ppo/cartpole", config), out=tmp_path / f"run-{row['trial']}", show=False)
-        expected = alone.evaluation["mean_of_seed"]
-        np.testing.assert_allclose([float(row["seed_0"]), float(row["seed_1"])], expected, rtol=1e-3)
-        assert float(row["score"]) == pytest.approx(float(iqm(np.array(expected, np.float32))), rel=1e-3)
+    assert len(list((swept.folder / "blocks").glob("rung-0-*-002"))) == 2  # the third block of each group has two runs
+    row = next(row for row in found if (row["num_epochs"], float(row["learning_rate"])) == ("2", 1e-1))
+    config = {key: value for key, value in SMALL.items() if key not in ("config", "trials", "seeds_per_trial")}
+    config |= {"learning_rate": float(row["learning_rate"]), "num_epochs": int(row["num_epochs"]), "num_seeds": 4}
+    alone = train(load_config("ppo/cartpole", config), out=tmp_path / f"run-{row['trial']}", show=False)
+    expected = alone.evaluation["mean_of_seed"][:2]  # of the shape of a block
+    np.testing.assert_allclose([float(row["seed_0"]), float(row["seed_1"])], expected, rtol=1e-3)
+    assert float(row["score"]) == pytest.approx(float(iqm(np.array(expected, np.float32))), rel=1e-3)
     top = max(found, key=lambda row: float(row["score"]))
     assert f"trial {top['trial']}:" in (swept.folder / "best.yaml").read_text()
     config = load_config(swept.folder / "best.yaml")
@@ -47,7 +53,7 @@ def test_trials_score_as_runs_by_themselves(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{}, {"halving": 2}, {"eval_every": 256, "objective": "area", "halving": 3}])
+@pytest.mark.parametrize("keys", [{}, {"halving": 2}, {"eval_every": 64, "objective": "area", "halving": 3}])
 def test_killed_anywhere_it_goes_on_with_the_same_table(tmp_path, monkeypatch, keys):
     path = a_sweep(tmp_path, **keys)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -91,16 +97,16 @@ def test_equal_scores_are_ordered_by_their_means():
 
 
 def test_halving_stops_the_worst(tmp_path):
-    swept = sweep(a_sweep(tmp_path, halving=3, trials=9, rungs=2), out=tmp_path / "sweep", show=False)
+    swept = sweep(a_sweep(tmp_path, halving=3, trials=3, rungs=2), out=tmp_path / "sweep", show=False)
     found = rows(swept.folder)
-    assert sorted(row["status"] for row in found) == ["done"] * 3 + ["stopped"] * 6
-    assert {row["step"] for row in found if row["status"] == "stopped"} == {"256"}
-    assert {row["step"] for row in found if row["status"] == "done"} == {"768"}
+    assert sorted(row["status"] for row in found) == ["done", "stopped", "stopped"]
+    assert {row["step"] for row in found if row["status"] == "stopped"} == {"64"}
+    assert {row["step"] for row in found if row["status"] == "done"} == {"192"}
     # Those that went on were the best at the rung, and go on as a run that was never stopped.
     first = {row["trial"]: row for row in rung_scores(swept)}
     on = {row["trial"] for row in found if row["status"] == "done"}
     assert min(first[trial]["score"] for trial in on) >= max(first[t]["score"] for t in first if t not in on)
-    straight = sweep(a_sweep(tmp_path, trials=9), out=tmp_path / "straight", show=False)
+    straight = sweep(a_sweep(tmp_path, trials=3), out=tmp_path / "straight", show=False)
     expected = {row["trial"]: row for row in rows(straight.folder)}
     for trial in on:
         mine = next(row for row in found if row["trial"] == trial)
@@ -111,7 +117,7 @@ def test_halving_stops_the_worst(tmp_path):
 def test_trials_whose_updates_differ_in_size_compete_by_score(tmp_path):
     """Updates of 64 and of 192 steps end the first rung at 704 and at 768 steps; a rate of 1e-4 learns nothing."""
     keys = {"num_envs": {"values": [4, 12]}, "learning_rate": {"values": [1e-2, 1e-4]}, "sampler": "grid"}
-    keys |= {"total_steps": 2000, "log_every": None, "halving": 3, "rungs": 2}
+    keys |= {"total_steps": 2000, "log_every": None, "env_kwargs.max_steps_in_episode": 500, "halving": 3, "rungs": 2}
     found = rows(sweep(a_sweep(tmp_path, **keys), out=tmp_path / "sweep", show=False).folder)
     assert [(row["status"], row["step"]) for row in found] == [
         ("done", "2048"),
@@ -133,18 +139,18 @@ def rung_scores(swept):
 
 def test_a_trial_that_diverges_harms_no_other(tmp_path):
     """A learning rate of 1e30 is not finite at once; the others score as they do without it."""
-    good = {"learning_rate": {"values": [1e-3, 1e-2]}, "sampler": "grid"}
-    alone = sweep(a_sweep(tmp_path, **good), out=tmp_path / "alone", show=False)
-    mixed = {**good, "learning_rate": {"values": [1e-3, 1e30, 1e-2]}}
-    found = rows(sweep(a_sweep(tmp_path, **mixed), out=tmp_path / "mixed", show=False).folder)
-    assert [row["status"] for row in found] == ["done", "diverged", "done"]
-    assert found[1]["score"] == ""
-    for mine, expected in zip([found[0], found[2]], rows(alone.folder), strict=True):
+    good, mixed = (
+        rows(sweep(a_sweep(tmp_path, learning_rate=rates, sampler="grid"), out=tmp_path / name, show=False).folder)
+        for name, rates in {"good": {"values": [1e-3, 1e-4, 1e-2]}, "mixed": {"values": [1e-3, 1e30, 1e-2]}}.items()
+    )
+    assert [row["status"] for row in mixed] == ["done", "diverged", "done"]
+    assert mixed[1]["score"] == ""
+    for mine, expected in ((mixed[0], good[0]), (mixed[2], good[2])):
         assert float(mine["score"]) == pytest.approx(float(expected["score"]), rel=1e-3)
 
 
 def test_a_sweep_that_has_begun_stays_as_it_is(tmp_path):
-    folder = sweep(a_sweep(tmp_path, trials=2), out=tmp_path / "sweep", show=False).folder
+    folder = sweep(a_sweep(tmp_path, trials=3), out=tmp_path / "sweep", show=False).folder
     with pytest.raises(ConfigError, match="goes on as it is"):
         sweep(folder, {"trials": 9}, show=False)
     config = folder / "sweep.yaml"
@@ -154,29 +160,33 @@ def test_a_sweep_that_has_begun_stays_as_it_is(tmp_path):
 
 
 def test_environments_outside_of_jax_run_one_by_one(tmp_path):
-    keys = {"env": "gymnasium:CartPole-v1", "backend": "serial", "trials": 2, "seeds_per_trial": 1, "halving": 2}
+    keys = {"env": "gymnasium:CartPole-v1", "env_kwargs.max_steps_in_episode": None, "backend": "serial"}
+    keys |= {"total_steps": 128, "trials": 2, "seeds_per_trial": 1, "halving": 2}
     swept = sweep(a_sweep(tmp_path, rungs=2, **keys), out=tmp_path / "sweep", show=False)
     assert sorted(row["status"] for row in rows(swept.folder)) == ["done", "stopped"]
     assert all(row["score"] for row in rows(swept.folder))
 
 
-def test_the_command_stops_at_a_signal_and_goes_on(tmp_path):
+def test_the_command_stops_at_a_signal_and_goes_on(tmp_path, monkeypatch, capsys):
     """SIGTERM in the middle of a block; then the folder alone, to the end."""
-    path, out = a_sweep(tmp_path, total_steps=200_000, log_every=None, trials=2, eval_episodes=2), tmp_path / "sweep"
-    command = [sys.executable, "-m", "rlkit", "sweep", str(path), "--out", str(out)]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "RLKIT_CACHE": str(tmp_path / "cache")}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not list(out.glob("blocks/*/metrics.jsonl")) or not next(out.glob("blocks/*/metrics.jsonl")).stat().st_size:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert f"continue with: rlkit sweep {out}" in errors
-    rest = subprocess.run([*command[:4], str(out)], env=environment, capture_output=True, text=True, timeout=200)
-    assert rest.returncode == 0, rest.stderr
-    assert rest.stdout.splitlines()[0].startswith("trial\tstatus\tstep\tscore")
-    assert [row["status"] for row in rows(out)] == ["done", "done"]
+    path, out, metric_line = a_sweep(tmp_path, trials=3), tmp_path / "sweep", Session._metric_line
+
+    def terminate(self, *given):
+        if self.step == 128:
+            signal.raise_signal(signal.SIGTERM)
+        return metric_line(self, *given)
+
+    with compilations_of_commands():
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "_metric_line", terminate)
+            assert main(["sweep", str(path), "--out", str(out)]) == 128 + signal.SIGTERM
+        assert "continue with: rlkit sweep" in " ".join(capsys.readouterr().err.split())
+        assert [row["status"] for row in rows(out)] == ["waiting"] * 3
+        assert main(["sweep", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("trial\tstatus\tstep\tscore")
+    assert [row["status"] for row in rows(out)] == ["done"] * 3
+    whole = sweep(path, out=tmp_path / "whole", show=False).folder
+    assert (out / "trials.csv").read_text() == (whole / "trials.csv").read_text()
 
 
 def test_mistakes_of_the_command(tmp_path, capsys):
