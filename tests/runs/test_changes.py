@@ -16,7 +16,7 @@ import rlkit
 from rlkit import agents
 from rlkit.cli import main
 from rlkit.hosts.processes import Interrupted
-from rlkit.runs import loop, metrics, scores
+from rlkit.runs import evaluations, loop, metrics, scores
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.config import changes
 from rlkit.types import ConfigError
@@ -180,7 +180,7 @@ def test_hyper_may_change_and_what_shapes_the_state_must_stay(agent):
 def test_keep_best_keeps_the_best_evaluation(tmp_path, monkeypatch):
     """The best of three evaluations is neither the first nor the last, and older than the newest checkpoints."""
     means = iter([1.0, 5.0, None, 2.0, 5.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    monkeypatch.setattr(loop.Session, "_evaluate", lambda self, state: {"eval_return_mean": next(means)})
+    monkeypatch.setattr(evaluations.Evaluations, "entries", lambda self, state: {"eval_return_mean": next(means)})
     config = {**SMALL, "eval_every": 32, "keep_best": True, "keep_checkpoints": 1}
     trained = loop.train(config, out=tmp_path / "run", show=False)
     assert checkpoint.steps(trained.run) == [64, 320]
@@ -221,7 +221,7 @@ def test_an_evaluation_that_ctrl_c_interrupts_is_made_after_resuming(tmp_path, m
 
 def test_the_best_evaluation_in_another_environment_is_forgotten(tmp_path, monkeypatch):
     means = iter([5.0, 2.0, 3.0, 1.0])
-    monkeypatch.setattr(loop.Session, "_evaluate", lambda self, state: {"eval_return_mean": next(means)})
+    monkeypatch.setattr(evaluations.Evaluations, "entries", lambda self, state: {"eval_return_mean": next(means)})
     config = {**SMALL, "eval_every": 96, "keep_best": True}
     run = loop.train(config, lambda line, state: line["step"] == 96, out=tmp_path / "run", show=False).run
     assert rlkit.load(run, best=True).step == 96
