@@ -1,4 +1,4 @@
-"""What soft actor-critics share: SAC, TQC and CrossQ are made of it, each with its own losses.
+"""Functions that soft actor-critics share: SAC, TQC and CrossQ are made of them, each with its own losses.
 
 A gradient step minimizes a loss of the critics, and every `policy_every`-th one a loss of the policy and of
 log_temperature as well, each by its own parameters. Acting samples the policy; evaluation takes its mode.
