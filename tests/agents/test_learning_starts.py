@@ -112,7 +112,10 @@ def test_updates_before_learning_starts_only_store(name, settings):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in agents.names() if name not in ("ppo", "pqn")])
+@pytest.mark.parametrize("name", [
+    name if name in ("dqn", "sac", "r2d2", "bc") else pytest.param(name, marks=pytest.mark.slow)
+    for name in agents.names() if name not in ("ppo", "pqn")
+])  # fmt: skip
 def test_waiting_is_an_update_before_learning_starts(name):
     """`Agent.wait` makes of the state, with one call for several rollouts, what updates one by one make of it."""
     module = agents.get(name)
@@ -136,7 +139,9 @@ def test_waiting_is_an_update_before_learning_starts(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["dqn", "sac", "iql", "r2d2", "td3"])
+@pytest.mark.parametrize(
+    "name", ["dqn", "sac", *(pytest.param(x, marks=pytest.mark.slow) for x in ("iql", "r2d2", "td3"))]
+)
 def test_a_target_network_stays_until_it_is_due(name):
     module, action_space = agents.get(name), Discrete(2) if name in ("dqn", "r2d2") else Box(-1, 1, (1,))
     settings = SMALL | {"learning_starts": 0, "target_every": 2 * T * N, "replay_ratio": 0.5}

@@ -70,7 +70,7 @@ def shares(name, env, updates, settings, hyper, seeds=8):
 @pytest.mark.optimized
 @pytest.mark.parametrize(("name", "updates", "settings", "hyper"), [
     ("ppo", 30, {"num_minibatches": 4}, {"learning_rate": 1e-2, "vf_coef": 0.1}),
-    ("sac", 150, REPLAY, {"learning_rate": 1e-2, "temperature": 0.1}),
+    pytest.param("sac", 150, REPLAY, {"learning_rate": 1e-2, "temperature": 0.1}, marks=pytest.mark.slow),
     pytest.param("td3", 150, REPLAY | {"capacity": 2048, "learning_starts": 2000},
                  {"learning_rate": 1e-2, "actor_learning_rate": 1e-3}, marks=pytest.mark.slow),
 ])  # fmt: skip

@@ -123,7 +123,7 @@ def test_permutations_are_bijections_and_differ(n):
 
 @pytest.mark.thorough
 @pytest.mark.optimized
-@pytest.mark.parametrize("n", [16, 257, 272])
+@pytest.mark.parametrize("n", [16, *(pytest.param(n, marks=pytest.mark.slow) for n in (257, 272))])
 def test_permutations_of_one_key_are_independent(n):
     draw = jax.jit(lambda keys: jax.lax.map(lambda key: permutations(key, 2, n)[:, 3], keys, batch_size=1000))
     a, b = np.asarray(draw(jax.random.split(jax.random.key(n), 100 * n))).T
