@@ -116,7 +116,7 @@ def test_the_scripts_of_the_page_of_host_environments_run(tmp_path):
     assert run(sys.executable, "-c", f"{settings}\n{pool}", cwd=tmp_path).startswith("(16, 4) [1. 1.")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_camera_of_the_page_trains(tmp_path, monkeypatch):
     require("mujoco")

@@ -44,11 +44,8 @@ def test_greedy_episodes_in_jax_and_none_at_all(tmp_path, monkeypatch, capsys):
 
 
 def test_episodes_may_have_almost_no_limit(tmp_path):
-    for limit in (2**30, 2**31 - 1):
-        trained = runs.train(
-            SHORT | {"env_kwargs": {"max_steps_in_episode": limit}}, out=tmp_path / f"{limit}", show=False
-        )
-        assert trained.evaluation["episodes"] == 4
+    trained = runs.train(SHORT | {"env_kwargs": {"max_steps_in_episode": 2**31 - 1}}, out=tmp_path / "run", show=False)
+    assert trained.evaluation["episodes"] == 4
 
 
 def test_evaluations_have_parameters_and_wrappers_of_their_own(tmp_path, capsys):

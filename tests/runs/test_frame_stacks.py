@@ -45,7 +45,7 @@ def test_the_stack_is_that_of_the_environment(changes, stack):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("settings", [{}, {"n_step": 3, "num_seeds": 2}])
+@pytest.mark.parametrize("settings", [{}, pytest.param({"n_step": 3, "num_seeds": 2}, marks=pytest.mark.slow)])
 def test_a_run_learns_the_same_from_frames(tmp_path, settings):
     """The buffer is overwritten twice; with `store_obs_once` the same steps are drawn."""
     config = STACKED | settings

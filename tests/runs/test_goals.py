@@ -215,7 +215,7 @@ def test_goals_are_of_one_shape():
         check_goals(Dict({"achieved_goal": box, "desired_goal": Box(-1, 1, (3,))}))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="a source distribution has no docs/")
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
