@@ -96,7 +96,7 @@ def test_a_function_has_a_name_in_the_config():
     assert parse(SAC | {"network": critics}).run.network.endswith("test_own_network:critics")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_every_kind_of_network_with_statistics_trains_on_two_devices():
     """One program for all kinds, as starting it takes longer than training."""
     program = Path(__file__).parents[1] / "support" / "programs" / "own_networks_on_devices.py"
