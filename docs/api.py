@@ -20,8 +20,8 @@ PACKAGES = {  # package -> modules of it that its `__all__` does not list
     "rlkit.runs": (),
 }
 _FROM_SUBMODULES = {  # module without `__all__` -> public names that its submodules define
-    "rlkit.replay.segment_tree": ("SegmentTree", "check"),
-    "rlkit.replay.slice_index": ("SliceIndex", "Slices", "CompletedSlices", "check"),
+    "rlkit.replay.segment_tree": ("SegmentTree",),
+    "rlkit.replay.slice_index": ("SliceIndex", "Slices", "CompletedSlices"),
 }
 _OF_AN_AGENT = ("Config", "Hyper", "loss", "make")
 
