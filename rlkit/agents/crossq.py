@@ -120,5 +120,5 @@ def make(
     validation.check_action_space(Config, config, action_space, supported=supports(action_space), needed=needed)
     renorm = partial(BatchRenorm, axis_name=axis_name)
     return soft_critic.make(
-        config, obs_space, action_space, networks, gradient_step, start=init, make_norm=renorm, axis_name=axis_name
+        config, obs_space, action_space, networks, gradient_step, init_state=init, make_norm=renorm, axis_name=axis_name
     )

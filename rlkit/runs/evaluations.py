@@ -33,7 +33,7 @@ class Evaluations:
         self.prepared: Future[None] | None = None
 
     def prepare(self) -> None:
-        """Start to compile them, and to compile and import what the end of a run needs."""
+        """Compile the evaluation in the background, and load what the end of a run needs."""
         self.prepared = self.background.submit(self._prepare)
 
     def _prepare(self) -> None:

@@ -65,7 +65,7 @@ def on_settings(program: Program) -> list[str]:
     return lines
 
 
-class Live:
+class HintsOfLines:
     """Shows the hints that the metric lines of a session give, each kind once.
 
     Args:

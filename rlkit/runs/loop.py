@@ -226,7 +226,7 @@ def _resume(path: Path, config: RunConfig, on_chunk: OnChunk | None, show: bool)
 
 
 def _with_pictures(trained: Trained, config: RunConfig, show: bool) -> Trained:
-    """Return the result of a run after its curve, and its report where the config has one on, if the run has ended."""
+    """Draw the curve of a run that has ended, and its report if the config asks for one. Returns the result."""
     if trained.signal is not None or not processes.is_first():
         return trained
     notice = make_display(config.run.total_steps, show=show)

@@ -27,7 +27,7 @@ from rlkit.training.train import EPISODES, SUMMARIES
 from rlkit.types import ConfigError
 
 _COUNTS = ("env_restarts",)  # added up over the updates
-_OVER_LINES = {*EPISODES, *SUMMARIES} - {"reward_mean"}  # summarized over all updates of a line
+_SUMMARIZED = {*EPISODES, *SUMMARIES} - {"reward_mean"}  # summarized over all updates of a line
 
 
 def summarize(metrics: Mapping[str, np.ndarray], num_seeds: int) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return line | {
         name: int(array.sum()) if name in _COUNTS else _mean(array)
         for name, array in metrics.items()
-        if name not in _OVER_LINES
+        if name not in _SUMMARIZED
     }
 
 

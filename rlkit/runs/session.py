@@ -118,7 +118,7 @@ class Session:
             self.program.compile()  # before the clock starts
         if signals.agreed is None:
             self.evaluations.prepare()
-        show_hints = hints.Live(self.config, seconds, self.display.print)
+        show_hints = hints.HintsOfLines(self.config, seconds, self.display.print)
         lines = MetricLines(self.path, self.config, length=metrics_length, step=step) if self.writes else NoLines()
         parts = Parts(self.program.most_updates)
         with closing(lines):

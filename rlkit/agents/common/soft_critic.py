@@ -241,11 +241,11 @@ def make(
     networks: Mapping[str, Any] | None,
     gradient_step: off_policy.GradientStep,
     *,
-    start: Callable[..., State] = init,
+    init_state: Callable[..., State] = init,
     axis_name: str | None = None,
     **settings: Any,
 ) -> Agent:
-    """The agent of a gradient step, with the state before learning of `start`, and with `settings` of `q_critics.make`.
+    """An agent that learns by `gradient_step` from the state of `init_state`; `settings` go to `q_critics.make`.
 
     The other arguments and the errors are those of `sac.make`, and the action space is one that the agent can act in.
     """
@@ -262,7 +262,7 @@ def make(
     static = Static(config, built, off_policy.buffer(config, axis_name), axis_name)
     return off_policy.agent(
         static,
-        init=start,
+        init=init_state,
         actor=actor,
         act=act,
         policy=policy,
