@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 ACTION_MASK = "action_mask"  # the leaf of a Dict observation, at its top level, that marks the legal actions
+GAME_STATE = "game_state"  # the part of a Dict observation, at its top level, from which a `types.Model` steps
 OWN_DONE = "own_done"  # in the info of a step: the task's own end, where a wrapper ends episodes for learning
 # In the info of a step: whether the goal is reached now. Gymnasium-Robotics has both, and Meta-World the second.
 SUCCESSES = ("is_success", "success")

@@ -103,6 +103,22 @@ class Env(Protocol):
     def action_space(self, params: Any) -> Space: ...
 
 
+class Model(NamedTuple):
+    """The rules of a game for one or two players as pure functions of one stream, for agents that plan.
+
+    Fields:
+      state: obs -> model state, which the observation of an environment holds.
+      player: obs -> [] int32, the player to move.
+      step: (key, state, action) -> state, obs, reward, discount. `obs` is the view of the player to move next, and has
+        no model state. `reward` [] float32 is of the player who moved. `discount` [] float32 is -1 where the other
+        player moves next, 1 where the same one does, and 0 where the game is over.
+    """
+
+    state: Callable[[PyTree], PyTree]
+    player: Callable[[PyTree], Array]
+    step: Callable[[Key, PyTree, PyTree], tuple[PyTree, PyTree, Array, Array]]
+
+
 class Sample(NamedTuple):
     """A batch drawn from a buffer.
 

@@ -1,4 +1,4 @@
-"""Functions on spaces and observations of any structure; action masks are left unchanged."""
+"""Functions on spaces and observations of any structure; action masks and states of games are left unchanged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,35 +7,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.names import ACTION_MASK, PRIVILEGED
+from rlkit.names import ACTION_MASK, GAME_STATE, PRIVILEGED
 from rlkit.spaces import Dict, Discrete, MultiDiscrete, Space, Tuple
 from rlkit.types import Array, PyTree
 
+UNCHANGED = (ACTION_MASK, GAME_STATE)  # parts of an observation
+
 
 def map_obs(fn: Callable, obs: PyTree, *rest: PyTree) -> PyTree:
-    """Apply `fn` to every leaf except the action mask, which is taken unchanged from `obs`."""
+    """Apply `fn` to every leaf except those in `UNCHANGED`, which are taken from `obs`."""
 
     def leaf(path: Any, x: Array, *others: Array) -> Array:
-        return x if path and getattr(path[-1], "key", None) == ACTION_MASK else fn(x, *others)
+        return x if any(getattr(entry, "key", None) in UNCHANGED for entry in path) else fn(x, *others)
 
     return jax.tree_util.tree_map_with_path(leaf, obs, *rest)
 
 
 def map_space(fn: Callable[[Space], Space], space: Space) -> Space:
-    """Apply `fn` to every leaf space except that of the action mask."""
+    """Apply `fn` to every leaf space except those in `UNCHANGED`."""
     match space:
         case Dict():
-            return Dict({name: s if name == ACTION_MASK else map_space(fn, s) for name, s in space.spaces.items()})
+            return Dict({name: s if name in UNCHANGED else map_space(fn, s) for name, s in space.spaces.items()})
         case Tuple():
             return Tuple(tuple(map_space(fn, s) for s in space.spaces))
     return fn(space)
 
 
 def split_special(space: Space) -> tuple[Space, dict[str, Space]]:
-    """Return the space without its action mask and its part `privileged`, and the spaces of those that it has."""
+    """Return the space without what is in `UNCHANGED` and `privileged`, and the spaces of those that it has."""
     if not isinstance(space, Dict):
         return space, {}
-    names = [name for name in (ACTION_MASK, PRIVILEGED) if name in space.spaces]
+    names = [name for name in (*UNCHANGED, PRIVILEGED) if name in space.spaces]
     others = {name: child for name, child in space.spaces.items() if name not in names}
     return Dict(others), {name: space.spaces[name] for name in names}
 

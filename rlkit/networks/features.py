@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.names import ACTION_MASK, channels_first
+from rlkit.names import ACTION_MASK, GAME_STATE, channels_first
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
 from rlkit.types import Array, ConfigError, PyTree
 
 _MOST_CLASSES = 2**16  # of a one-hot vector
+_NO_FEATURES = (ACTION_MASK, GAME_STATE)  # leaves
 
 
 def action_mask(obs: PyTree) -> Array | None:
@@ -28,14 +29,14 @@ class Leaf(NamedTuple):
 
 
 def leaves(space: Space, obs: PyTree = None) -> list[Leaf]:
-    """Return the leaves of an observation of this space, without the action mask."""
+    """Return the leaves of an observation of this space, without the action mask and the state of a game."""
     return list(_leaves(space, obs, ""))
 
 
 def _leaves(space: Space, obs: PyTree, name: str) -> Iterator[Leaf]:
     if isinstance(space, Dict):
         for key, child in space.spaces.items():
-            if key != ACTION_MASK:
+            if key not in _NO_FEATURES:
                 yield from _leaves(child, None if obs is None else obs[key], f"{name}/{key}".lstrip("/"))
     elif isinstance(space, Tuple):
         for i, child in enumerate(space.spaces):
@@ -133,7 +134,10 @@ def map_images(
 ) -> PyTree:
     """Return an observation with `function` of each leaf that `is_image` and of its axes of height and width."""
     if isinstance(space, Dict):
-        return {name: map_images(function, part, obs[name], image_axes) for name, part in space.spaces.items()}
+        return {
+            name: obs[name] if name in _NO_FEATURES else map_images(function, part, obs[name], image_axes)
+            for name, part in space.spaces.items()
+        }
     if isinstance(space, Tuple):
         parts = zip(space.spaces, obs, strict=True)
         return tuple(map_images(function, part, x, image_axes) for part, x in parts)
@@ -143,14 +147,14 @@ def map_images(
 
 
 def to_normalize(space: Space, image_axes: str = "auto") -> list[str]:
-    """Return the paths of the leaves to normalize: those of a Box of any dtype, never the action mask or an image."""
+    """Return the paths of the leaves to normalize: those of a Box of any dtype that is a feature and no image."""
     paths = by_path(shape_of(space))
     return [path for path, real in zip(paths, _box_flags(space, image_axes), strict=True) if real]
 
 
 def _box_flags(space: Space, image_axes: str) -> list[bool]:
     if isinstance(space, Dict):
-        return [f and name != ACTION_MASK for name, s in space.spaces.items() for f in _box_flags(s, image_axes)]
+        return [f and name not in _NO_FEATURES for name, s in space.spaces.items() for f in _box_flags(s, image_axes)]
     if isinstance(space, Tuple):
         return [f for s in space.spaces for f in _box_flags(s, image_axes)]
     return [isinstance(space, Box) and not is_image(space, image_axes)]

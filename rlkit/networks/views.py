@@ -1,22 +1,34 @@
 """Parts of an observation that a role sees: an actor does without the leaf `privileged`, a critic has it.
 
+No network has the leaf `game_state`, which is for the model of an agent that plans.
+
 Acting, evaluation and a loaded policy therefore take observations without that leaf as well.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from rlkit.names import PRIVILEGED
+from rlkit.names import GAME_STATE, PRIVILEGED
 from rlkit.spaces import Dict, Space, shape_of
 from rlkit.types import Key, Network, PyTree
 
 
 def actor_space(space: Space) -> Space:
     """Return the space of observations as an actor sees them."""
-    if not has_privileged(space):
+    return _space_without(space, PRIVILEGED, GAME_STATE)
+
+
+def critic_space(space: Space) -> Space:
+    """Return the space of observations as a critic sees them."""
+    return _space_without(space, GAME_STATE)
+
+
+def _space_without(space: Space, *names: str) -> Space:
+    if not isinstance(space, Dict) or not space.spaces.keys() & set(names):
         return space
-    assert isinstance(space, Dict)
-    return Dict({name: child for name, child in space.spaces.items() if name != PRIVILEGED})
+    return Dict({name: child for name, child in space.spaces.items() if name not in names})
 
 
 def has_privileged(space: Space) -> bool:
@@ -31,9 +43,18 @@ def is_complete(space: Space, obs: PyTree) -> bool:
 
 def actor_obs(obs: PyTree) -> PyTree:
     """Return an observation as an actor sees it."""
-    if not isinstance(obs, dict) or PRIVILEGED not in obs:
+    return _without(obs, PRIVILEGED, GAME_STATE)
+
+
+def critic_obs(obs: PyTree) -> PyTree:
+    """Return an observation as a critic sees it."""
+    return _without(obs, GAME_STATE)
+
+
+def _without(obs: PyTree, *names: str) -> PyTree:
+    if not isinstance(obs, dict) or not obs.keys() & set(names):
         return obs
-    return {name: x for name, x in obs.items() if name != PRIVILEGED}
+    return {name: x for name, x in obs.items() if name not in names}
 
 
 def with_zeros(space: Space, obs: PyTree) -> PyTree:
@@ -47,21 +68,21 @@ def with_zeros(space: Space, obs: PyTree) -> PyTree:
     return {**obs, PRIVILEGED: jax.tree.map(lambda x: jnp.zeros(batch + x.shape, x.dtype), shapes[PRIVILEGED])}
 
 
-def without_privileged(network: Network) -> Network:
-    """Return a network without a memory, or with one, whose functions drop the leaf `privileged`."""
+def of_view(network: Network, view: Callable[[PyTree], PyTree]) -> Network:
+    """Return a network, with a memory or without, that is applied to `actor_obs` or `critic_obs` of observations."""
 
     def init(key: Key, obs: PyTree, *inputs: PyTree) -> tuple[PyTree, PyTree]:
-        return network.init(key, actor_obs(obs), *inputs)
+        return network.init(key, view(obs), *inputs)
 
     def apply(params: PyTree, stats: PyTree, obs: PyTree, *inputs: PyTree, **training) -> tuple[PyTree, PyTree]:
-        return network.apply(params, stats, actor_obs(obs), *inputs, **training)
+        return network.apply(params, stats, view(obs), *inputs, **training)
 
     parts = network.parts
     if parts is not None:
         encode, advance, decode = parts
 
         def encode_view(params: PyTree, stats: PyTree, obs: PyTree, **training) -> tuple[PyTree, PyTree]:
-            return encode(params, stats, actor_obs(obs), **training)
+            return encode(params, stats, view(obs), **training)
 
         parts = encode_view, advance, decode
     return Network(init, apply, network.memory, parts)

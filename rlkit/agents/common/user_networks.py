@@ -57,7 +57,7 @@ def checked(
             raise ConfigError(
                 f"{setting}={value!r} needs the network that Config describes; leave it out with a network of your own"
             )
-    obs_space = obs_space if privileged else views.actor_space(obs_space)
+    obs_space = views.critic_space(obs_space) if privileged else views.actor_space(obs_space)
     example = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, inputs))
     try:
         network = as_network(network, shape_of(obs_space), *example)
@@ -122,7 +122,7 @@ def checked(
     _check_stats(field, name, stats, _trace(field, name, train, key, params, stats, *batch)[1])
     results = outputs[:-1] if recurrent else outputs
     network = _with_float32_outputs(network) if _low_precision(results) else network
-    return network if privileged else views.without_privileged(network)
+    return views.of_view(network, views.critic_obs if privileged else views.actor_obs)
 
 
 def policy_form(space: Space) -> tuple[str, PyTree]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlkit import agents
 from rlkit.agents.base import mistakes
-from rlkit.names import ACTION_MASK, PRIVILEGED, axes_ambiguous, did_you_mean
+from rlkit.names import ACTION_MASK, GAME_STATE, PRIVILEGED, axes_ambiguous, did_you_mean
 from rlkit.networks import views
 from rlkit.networks.encoders.combine import choose
 from rlkit.networks.encoders.conv import conv_layers, smallest_side
@@ -133,7 +133,7 @@ def check_encoder(config: Any, obs_space: Space, action_space: Space) -> None:
     _check_library(obs_space)
     obs = shape_of(obs_space)
     if isinstance(obs, dict):
-        obs = {name: x for name, x in obs.items() if name not in (ACTION_MASK, PRIVILEGED)}
+        obs = {name: x for name, x in obs.items() if name not in (ACTION_MASK, GAME_STATE, PRIVILEGED)}
     if not any(math.prod(x.shape) for x in jax.tree.leaves(obs)):
         raise ConfigError(
             f"observations must have numbers to act on, and these have none: {obs_space}; give e.g. a constant 0"

@@ -1,37 +1,102 @@
-"""Games of pgx in rlkit's protocol, from the view of player 0; opponents make random legal moves."""
+"""Games of pgx in rlkit's protocol, against random opponents or for an agent that moves for every player in turn."""
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 
 from rlkit import spaces
-from rlkit.envs.adapter import Adapter, check_keywords, known_task, library, standard_promotion, unbounded_box
-from rlkit.names import ACTION_MASK
-from rlkit.types import Array, Key, PyTree
+from rlkit.envs.adapter import (
+    Adapter,
+    cast_like,
+    check_keywords,
+    known_task,
+    library,
+    standard_promotion,
+    unbounded_box,
+)
+from rlkit.names import ACTION_MASK, GAME_STATE, shorten
+from rlkit.types import Array, ConfigError, Key, Model, PyTree
+
+Opponent = Literal["random", "none"]
 
 
 class PgxEnv(Adapter):
-    """A game of pgx. Observations are {"action_mask": [A] bool, "obs": the view of player 0}.
+    """A game of pgx. Observations are {"action_mask": [A] bool, "obs": a player's view}, and "game_state" where asked.
 
-    A step is player 0's move and all moves of others before its next turn; the reward is player 0's sum over them. An
-    illegal move ends the game with pgx's penalty. The player who begins is drawn by pgx.
+    With the opponent `random`, a step is player 0's move and all random moves of others before its next turn. The view
+    is that of player 0, and the reward player 0's sum over these moves. pgx draws the player who begins.
+
+    With the opponent `none`, a step is one move of whoever is to move. The view is that of the player to move next, and
+    the reward that of the player who moved.
+
+    An illegal move ends the game with pgx's penalty.
+
+    Args:
+      name: of the environment.
+      env: the game, as pgx makes it.
+      opponent: see above.
+      game_state: True for the leaf `game_state`, the arrays of pgx's state; None for True with the opponent `none`.
+
+    Raises:
+      ConfigError: the opponent is `none`, and the game has more than two players.
     """
 
-    def __init__(self, name: str, env: Any):
-        self.name = name
-        self.env = env
+    def __init__(self, name: str, env: Any, opponent: Opponent = "random", game_state: bool | None = None):
+        self.name, self.env, self.opponent = name, env, opponent
+        self.has_game_state = opponent == "none" if game_state is None else game_state
+        if opponent == "none" and env.num_players > 2:
+            raise ConfigError(
+                f"opponent='none' needs a game of at most two players, and {name!r} has {env.num_players}; use 'random'"
+            )
         with standard_promotion():
-            state = jax.eval_shape(env.init, jax.eval_shape(jax.random.key, 0))
+            self._state = state = jax.eval_shape(env.init, jax.eval_shape(jax.random.key, 0))
         (size,), view = state.legal_action_mask.shape, state.observation
         self._action_space = spaces.Discrete(size)
-        self._obs_space = spaces.Dict(
-            {ACTION_MASK: unbounded_box((size,), bool), "obs": unbounded_box(view.shape, view.dtype)}
-        )
+        parts: dict[str, spaces.Space] = {ACTION_MASK: unbounded_box((size,), bool)}
+        if self.has_game_state:
+            parts[GAME_STATE] = spaces.Tuple(tuple(unbounded_box(x.shape, x.dtype) for x in jax.tree.leaves(state)))
+        self._obs_space = spaces.Dict(parts | {"obs": unbounded_box(view.shape, view.dtype)})
+
+    def game_model(self, params: Any) -> Model | None:
+        """Return the rules of the game for agents that plan, whoever the opponent is here; None without `game_state`.
+
+        Raises:
+          ConfigError: the game has more than two players.
+        """
+        if not self.has_game_state:
+            return None
+        if self.env.num_players > 2:
+            raise ConfigError(
+                f"planning needs a game of at most two players, and {self.name!r} has {self.env.num_players}; take "
+                "another game"
+            )
+        return Model(lambda obs: obs[GAME_STATE], self._player, self._model_step)
+
+    def _player(self, obs: PyTree) -> Array:
+        return self._game(obs[GAME_STATE]).current_player.astype(jnp.int32)
+
+    def _model_step(self, key: Key, state: PyTree, action: PyTree) -> tuple[PyTree, PyTree, Array, Array]:
+        before = self._game(state)
+        with standard_promotion():
+            after = self.env.step(before, action, key)
+            obs = {ACTION_MASK: after.legal_action_mask, "obs": self._view(after)}
+        obs = {name: cast_like(x, self._observation_shape(())[name]) for name, x in obs.items()}
+        sign = jnp.where(after.current_player == before.current_player, 1.0, -1.0)
+        reward = after.rewards[before.current_player].astype(jnp.float32)
+        return self._arrays(after), obs, reward, jnp.where(_over(after), 0.0, sign)
+
+    def _arrays(self, state: Any) -> PyTree:
+        """The leaf `game_state` of a state of pgx."""
+        return tuple(map(cast_like, jax.tree.leaves(state), jax.tree.leaves(self._state)))
+
+    def _game(self, arrays: PyTree) -> Any:
+        """The state of pgx that has this leaf `game_state`."""
+        return jax.tree.unflatten(jax.tree.structure(self._state), arrays)
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         init_key, loop_key = jax.random.split(key)
-        if self.env.num_players == 1:
+        if self.env.num_players == 1 or self.opponent == "none":
             return self._observe(state := self.env.init(init_key)), state
 
         def not_ready(carry: tuple[Any, Key]) -> Array:
@@ -49,7 +114,10 @@ class PgxEnv(Adapter):
 
     def _advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
         step_key, loop_key = jax.random.split(key)
+        player = state.current_player
         state = self.env.step(state, action, step_key)
+        if self.opponent == "none":
+            return self._observe(state), state, state.rewards[player], state.terminated, state.truncated
 
         def others_turn(carry: tuple[Any, Array, Key]) -> Array:
             return (carry[0].current_player != 0) & ~_over(carry[0])
@@ -73,7 +141,12 @@ class PgxEnv(Adapter):
 
     def _observe(self, state: Any) -> PyTree:
         # Not state.observation: at the end of a game that may be the view of another player.
-        return {ACTION_MASK: state.legal_action_mask, "obs": self.env._observe(state, jnp.int32(0))}
+        view = self._view(state) if self.opponent == "none" else self.env._observe(state, jnp.int32(0))
+        obs = {ACTION_MASK: state.legal_action_mask, "obs": view}
+        return obs | {GAME_STATE: self._arrays(state)} if self.has_game_state else obs
+
+    def _view(self, state: Any) -> Array:
+        return self.env._observe(state, state.current_player)
 
 
 def names() -> list[str]:
@@ -86,15 +159,20 @@ def make(task: str, /, **kwargs: Any) -> tuple[PgxEnv, tuple[()]]:
 
     Args:
       task: a name of pgx.
-      kwargs: none; pgx has no settings and no time limit, for which there is the wrapper time_limit.
+      kwargs: `opponent` and `game_state`, see `PgxEnv`. pgx has no settings of its own, and no time limit, for which
+        there is the wrapper time_limit.
 
     Raises:
-      ConfigError: pgx is not installed, the name is unknown, or a keyword was given.
+      ConfigError: pgx is not installed, the name is unknown, or a keyword or its value is.
     """
     name = f"pgx:{known_task(task, names(), 'pgx:')}"
-    check_keywords(name, kwargs, ())
+    check_keywords(name, kwargs, ("opponent", "game_state"))
+    if (opponent := kwargs.get("opponent", "random")) not in get_args(Opponent):
+        raise ConfigError(f"opponent={shorten(repr(opponent))} must be one of {', '.join(get_args(Opponent))}")
+    if not isinstance(game_state := kwargs.get("game_state", False), bool):
+        raise ConfigError(f"game_state={shorten(repr(game_state))} must be true or false")
     with standard_promotion():
-        return PgxEnv(name, library("pgx", "pgx").make(task)), ()
+        return PgxEnv(name, library("pgx", "pgx").make(task), **kwargs), ()
 
 
 def _over(state: Any) -> Array:

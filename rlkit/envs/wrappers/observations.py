@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rlkit.envs._spaces import flat_bounds, flatten, map_obs, map_space, split_special
+from rlkit.envs._spaces import UNCHANGED, flat_bounds, flatten, map_obs, map_space, split_special
 from rlkit.envs.wrappers.base import Step, Wrapper, check_count
-from rlkit.names import ACTION_MASK, MAX_FRAMES, MAX_NUMBERS, stack_axis, stacked_shape
+from rlkit.names import MAX_FRAMES, MAX_NUMBERS, stack_axis, stacked_shape
 from rlkit.spaces import Box, Dict, Space
 from rlkit.types import Array, ConfigError, Key, PyTree
 
@@ -35,9 +35,10 @@ class _ObservationWrapper(Wrapper):
 class Flatten(_ObservationWrapper):
     """Flattens observations to one vector [D] float32: boxes raveled, discrete parts one-hot, in the leaves' order.
 
-    Where there is an action mask or a part `privileged`, the observation becomes a dict with the leaf `obs` [D], the
-    mask as `action_mask`, and the part, flattened as well, as `privileged`: networks that act do without it. Bytes keep
-    their values as floats, which networks do not scale to 0 ... 1 as they scale uint8: leave images as they are.
+    Where there is an action mask, a `game_state` or a part `privileged`, the observation becomes a dict: the leaf `obs`
+    [D], the mask as `action_mask` and `game_state` unchanged, and the part, flattened as well, as `privileged`, which
+    networks that act do without. Bytes keep their values as floats, which networks do not scale to 0 ... 1 as they
+    scale uint8: leave images as they are.
     """
 
     def _observe(self, obs: PyTree, params: Any) -> PyTree:
@@ -45,7 +46,7 @@ class Flatten(_ObservationWrapper):
         flat = flatten(space, obs)
         if not special:
             return flat
-        kept = {name: obs[name] if name == ACTION_MASK else flatten(s, obs[name]) for name, s in special.items()}
+        kept = {name: obs[name] if name in UNCHANGED else flatten(s, obs[name]) for name, s in special.items()}
         return kept | {"obs": flat}
 
     def observation_space(self, params: Any) -> Space:
@@ -53,7 +54,7 @@ class Flatten(_ObservationWrapper):
         flat = _flat_box(space)
         if not special:
             return flat
-        kept = {name: s if name == ACTION_MASK else _flat_box(s) for name, s in special.items()}
+        kept = {name: s if name in UNCHANGED else _flat_box(s) for name, s in special.items()}
         return Dict(kept | {"obs": flat})
 
 

@@ -1,4 +1,4 @@
-"""The agent of a run: with the user's own networks, and with what its environments tell of goals and of frames."""
+"""The agent of a run: with the user's own networks, and with what its environments tell of goals, rules and frames."""
 
 import inspect
 from functools import partial
@@ -28,7 +28,8 @@ def make_agent(
       config: of the run.
       obs_space, action_space: those of its environment.
       axis_name: of the mesh axis over which the run is divided; None for one device.
-      environments: of the run, whose rewards of other goals a replay in hindsight needs; None for an agent without.
+      environments: of the run, whose rewards of other goals a replay in hindsight needs, and whose model an agent that
+        plans; None for an agent without.
 
     Raises:
       ConfigError: no such function, or it fails; the agent does not fit the spaces or networks.
@@ -39,6 +40,8 @@ def make_agent(
     module, name = agents.get(config.run.agent), config.run.network
     make = module.make if config.run.agent in agents.names() else partial(_make_own, config.run.agent, module)
     make = make if axis_name is None else partial(make, axis_name=axis_name)
+    if environments is not None and "model" in inspect.signature(module.make).parameters:
+        make = partial(make, model=environments.model())
     if name is None:
         return make(own, obs_space, action_space)
     try:
@@ -59,16 +62,16 @@ def make_agent(
     return make(own, obs_space, action_space, networks)
 
 
-def _make_own(name: str, module: Any, *arguments: Any, **axis: str) -> Agent:
+def _make_own(name: str, module: Any, *arguments: Any, **named: Any) -> Agent:
     """An agent of the user's own, whose `init` is checked where it is traced, as runs change the Hyper in its state."""
     if len(arguments) > 3 and "networks" not in inspect.signature(module.make).parameters:
         raise ConfigError(f"agent={name!r} takes no network, as its function make has no argument networks; add it")
-    if axis and "axis_name" not in inspect.signature(module.make).parameters:
+    if "axis_name" in named and "axis_name" not in inspect.signature(module.make).parameters:
         raise ConfigError(
             f"agent={name!r} is one of one device, as its function make has no argument axis_name; leave devices out"
         )
     try:
-        agent = module.make(*arguments, **axis)
+        agent = module.make(*arguments, **named)
     except ConfigError:
         raise
     except Exception as error:

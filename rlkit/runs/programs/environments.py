@@ -16,13 +16,14 @@ from rlkit.hosts.evaluate import play
 from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import derive
 from rlkit.hosts.spaces import starts
-from rlkit.runs.config.errors import plain_value
+from rlkit.hosts.worker import wrapper_names
+from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.settings import Settings, Task
 from rlkit.runs.programs import goals
 from rlkit.runs.programs.protocol import Program, Rollouts
 from rlkit.training import Evaluation
-from rlkit.types import Agent, Array, ConfigError, Env, PyTree, Transition
+from rlkit.types import Agent, Array, ConfigError, Env, Model, PyTree, Transition
 
 _EVALUATION = 2**32 - 1  # folded into the seeds of evaluations outside of JAX
 
@@ -69,6 +70,25 @@ class JaxEnvironments:
     def goal_reward(self) -> Callable[..., Any] | None:
         """The environment's rewards of goals, see `goals`; None where it has none."""
         return goals.in_jax(self.env, self.params)
+
+    def model(self) -> Model | None:
+        """The rules of the game for agents that plan, `game_model(params)` of the outermost wrapper that has one.
+
+        Raises:
+          ConfigError: a wrapper changes what the game's rules are of.
+        """
+        env, found = self.env, None
+        while env is not None and found is None:
+            found, env = getattr(env, "game_model", None), getattr(env, "env", None)
+        if found is None or (model := found(self.params)) is None:
+            return None
+        for wrapper in self.run.wrappers:
+            if wrapper.partition(":")[0] != "time_limit" and not wrapper_names.is_own(wrapper):
+                raise ConfigError(
+                    f"wrapper {show_value(wrapper)} changes observations, actions or rewards, and then the rules of "
+                    "the game are not known for planning; leave it out"
+                )
+        return model
 
     def close(self) -> None:
         """Do nothing: there are no workers."""
@@ -157,6 +177,9 @@ class HostEnvironments:
     def goal_reward(self) -> Callable[..., Any] | None:
         """The environment's rewards of goals, see `goals`; None where it has none."""
         return self._goals
+
+    def model(self) -> None:
+        """None: the rules of an environment in a worker process are not known."""
 
     @cached_property
     def _goals(self) -> host_goals.HostGoals | None:
