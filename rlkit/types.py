@@ -74,7 +74,14 @@ class Transition(NamedTuple):
 
 
 class Env(Protocol):
-    """A functional environment for one stream, in gymnax 1.0's shape. It resets itself at episode ends."""
+    """A functional environment for one stream, in gymnax 1.0's shape. It resets itself at episode ends.
+
+    An environment of several players has a field `num_players`, P > 1. Its actions, observations, rewards, flags and
+    the entries of its infos then have a first axis [P]; the spaces are those of one player, and there is one state. An
+    episode ends for all players in the same step: `terminated | truncated` is equal for all, and either flag may
+    differ. A player that is out before that gets the reward 0 and a mask that permits action 0 alone. Where its field
+    `shared_reward` is true, the players are a team, and metrics have the sum of its returns.
+    """
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         """Start an episode: -> obs, state."""
@@ -101,6 +108,11 @@ class Env(Protocol):
     def observation_space(self, params: Any) -> Space: ...
 
     def action_space(self, params: Any) -> Space: ...
+
+
+def num_players(env: Any) -> int:
+    """Return the players of an environment, P: 1 where it has no field `num_players`."""
+    return getattr(env, "num_players", 1)
 
 
 class Model(NamedTuple):

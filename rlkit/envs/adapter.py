@@ -26,6 +26,8 @@ class Adapter:
     """An environment of another library with float32 rewards, observations of their space's dtype and strong types."""
 
     name: str
+    num_players: int = 1  # P; with more than one, all but the state and the spaces have a first axis [P]
+    shared_reward: bool = False  # True for the players of a team
     _obs_space: Space  # set by a subclass, unless its spaces depend on the parameters
     _action_space: Space
 
@@ -49,13 +51,15 @@ class Adapter:
         """Take one step: -> obs, state, reward, terminated, truncated, info, as in `rlkit.types.Env`."""
         step_key, reset_key = jax.random.split(key)
         final_obs, next_state, reward, terminated, truncated = self.advance(step_key, state, action, params)
-        terminated, truncated = (jnp.reshape(jnp.asarray(flag, bool), ()) for flag in (terminated, truncated))
+        players = () if self.num_players == 1 else (self.num_players,)
+        terminated, truncated = (jnp.reshape(jnp.asarray(flag, bool), players) for flag in (terminated, truncated))
         final_obs = self._observation(final_obs, params)
         reset_obs, reset_state = self.reset(reset_key, params)
         done = terminated | truncated
+        done = done if self.num_players == 1 else jnp.any(done)
         obs = jax.tree.map(lambda new, old: jnp.where(done, new, old), reset_obs, final_obs)
         state = jax.tree.map(lambda new, old: jnp.where(done, new, cast_like(old, new)), reset_state, next_state)
-        reward = cast(jnp.reshape(reward, ()), np.float32)
+        reward = cast(jnp.reshape(reward, players), np.float32)
         return obs, state, reward, terminated, truncated, {"final_observation": final_obs}
 
     def advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:

@@ -11,7 +11,7 @@ from rlkit.envs.goal_checks import GoalRewards, check_goal_rewards, failed
 from rlkit.names import ACTION_MASK
 from rlkit.networks.features import action_mask
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, shape_of
-from rlkit.types import ConfigError, Env, Key, PyTree
+from rlkit.types import ConfigError, Env, Key, PyTree, num_players
 
 _ENVS, _STEPS = 4, 32
 _TOLERANCE = 1e-5  # relative to the range between the bounds, for rounding errors
@@ -45,27 +45,39 @@ def check(
     for field, space in (("observation_space", obs_space), ("action_space", action_space)):
         if not isinstance(space, Space):
             _fail(name, field, "a space of rlkit.spaces", type(space).__name__)
+    players = num_players(env)
+    if not isinstance(players, int) or players < 1:
+        _fail(name, "num_players", "an integer of at least 1", players)
     _check_types(env, params, key, name, obs_space, action_space)
     _check_values(env, params, key, name, obs_space, action_space, goal_reward)
 
 
 def _check_types(env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space) -> None:
     obs, state = _shapes(name, "reset", ("obs", "state"), env.reset, key, params)
-    action = shape_of(action_space)
+    players = num_players(env)
+    action = _of_players(players, shape_of(action_space))
+    obs_shape = _of_players(players, shape_of(obs_space))
     results = ("obs", "state", "reward", "terminated", "truncated", "info")
     returned = _shapes(name, "step", results, env.step, key, state, action, params)
     next_obs, next_state, reward, terminated, truncated, info = returned
     if not isinstance(info, dict) or "final_observation" not in info:
         got = sorted(info) if isinstance(info, dict) else type(info).__name__
         _fail(name, "info", "a dictionary with final_observation", got)
-    _check_observation(name, "obs of reset", obs_space, obs)
-    _check_observation(name, "obs of step", obs_space, next_obs)
-    _check_observation(name, "final_observation", obs_space, info["final_observation"])
+    observations = {"obs of reset": obs, "obs of step": next_obs, "final_observation": info["final_observation"]}
+    for field, value in observations.items():
+        _compare(name, field, obs_shape, value, "as in observation_space, ")
     _compare(name, "state of reset", jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state), state)
     _compare(name, "state of step", state, next_state, "as in reset's state, ")
-    _compare(name, "reward", jax.ShapeDtypeStruct((), jnp.float32), reward)
-    _compare(name, "terminated", jax.ShapeDtypeStruct((), jnp.bool_), terminated)
-    _compare(name, "truncated", jax.ShapeDtypeStruct((), jnp.bool_), truncated)
+    _compare(name, "reward", _of_players(players, jax.ShapeDtypeStruct((), jnp.float32)), reward)
+    for field, value in (("terminated", terminated), ("truncated", truncated)):
+        _compare(name, field, _of_players(players, jax.ShapeDtypeStruct((), jnp.bool_)), value)
+
+
+def _of_players(players: int, shapes: PyTree) -> PyTree:
+    """Shapes of one player as those of a world: the same of one, [P, ...] of several."""
+    if players == 1:
+        return shapes
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((players, *x.shape), x.dtype), shapes)
 
 
 def _shapes(name: str, field: str, results: tuple[str, ...], fn: Callable, *args: Any) -> tuple:
@@ -81,20 +93,24 @@ def _shapes(name: str, field: str, results: tuple[str, ...], fn: Callable, *args
     return returned
 
 
-def _check_observation(name: str, field: str, space: Space, value: PyTree) -> None:
-    _compare(name, field, shape_of(space), value, "as in observation_space, ")
-
-
 def _check_values(
     env: Env, params: Any, key: Key, name: str, obs_space: Space, action_space: Space, goal_reward: Callable | None
 ) -> None:
+    players = num_players(env)
+
+    def act(key: jax.Array, obs: PyTree) -> PyTree:
+        def one(key: jax.Array, obs: PyTree) -> PyTree:
+            return legal_action(name, action_space, key, obs)
+
+        return one(key, obs) if players == 1 else jax.vmap(one)(jax.random.split(key, players), obs)
+
     def play(key: jax.Array) -> Any:
         reset_key, play_key = jax.random.split(key)
         start = obs, state = env.reset(reset_key, params)
 
         def step(carry: Any, key: jax.Array) -> Any:
             action_key, step_key = jax.random.split(key)
-            action = legal_action(name, action_space, action_key, carry[0])
+            action = act(action_key, carry[0])
             obs, state, reward, terminated, truncated, info = env.step(step_key, carry[1], action, params)
             after = obs, state
             started = _at_start(start, carry, after)
@@ -106,6 +122,16 @@ def _check_values(
     # Without optimization this compiles in a third of the time, and it runs only once.
     played = jax.jit(jax.vmap(play)).lower(keys).compile({"xla_backend_optimization_level": "0"})(keys)
     first, (obs, final, reward, terminated, truncated, started) = jax.device_get(played)
+    if players > 1:  # each player is checked as an environment is
+        if (apart := (terminated | truncated) != (terminated | truncated)[..., :1]).any():
+            step = int(np.argwhere(apart)[0][1]) + 1
+            _fail(name, f"terminated | truncated of step {step}", "the same for all players", "players apart")
+        first = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), first)
+        obs, final, reward, terminated, truncated = jax.tree.map(
+            lambda x: np.moveaxis(x, 2, 1).reshape(-1, x.shape[1], *x.shape[3:]),
+            (obs, final, reward, terminated, truncated),
+        )
+        started = np.repeat(started, players, 0)
     done = terminated | truncated
     for field, value in (("obs of reset", first), ("obs of step", obs), ("final_observation", final)):
         check_bounds(name, field, obs_space, value)
@@ -203,7 +229,7 @@ def _check_reset(name: str, first: PyTree, obs: PyTree, final: PyTree, done: np.
 
     for env, step in rows:
         now = pick(obs, env, step)
-        of_reset = step == 0 and any(same(now, pick(first, other)) for other in range(_ENVS))
+        of_reset = step == 0 and any(same(now, pick(first, other)) for other in range(len(done)))
         if not same(now, pick(final, env, step)) or started[env, step] or of_reset:
             return
     if rows:

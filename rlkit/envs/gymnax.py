@@ -10,7 +10,7 @@ from rlkit import spaces
 from rlkit.envs._lazy_plotting import plotting_imported_lazily
 from rlkit.envs.adapter import Adapter, check_keywords, gymnax_space, replace_params, standard_promotion
 from rlkit.spaces import Space
-from rlkit.types import Array, ConfigError, Key, PyTree
+from rlkit.types import Array, ConfigError, Key, PyTree, num_players
 
 CANNOT_RUN = {
     "MNISTBandit-bsuite": "it downloads its data when it is made, and rlkit downloads nothing; try SimpleBandit-bsuite"
@@ -26,6 +26,7 @@ class GymnaxEnv(Adapter):
     def __init__(self, name: str, env: Any):
         self.name = name
         self.env = env
+        self.num_players, self.shared_reward = num_players(env), getattr(env, "shared_reward", False)
         self._cached_shape: PyTree = None
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:

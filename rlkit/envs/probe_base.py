@@ -15,7 +15,7 @@ class ProbeState(struct.PyTreeNode):
     """State of a probe."""
 
     time: Array  # [] int32, steps of this episode so far
-    cue: Array  # [] float32, drawn at the start of the episode; in BitFlip [2, length], bits and goal
+    cue: Array  # [] float32, drawn at the start of the episode; in BitFlip [2, length], bits and goal; in Players [3]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Probe:
         done = self._done(state)
         terminal = self._terminal(state)
         info = {"final_observation": final_obs, **self._info(state)}
-        obs, state = jax.tree.map(lambda new, old: jnp.where(done, new, old), self.reset(key), (final_obs, state))
+        ended = jnp.any(done)  # for all players, where there are several
+        obs, state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), self.reset(key), (final_obs, state))
         return obs, state, reward, done & terminal, done & ~terminal, info
 
     def observation_space(self, params: Any = ()) -> Space:

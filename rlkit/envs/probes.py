@@ -5,7 +5,7 @@ episodes last one step, except where the docstring states otherwise.
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -278,6 +278,44 @@ class PointGoal(Probe):
         return {SUCCESS: self.compute_reward(*state.cue) == 0}
 
 
+@dataclass(frozen=True)
+class Players(Probe):
+    """Three players of a world, each with a cue of its own, -1 or 1; action 0 is correct for -1, action 1 for 1.
+
+    A player's observation is {"action_mask": [2] bool, "obs": [2] float32}: its cue in the first step and 0 after it,
+    and 1 in the last of `length` steps. Players 0 and 1 are paid in the last step, 1 for the correct action and -1 for
+    the other: they need a memory. Player 2 is paid in the first step and is out then: its only legal action is 0. Its
+    episode is terminated, theirs truncated. The best return of each is 1, and the players are a team.
+    """
+
+    length: int = 3
+    num_players: ClassVar[int] = 3
+    shared_reward: ClassVar[bool] = True
+
+    def observation_space(self, params: Any = ()) -> Space:
+        return Dict({ACTION_MASK: Box(0, 1, (2,), np.bool_), "obs": Box(-1, 1, (2,))})
+
+    def _cue(self, key: Key) -> Array:
+        return jax.random.rademacher(key, (3,), jnp.float32)
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        out = (jnp.arange(3) == 2) & (state.time > 0)
+        legal = jnp.stack([jnp.ones(3, bool), ~out], -1)
+        cue = jnp.where(state.time == 0, state.cue, 0.0)
+        last = jnp.broadcast_to(jnp.where(state.time == self.length - 1, 1.0, 0.0), (3,))
+        return {ACTION_MASK: legal, "obs": jnp.stack([cue, last], -1)}
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        paid = state.time == jnp.array([self.length - 1, self.length - 1, 0])
+        return jnp.where(paid, jnp.where((action == 1) == (state.cue > 0), 1.0, -1.0), 0.0)
+
+    def _done(self, state: ProbeState) -> Array:
+        return jnp.broadcast_to(super()._done(state), (3,))
+
+    def _terminal(self, state: ProbeState) -> Array:
+        return jnp.arange(3) == 2
+
+
 PROBES: dict[str, type[Probe]] = {
     f"Probe-{probe.__name__}": probe
     for probe in (
@@ -294,6 +332,7 @@ PROBES: dict[str, type[Probe]] = {
         HybridAction,
         BitFlip,
         PointGoal,
+        Players,
     )
 }
 

@@ -52,7 +52,7 @@ class Evaluations:
         self._wait()
         self.due, begin = True, time.perf_counter()
         try:
-            summary = scores.summary(self.program.evaluate(state), self.program.batched)
+            summary = scores.summary(self.program.evaluate(state), self.program.batched, self.program.eval_env)
         except Interrupted:
             return {}
         self.due = False

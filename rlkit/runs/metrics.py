@@ -3,10 +3,11 @@
 A line holds `step` (environment steps of one seed), `seconds` (of training, compilation apart), `steps_per_second` (of
 all seeds together since the line before; in the last line, since the run began or was resumed), `episodes`,
 `return_mean`, `return_iqm`, `return_min`, `return_max` and `length_mean` over the episodes that finished since the line
-before, then the agent's own metrics, averaged over the updates. With environments outside of JAX, `env_restarts` is the
-number of workers that were restarted since the line before. The numbers that `on_chunk` of `runs.train`
-returns follow at the end. With several seeds all but the first three are lists with one entry per seed. A number that
-is not finite, or that has no episode, is null.
+before, then the agent's own metrics, averaged over the updates. Of several players, returns are of each, `episodes`
+counts those of their worlds, and a team has `team_return_mean`, the mean of the sum of its returns. With environments
+outside of JAX, `env_restarts` is the number of workers that were restarted since the line before. The numbers that
+`on_chunk` of `runs.train` returns follow at the end. With several seeds all but the first three are lists with one
+entry per seed. A number that is not finite, or that has no episode, is null.
 """
 
 import math
@@ -24,27 +25,29 @@ from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.records import Count, Number, Numbers
 from rlkit.runs.versions import require
 from rlkit.training.train import EPISODES, SUMMARIES
-from rlkit.types import ConfigError
+from rlkit.types import ConfigError, num_players
 
 _COUNTS = ("env_restarts",)  # added up over the updates
 _SUMMARIZED = {*EPISODES, *SUMMARIES} - {"reward_mean"}  # summarized over all updates of a line
 
 
-def summarize(metrics: Mapping[str, np.ndarray], num_seeds: int) -> dict[str, Any]:
+def summarize(metrics: Mapping[str, np.ndarray], num_seeds: int, env: Any = None) -> dict[str, Any]:
     """Return the entries of a line from the metrics of its updates.
 
     Args:
       metrics: "returns", "lengths" and "successes", if there, [K, T, N], others [K]; with several seeds [K, S, ...].
       num_seeds: S.
+      env: the environment; None for one of a single player.
 
     Returns:
-      float by name, or a list of S where num_seeds > 1.
+      float by name, or a list of S where num_seeds > 1. Of several players, `return_mean` and its kin are of players,
+      `episodes` counts those of worlds, and `team_return_mean` is there where they share their rewards.
     """
     if np.isnan(metrics.get("successes", np.nan)).all():  # an environment without them, or no episode ended
         metrics = {name: array for name, array in metrics.items() if name != "successes"}
     if num_seeds == 1:
-        return _summary(metrics)
-    seeds = [_summary({name: array[:, seed] for name, array in metrics.items()}) for seed in range(num_seeds)]
+        return _summary(metrics, env)
+    seeds = [_summary({name: array[:, seed] for name, array in metrics.items()}, env) for seed in range(num_seeds)]
     return {name: [summary[name] for summary in seeds] for name in seeds[0]}
 
 
@@ -84,7 +87,17 @@ class Line(dict[str, Any]):
         self.seeds = [{**line, **{name: value[i] for name, value in by_seed.items()}} for i in range(num_seeds)]
 
 
-def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def team_return(env: Any, return_mean: float | None) -> dict[str, float | None]:
+    """Return the mean over worlds of the sum of a team's returns, by name; nothing where players are no team.
+
+    The episodes of a world end together, so that this is the number of players times their mean.
+    """
+    if not getattr(env, "shared_reward", False):
+        return {}
+    return {"team_return_mean": None if return_mean is None else number(return_mean * num_players(env))}
+
+
+def _summary(metrics: Mapping[str, np.ndarray], env: Any) -> dict[str, Any]:
     """The entries of one seed."""
     finished = metrics["lengths"] > 0
     returns, lengths = metrics["returns"][finished].astype(np.float64), metrics["lengths"][finished]
@@ -94,7 +107,7 @@ def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return number(function(values)) if values.size else None
 
     line = {
-        "episodes": int(returns.size),
+        "episodes": int(returns.size) // num_players(env),
         "return_mean": statistic(np.mean, returns),
         "return_iqm": statistic(lambda x: np.mean(np.sort(x)[quarter : x.size - quarter]), returns),
         "return_min": statistic(np.min, returns),
@@ -102,6 +115,7 @@ def _summary(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "length_mean": statistic(np.mean, lengths),
         **({"success_rate": _mean(metrics["successes"])} if "successes" in metrics else {}),
     }
+    line |= team_return(env, line["return_mean"])
     return line | {
         name: int(array.sum()) if name in _COUNTS else _mean(array)
         for name, array in metrics.items()

@@ -15,10 +15,11 @@ from pydantic import BaseModel
 
 from rlkit.ops.statistics import iqm, iqm_interval
 from rlkit.runs import records, run_directory
+from rlkit.runs.metrics import team_return
 from rlkit.runs.programs.protocol import Program
 from rlkit.runs.records import Count, Number, Numbers
 from rlkit.training import Evaluation
-from rlkit.types import ConfigError, PyTree
+from rlkit.types import ConfigError, PyTree, num_players
 
 _MAX_RETURNS = 100_000  # of single episodes, in eval.json
 
@@ -60,27 +61,31 @@ def _finite(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def summary(result: Evaluation, batched: bool) -> dict[str, Any]:
+def summary(result: Evaluation, batched: bool, env: Any = None) -> dict[str, Any]:
     """Return the entries of an evaluation in a metric line, lists with several seeds.
 
-    They are return_mean, episodes, and success_rate where the environment has successes.
+    They are return_mean, episodes, success_rate where the environment has successes, and team_return_mean where its
+    players share their rewards. Returns are of players, episodes of worlds.
     """
     seeds = _finished(result, batched)
     line: dict[str, list[Any]] = {
         "return_mean": [_mean(returns) for returns, _ in seeds],
-        "episodes": [int(returns.size) for returns, _ in seeds],
+        "episodes": [int(returns.size) // num_players(env) for returns, _ in seeds],
     }
+    if teams := [team_return(env, mean) for mean in line["return_mean"]]:
+        line |= {name: [team[name] for team in teams] for name in teams[0]}
     if rates := _success_rates(result, batched):
         line["success_rate"] = rates
     return line if batched else {name: values[0] for name, values in line.items()}
 
 
-def report(result: Evaluation, batched: bool) -> dict[str, Any]:
+def report(result: Evaluation, batched: bool, env: Any = None) -> dict[str, Any]:
     """Return the scores of an evaluation in eval.json.
 
     With several seeds the IQM is that of the seeds' means and the interval is over seeds; with one seed both are over
     its episodes, and do not measure the spread over seeds. Episodes that max_steps cut are counted as `unfinished` and
-    are in no mean. `returns` are those of the finished episodes of each seed; None where there are more than 100,000.
+    are in no mean. Of several players, returns are of each, `players` is their number in a world, and episodes count
+    worlds. `returns` are those of the finished episodes of each seed; None where there are more than 100,000.
     """
     seeds = _finished(result, batched)
     total = int(np.asarray(result.finished).size)
@@ -89,10 +94,14 @@ def report(result: Evaluation, batched: bool) -> dict[str, Any]:
         means = np.array([returns.mean() for returns, _ in seeds if returns.size])
     values = means if batched else every
     center, low, high = map(_finite, iqm_and_interval(values.astype(np.float32))) if values.size else (None,) * 3
+    players = num_players(env)
+    mean = _mean(means)
     return {
-        "episodes": every.size,
-        "unfinished": total - every.size,
-        "mean": _mean(means),
+        "episodes": every.size // players,
+        "unfinished": (total - every.size) // players,
+        **({"players": players} if players > 1 else {}),
+        "mean": mean,
+        **team_return(env, mean),
         "iqm": center,
         "interval": [low, high],
         "interval_over": "seeds" if batched else "episodes",
@@ -124,7 +133,7 @@ def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
         "step": step,
         "greedy": True,
         "seeds": program.seeds.tolist(),
-        **report(program.evaluate(state), program.batched),
+        **report(program.evaluate(state), program.batched, program.eval_env),
     }
 
 

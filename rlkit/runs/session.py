@@ -192,7 +192,7 @@ class Session:
             "step": self.step,
             "seconds": round(seconds, 3),
             "steps_per_second": round(steps * num_seeds / elapsed, 1),
-            **summarize(updates.metrics, num_seeds),
+            **summarize(updates.metrics, num_seeds, self.program.env),
         }
 
     def _end(self, state: PyTree, step: int) -> Trained:

@@ -9,6 +9,7 @@ from rlkit import _cpu
 from rlkit._mesh import vary_like
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_key
+from rlkit.training import worlds
 from rlkit.training.rollout import count_step, reset, successes
 from rlkit.types import Agent, Array, Env, Key, PyTree
 
@@ -46,7 +47,7 @@ def evaluate(
       agent, env, params: as for `training.make`.
       actor: `agent.actor(state.agent)`; nothing in it changes.
       key: not the key of the training, which an evaluation does not change.
-      num_envs: N.
+      num_envs: N, environments; or players, where a world has several.
       episodes_per_env: E.
       max_steps: limit on the steps of each environment.
 
@@ -54,6 +55,7 @@ def evaluate(
       `Evaluation`, of N * E episodes.
     """
     check_key(key)
+    worlds.check_streams("num_envs", num_envs, env)
     reset_key, run_key = jax.random.split(key)
     start = reset(agent, env, params, reset_key, num_envs)
     empty = Evaluation(
@@ -74,8 +76,8 @@ def evaluate(
         memory, action, _ = jax.vmap(agent.policy, (None, 0, 0, 0))(
             actor, state.memory, state.obs, jax.random.split(act_key, num_envs)
         )
-        obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
-            jax.random.split(env_key, num_envs), state.env_state, action, params
+        obs, env_state, reward, terminated, truncated, info = worlds.step(
+            env, params, jax.random.split(env_key, num_envs), state.env_state, action
         )
         done = terminated | truncated
         counts, episode_return, length, ended = count_step(state, reward, done, info)

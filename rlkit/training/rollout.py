@@ -11,13 +11,14 @@ from rlkit._mesh import vary_like
 from rlkit.names import OWN_DONE, OWN_REWARD, success_name
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_keys
+from rlkit.training import worlds
 from rlkit.types import Agent, Array, Env, Key, PyTree, StateNode, Transition
 
 
 class EnvsState(StateNode):
-    """State of N environments between two rollouts."""
+    """State of N environments, or of N players of N / P worlds, between two rollouts."""
 
-    env_state: PyTree  # [N, ...]
+    env_state: PyTree  # [N / P, ...], of the worlds, each with P players
     obs: PyTree  # [N, ...]
     memory: PyTree  # [N, ...] the policy's, before this observation
     # Sum of the rewards of the current episode, and what rounding has added to it. They are one array because a loop
@@ -38,11 +39,12 @@ class Episodes(struct.PyTreeNode):
 def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int, *, axis_name: str | None = None) -> EnvsState:
     """Start the first episodes of N environments; `key` is one key, or [N], one for each environment.
 
-    Each device of the mesh axis `axis_name` starts its own of them, as one device alone would.
+    Of an environment with P players, N counts players, and N / P worlds start, see `rlkit.training.worlds`. Each device
+    of the mesh axis `axis_name` starts its own of them, as one device alone would.
     """
     check_keys(key)
     keys = _mesh.own(key if key.ndim else jax.random.split(key, num_envs), axis_name)
-    obs, env_state = jax.vmap(env.reset, (0, None))(keys, params)
+    obs, env_state = worlds.reset(env, params, keys)
     state = EnvsState(
         env_state=env_state,
         obs=obs,
@@ -128,8 +130,8 @@ def rollout(
     def step(state: EnvsState, keys: Key):
         act_keys, env_keys = keys
         memory, action, extras = jax.vmap(agent.act, (None, 0, 0, 0))(actor, state.memory, state.obs, act_keys)
-        obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
-            env_keys, state.env_state, action, params
+        obs, env_state, reward, terminated, truncated, info = worlds.step(
+            env, params, env_keys, state.env_state, action
         )
         transition = Transition(state.obs, action, reward, terminated, truncated, info["final_observation"], extras)
         done = terminated | truncated

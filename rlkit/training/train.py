@@ -13,8 +13,9 @@ from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
 from rlkit.ops._arrays import as_int, check_key
 from rlkit.spaces import zeros
+from rlkit.training import worlds
 from rlkit.training.rollout import EnvsState, reset, rollout
-from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, StateNode, Transition
+from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, StateNode, Transition, num_players
 
 # The metrics of a step beside the agent's: of each step and environment [T, N], and over all of them [].
 EPISODES = ("returns", "lengths", "successes")
@@ -49,7 +50,7 @@ def make(
 
     Args:
       agent, env, params: as made by an agent's `make` and by `envs.make`.
-      num_envs: N, copies of the environment.
+      num_envs: N, copies of the environment; of one with P players, all players of N / P worlds.
       num_steps: T, steps of each copy in one rollout.
       total_steps: environment steps of the run, with which schedules end where `schedule_steps` of Hyper is None:
         without either, β of prioritized replay stays where it starts.
@@ -58,18 +59,19 @@ def make(
       `Training`. The metrics of `step` are the agent's, and
         reward_mean: [] float32, the mean reward of a step of the rollout.
       and those of the episodes that ended in it:
-        episode_return, episode_length: [] float32, means; NaN where none ended.
-        num_episodes: [] int32.
+        episode_return, episode_length: [] float32, means, of players where there are several; NaN where none ended.
+        num_episodes: [] int32; an episode of several players is one.
         returns, lengths: [T, N] of each episode at the step where it ended; elsewhere NaN and 0.
         successes: [T, N] float32, where infos have `is_success` or `success`: 1 or 0 at that step; else NaN.
       Of an agent with an `axis_name`, both are functions for the inside of `jax.shard_map`, see `data_parallel`.
 
     Raises:
-      ConfigError: the agent cannot divide a rollout of this size; and from `init`, where the values of `hyper` are not
-        traced, one that does not go with the agent's Config, such as a schedule without an end, and with an `axis_name`
-        a number that cannot be divided over the devices.
+      ConfigError: the agent cannot divide a rollout of this size, or N is not a multiple of P; and from `init`, where
+        the values of `hyper` are not traced, one that does not go with the agent's Config, such as a schedule without
+        an end, and with an `axis_name` a number that cannot be divided over the devices.
     """
     num_envs, num_steps = as_int("num_envs", num_envs), as_int("num_steps", num_steps)
+    worlds.check_streams("num_envs", num_envs, env)
     agent.check(num_envs, num_steps)
     axis_name = agent.axis_name
 
@@ -86,7 +88,7 @@ def make(
         )
         agent_state, metrics = agent.update(state.agent, transitions, update_key)
         ended = episodes.lengths > 0
-        num_episodes, sum_returns, sum_lengths, reward_mean = (
+        num_returns, sum_returns, sum_lengths, reward_mean = (
             _mesh.total(ended.sum(dtype=jnp.int32), axis_name),
             _mesh.total(jnp.sum(episodes.returns, where=ended), axis_name),
             _mesh.total(episodes.lengths.sum(dtype=jnp.int32), axis_name),
@@ -94,9 +96,9 @@ def make(
         )
         metrics |= {
             "reward_mean": reward_mean,
-            "episode_return": sum_returns / num_episodes.astype(jnp.float32),
-            "episode_length": sum_lengths.astype(jnp.float32) / num_episodes.astype(jnp.float32),
-            "num_episodes": num_episodes,
+            "episode_return": sum_returns / num_returns.astype(jnp.float32),
+            "episode_length": sum_lengths.astype(jnp.float32) / num_returns.astype(jnp.float32),
+            "num_episodes": num_returns // num_players(env),
             "returns": episodes.returns,
             "lengths": episodes.lengths,
             **({} if episodes.successes is None else {"successes": episodes.successes}),
@@ -183,7 +185,7 @@ def _init(
         hyper = hyper.replace(schedule_steps=jnp.float32(total_steps))
     keys = jax.random.split(key, 2 + num_envs)
     agent_key, run_key = keys[0], keys[1]
-    _mesh.share("num_envs", num_envs, _mesh.size(agent.axis_name))
+    _mesh.share("num_envs", num_envs // num_players(env), _mesh.size(agent.axis_name))
     envs = reset(agent, env, params, keys[2:], num_envs, axis_name=agent.axis_name)
     agent_state = agent.init(hyper, agent_key, _example(env, params, envs), num_envs)
     return vary_like(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)), without=agent.axis_name)

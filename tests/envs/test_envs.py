@@ -13,7 +13,7 @@ from flax import struct
 from rlkit import envs, spaces
 from rlkit.envs.adapter import Adapter
 from rlkit.spaces import Box, Discrete, shape_of, zeros
-from rlkit.types import ConfigError, Env
+from rlkit.types import ConfigError, Env, num_players
 
 
 def avals(tree):
@@ -42,17 +42,19 @@ def play(env: Env, params, num_envs: int, num_steps: int):
 @pytest.mark.parametrize("name", envs.names())
 def test_types_are_those_of_the_space_and_stay_the_same(name):
     env, params = envs.make(name)
+    players = () if num_players(env) == 1 else (num_players(env),)
     space, action = env.observation_space(params), env.action_space(params).sample(jax.random.key(0))
+    action = jax.tree.map(lambda x: jnp.broadcast_to(x, (*players, *x.shape)), action)
     obs, state = jax.eval_shape(env.reset, jax.random.key(0), params)
     next_obs, next_state, reward, terminated, truncated, info = jax.eval_shape(
         env.step, jax.random.key(1), state, action, params
     )
-    expected = jax.tree.map(lambda like: (like.shape, like.dtype, False), shape_of(space))
+    expected = jax.tree.map(lambda like: ((*players, *like.shape), like.dtype, False), shape_of(space))
     assert avals(obs) == avals(next_obs) == avals(info["final_observation"]) == expected
     assert avals(state) == avals(next_state)
     assert not any(x.weak_type for x in jax.tree.leaves(state))
-    assert avals(reward) == ((), jnp.float32, False)
-    assert avals(terminated) == avals(truncated) == ((), jnp.bool_, False)
+    assert avals(reward) == (players, jnp.float32, False)
+    assert avals(terminated) == avals(truncated) == (players, jnp.bool_, False)
     goals = {"is_success"} if name in ("Probe-BitFlip", "Probe-PointGoal") else set()
     assert set(info) == {"final_observation"} | goals
     assert env.name == name

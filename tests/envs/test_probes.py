@@ -166,4 +166,5 @@ def test_probes_keep_the_contract(name):
 
 def test_every_probe_is_listed():
     assert set(PROBES) <= set(envs.names())
-    assert set(PROBES) == set(CASES) | {"Probe-Truncation", "Probe-Memory", "Probe-BitFlip", "Probe-PointGoal"}
+    others = {f"Probe-{x}" for x in ("Truncation", "Memory", "BitFlip", "PointGoal", "Players")}
+    assert set(PROBES) == set(CASES) | others

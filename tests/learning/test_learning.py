@@ -40,7 +40,7 @@ def learn(env_name, updates, *, num_envs=32, num_steps=16, networks=None, hyper=
         state = pair.init(ppo.Hyper(**values), train_key)
         state = jax.lax.scan(lambda s, _: (pair.step(s)[0], None), state, None, updates)[0]
         actor = agent.actor(state.agent)
-        return state, training.evaluate(agent, env, params, actor, eval_key, num_envs=64, max_steps=600)
+        return state, training.evaluate(agent, env, params, actor, eval_key, num_envs=96, max_steps=600)
 
     state, evaluation = run(jax.random.key(0))
     assert bool(evaluation.finished.all())
@@ -100,6 +100,14 @@ def test_memory_is_learned_where_it_is_needed(recurrent):
     settings = {"recurrent": recurrent, "memory_size": 16, "learning_rate_schedule": "linear", "hyper": hyper}
     assert learn("Probe-Memory", 200, **settings)[1] >= 0.95
     assert abs(learn("Probe-Memory", 5)[1]) < 0.6  # the mean of every policy without a memory is 0
+
+
+@pytest.mark.thorough
+def test_players_of_a_world_learn_with_shared_parameters():
+    """Two of three players need a memory; rewards, masks or resets of another player would cost returns."""
+    hyper = {"learning_rate": 3e-3, "gamma": 0.99, "ent_coef": 0.01, "schedule_steps": 200 * 48 * 15.0}
+    settings = {"recurrent": "gru", "memory_size": 16, "learning_rate_schedule": "linear", "hyper": hyper}
+    assert learn("Probe-Players", 200, num_envs=48, num_steps=15, **settings)[1] >= 0.95
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ import numpy as np
 from flax import struct
 
 from rlkit._mesh import vary_like
-from rlkit.envs.wrappers.base import Step, Wrapper, check_count
+from rlkit.envs.wrappers.base import Step, Wrapper, check_count, world_done
 from rlkit.names import OWN_DONE, OWN_REWARD
 from rlkit.spaces import Box, Space, zeros
 from rlkit.types import Array, ConfigError, Key, PyTree
@@ -32,7 +32,7 @@ class ActionRepeat(Wrapper):
 
         def repeat(result: Step, key: Key) -> tuple[Step, None]:
             _, state, total, terminated, truncated, info_before = result
-            done = terminated | truncated
+            done = world_done(terminated | truncated)
             obs, state, reward, *ends, info = self.env.step(key, state, action, params)
             if OWN_REWARD in info:
                 info = info | {OWN_REWARD: info_before[OWN_REWARD] + info[OWN_REWARD]}
@@ -48,7 +48,8 @@ class ClipAction(Wrapper):
 
     def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
         space = self._box(params)
-        return self.env.step(key, state, jnp.clip(action, space.low, space.high), params)
+        clip = self.each(lambda x: jnp.clip(x, space.low, space.high))
+        return self.env.step(key, state, clip(action), params)
 
     def action_space(self, params: Any) -> Space:
         space = self._box(params)
@@ -65,7 +66,7 @@ class StickyActionState(struct.PyTreeNode):
     """State of StickyAction."""
 
     env_state: Any
-    action: PyTree  # the previous action
+    action: PyTree  # the previous action, or those of all players, [P, ...]
     at_start: Array  # [] bool, true before the first action of an episode
 
 
@@ -84,15 +85,24 @@ class StickyAction(Wrapper):
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, StickyActionState]:
         obs, env_state = self.env.reset(key, params)
-        return obs, StickyActionState(env_state, zeros(self.env.action_space(params)), jnp.array(True))
+        action = zeros(self.env.action_space(params))
+        if (players := self.num_players) > 1:
+            action = jax.tree.map(lambda x: jnp.broadcast_to(x, (players, *x.shape)), action)
+        return obs, StickyActionState(env_state, action, jnp.array(True))
 
     def step(self, key: Key, state: StickyActionState, action: PyTree, params: Any) -> Step:
         stick_key, env_key = jax.random.split(key)
-        stick = jax.random.bernoulli(stick_key, self.p) & ~state.at_start
-        action = jax.tree.map(lambda old, new: jnp.where(stick, old, jnp.asarray(new, old.dtype)), state.action, action)
+        players = () if self.num_players == 1 else (self.num_players,)
+        stick = jax.random.bernoulli(stick_key, self.p, players) & ~state.at_start
+        action = self.each(_select)(stick, state.action, action)
         obs, env_state, reward, terminated, truncated, info = self.env.step(env_key, state.env_state, action, params)
-        state = StickyActionState(env_state, action, terminated | truncated)
+        state = StickyActionState(env_state, action, world_done(terminated | truncated))
         return obs, state, reward, terminated, truncated, info
+
+
+def _select(stick: Array, old: PyTree, new: PyTree) -> PyTree:
+    """The old action where `stick` is true, else the new one, in the old one's dtypes."""
+    return jax.tree.map(lambda old, new: jnp.where(stick, old, jnp.asarray(new, old.dtype)), old, new)
 
 
 class TimeLimitState(struct.PyTreeNode):
@@ -121,7 +131,8 @@ class TimeLimit(Wrapper):
         elapsed = state.elapsed + 1
         expired = elapsed >= self.n
         ended = info.get(OWN_DONE, terminated | truncated)
-        reset = expired & ~ended  # where the episode ended anyway, the environment has been reset
+        done = world_done(ended)
+        reset = expired & ~done  # where the episode ended anyway, the environment has been reset
         obs, env_state = jax.tree.map(
             lambda new, old: jnp.where(reset, new, old), self.env.reset(reset_key, params), (obs, env_state)
         )
@@ -129,5 +140,5 @@ class TimeLimit(Wrapper):
         ended |= expired
         if OWN_DONE in info:
             info = info | {OWN_DONE: ended}
-        state = TimeLimitState(env_state, jnp.where(ended, 0, elapsed))
+        state = TimeLimitState(env_state, jnp.where(done | expired, 0, elapsed))
         return obs, state, reward, terminated, truncated, info

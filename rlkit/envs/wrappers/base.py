@@ -1,10 +1,14 @@
 """The base class of the wrappers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from rlkit.spaces import Space
-from rlkit.types import Array, ConfigError, Env, Key, PyTree
+from rlkit.types import Array, ConfigError, Env, Key, PyTree, num_players
 
 Step = tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]
 
@@ -19,6 +23,18 @@ class Wrapper:
     def name(self) -> str:
         return getattr(self.env, "name", type(self.env).__name__)
 
+    @property
+    def num_players(self) -> int:
+        return num_players(self.env)
+
+    @property
+    def shared_reward(self) -> bool:
+        return getattr(self.env, "shared_reward", False)
+
+    def each(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """Return a function of one player's arrays as one of all players' of a world, which have a first axis [P]."""
+        return function if self.num_players == 1 else jax.vmap(function)
+
     def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         """Start an episode: -> obs, state."""
         return self.env.reset(key, params)
@@ -32,6 +48,11 @@ class Wrapper:
 
     def action_space(self, params: Any) -> Space:
         return self.env.action_space(params)
+
+
+def world_done(done: Array) -> Array:
+    """Return [] bool, where an episode ended, from the flags [] or [P] of its players, for whom it ends together."""
+    return done if done.ndim == 0 else jnp.any(done)
 
 
 def check_count(wrapper: str, n: int, most: int) -> None:

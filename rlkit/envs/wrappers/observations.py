@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 
 from rlkit.envs._spaces import UNCHANGED, flat_bounds, flatten, map_obs, map_space, split_special
-from rlkit.envs.wrappers.base import Step, Wrapper, check_count
+from rlkit.envs.wrappers.base import Step, Wrapper, check_count, world_done
 from rlkit.names import MAX_FRAMES, MAX_NUMBERS, stack_axis, stacked_shape
 from rlkit.spaces import Box, Dict, Space
 from rlkit.types import Array, ConfigError, Key, PyTree
@@ -24,12 +24,13 @@ class _ObservationWrapper(Wrapper):
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         obs, state = self.env.reset(key, params)
-        return self._observe(obs, params), state
+        return self.each(lambda x: self._observe(x, params))(obs), state
 
     def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
+        observe = self.each(lambda x: self._observe(x, params))
         obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, params)
-        info = info | {"final_observation": self._observe(info["final_observation"], params)}
-        return self._observe(obs, params), state, reward, terminated, truncated, info
+        info = info | {"final_observation": observe(info["final_observation"])}
+        return observe(obs), state, reward, terminated, truncated, info
 
 
 class Flatten(_ObservationWrapper):
@@ -120,14 +121,14 @@ class FrameStack(Wrapper):
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, FrameStackState]:
         obs, env_state = self.env.reset(key, params)
-        frames = self._fill(obs)
+        frames = self.each(self._fill)(obs)
         return frames, FrameStackState(env_state, frames)
 
     def step(self, key: Key, state: FrameStackState, action: PyTree, params: Any) -> Step:
         obs, env_state, reward, terminated, truncated, info = self.env.step(key, state.env_state, action, params)
-        final = self._push(state.frames, info["final_observation"])
-        done = terminated | truncated
-        frames = jax.tree.map(lambda new, old: jnp.where(done, new, old), self._fill(obs), final)
+        final = self.each(self._push)(state.frames, info["final_observation"])
+        done = world_done(terminated | truncated)
+        frames = jax.tree.map(lambda new, old: jnp.where(done, new, old), self.each(self._fill)(obs), final)
         info = info | {"final_observation": final}
         return frames, FrameStackState(env_state, frames), reward, terminated, truncated, info
 
@@ -173,14 +174,16 @@ class PreviousActionReward(Wrapper):
     def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         obs, state = self.env.reset(key, params)
         action = jnp.zeros(self._action_bounds(params)[0].shape, jnp.float32)
-        return self._with_previous(obs, action, jnp.zeros((), jnp.float32)), state
+        return self.each(lambda x: self._with_previous(x, action, jnp.zeros((), jnp.float32)))(obs), state
 
     def step(self, key: Key, state: Any, action: PyTree, params: Any) -> Step:
         obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, params)
-        previous = flatten(self.env.action_space(params), action), reward
-        info = info | {"final_observation": self._with_previous(info["final_observation"], *previous)}
-        previous = (jnp.where(terminated | truncated, 0.0, x) for x in previous)
-        return self._with_previous(obs, *previous), state, reward, terminated, truncated, info
+        space, with_previous = self.env.action_space(params), self.each(self._with_previous)
+        previous = self.each(lambda x: flatten(space, x))(action), reward
+        info = info | {"final_observation": with_previous(info["final_observation"], *previous)}
+        done = world_done(terminated | truncated)
+        previous = (jnp.where(done, 0.0, x) for x in previous)
+        return with_previous(obs, *previous), state, reward, terminated, truncated, info
 
     def observation_space(self, params: Any) -> Space:
         space = self.env.observation_space(params)

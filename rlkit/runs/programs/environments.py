@@ -23,7 +23,7 @@ from rlkit.runs.config.settings import Settings, Task
 from rlkit.runs.programs import goals
 from rlkit.runs.programs.protocol import Program, Rollouts
 from rlkit.training import Evaluation
-from rlkit.types import Agent, Array, ConfigError, Env, Model, PyTree, Transition
+from rlkit.types import Agent, Array, ConfigError, Env, Model, PyTree, Transition, num_players
 
 _EVALUATION = 2**32 - 1  # folded into the seeds of evaluations outside of JAX
 
@@ -94,14 +94,17 @@ class JaxEnvironments:
         """Do nothing: there are no workers."""
 
     def evaluate(self, agent: Agent, actor: PyTree, seed: Array) -> Evaluation:
-        """Play one greedy episode in each of `eval_episodes` environments, as a pure function; leaves [E, 1].
+        """Play one greedy episode in each of `eval_episodes` environments, as a pure function.
+
+        Leaves are [E, 1], or [E * P, 1] of an environment with P players.
 
         The key depends on the seed alone: the episodes start in the same states every time, so that evaluations differ
         only by the policy.
         """
         # By default it cuts the episodes of environments without a time limit.
         limit = min(2 * int(getattr(self.eval_params, "max_steps_in_episode", 500_000)), 2**31 - 1)
-        sizes = {"num_envs": self.run.eval_episodes, "max_steps": self.run.eval_max_steps or limit}
+        streams = self.run.eval_episodes * num_players(self.eval_env)
+        sizes = {"num_envs": streams, "max_steps": self.run.eval_max_steps or limit}
         key = jax.random.split(jax.random.key(seed))[1]
         return training.evaluate(agent, self.eval_env, self.eval_params, actor, key, **sizes)
 
@@ -149,6 +152,7 @@ class HostEnvironments:
             spaces = self.pool.observation_space, self.pool.action_space
             obs_tree, action_tree = self.pool.obs_tree, self.pool.action_tree
             self.env = HostEnv(run.env, *spaces, starts(obs_tree), starts(action_tree), action_tree)
+            self.eval_env = self.env  # with the same spaces
             # A function that returns one object again, for evaluations too, fails here and not at the first of them.
             alone = len(envs) == 1 and run.backend != "process"
             if (alone or run.eval_task != run.task) and run.eval_episodes:

@@ -144,6 +144,7 @@ class HostProgram:
         self.background = ThreadPoolExecutor(1, "rlkit-update")
         self.environments = HostEnvironments(config, self.device, self, self.devices.envs)
         self.pool, self.env = self.environments.pool, self.environments.env
+        self.eval_env = self.environments.eval_env
         self.rollouts = self.environments.rollouts
         try:
             spaces = self.env.obs, self.env.action

@@ -54,7 +54,8 @@ class HostSeedsProgram:
         self.config = replace(self.first.config, run=config.run)
         self.agent: Agent = self.first.agent
         self.check, self.rollouts = self.first.check, self.first.rollouts  # of the first seed
-        self.env, self.params, self.note, self.pool = self.first.env, None, self.first.note, self.first.pool
+        self.env, self.eval_env, self.params = self.first.env, self.first.eval_env, None
+        self.note, self.pool = self.first.note, self.first.pool
 
     def _make_program(self, index: int, like: HostProgram | None) -> HostProgram:
         """The program of one seed, which uses what was compiled for another one."""

@@ -149,6 +149,10 @@ class JaxProgram:
         return training.data_parallel(on_one, data_mesh, mesh.DATA, check_vma=False)
 
     @property
+    def eval_env(self) -> Env | HostEnv:
+        return self.environments.eval_env
+
+    @property
     def seeds(self) -> np.ndarray:
         return self.runs.seeds
 

@@ -52,6 +52,11 @@ class Program(Protocol):
         ...
 
     @property
+    def eval_env(self) -> Env | HostEnv:
+        """The environment of evaluations, as `env`."""
+        ...
+
+    @property
     def seeds(self) -> np.ndarray:
         """[S] int32, the seeds of the run."""
         ...

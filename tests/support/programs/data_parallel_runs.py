@@ -20,10 +20,10 @@ from rlkit.types import Transition
 TARGET_KL = 1e-4
 
 
-def compare_runs(module, name, settings, hyper):
-    expected, expected_metrics = run(make(module, name, settings)[1], hyper, 3)
+def compare_runs(module, name, settings, hyper, num_envs=N):
+    expected, expected_metrics = run(make(module, name, settings, num_envs=num_envs)[1], hyper, 3)
     for devices, check_vma in ((2, True), (8, False)):
-        pair = make(module, name, settings, "data")[1]
+        pair = make(module, name, settings, "data", num_envs=num_envs)[1]
         pair = training.data_parallel(pair, mesh(devices), "data", check_vma=check_vma)
         state, metrics = run(pair, hyper, 3)
         label = f"{module.__name__} on {devices}"
@@ -43,6 +43,12 @@ def whole_recurrent_ppo():
     settings = SGD | {"recurrent": "gru", "memory_size": 4, "num_minibatches": 1, "num_epochs": 2}
     settings |= {"normalize_advantage": "batch", "kl_penalty": True, "recompute_advantage": True, "normalize_obs": True}
     compare_runs(ppo, "Pendulum-v1", settings, ppo.Hyper(learning_rate=0.1, kl_target=0.01))
+
+
+def whole_players():
+    """The same of the three players of each of eight worlds, which stay on the device of their world."""
+    settings = SGD | {"recurrent": "gru", "memory_size": 4, "num_minibatches": 1, "num_epochs": 1}
+    compare_runs(ppo, "Probe-Players", settings, ppo.Hyper(learning_rate=0.1), num_envs=24)
 
 
 def whole_pqn():
