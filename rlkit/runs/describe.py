@@ -38,7 +38,6 @@ def describe(config: RunConfig) -> str:
 
 
 def _describe(program: Program) -> str:
-    """The description of a program, one line for each title."""
     config = program.config
     run, schedule = config.run, Schedule(config)
     steps, line = config.num_updates * config.steps_per_update, config.updates_per_line * config.steps_per_update
@@ -52,12 +51,7 @@ def _describe(program: Program) -> str:
         **dict(zip(("defaults", "config"), on_defaults(config), strict=False)),
         "steps": f"{steps:,} ({run.total_steps:,} rounded up to {config.num_updates:,} updates)",
         "batch": f"{run.num_envs:,} envs x {run.num_steps:,} steps = {config.steps_per_update:,}",
-        **_sizes(
-            config,
-            _episode_length(program),
-            sequences=_learns_from_sequences(program),
-            by_frames=stores_frames(program),
-        ),
+        **_sizes(program),
         "seeds": f"{run.num_seeds} from {run.seed}"
         + (f", on {program.num_devices} devices" if program.num_devices > program.num_shards else ""),
         **_mesh(program),
@@ -88,18 +82,14 @@ def _mesh(program: Program) -> dict[str, str]:
     return {"mesh": text}
 
 
-def _sizes(config: RunConfig, episode_length: int | None, *, sequences: bool, by_frames: bool) -> dict[str, str]:
-    """The sizes of an update and of the replay buffer, and warnings of settings that have no effect, by title.
-
-    Args:
-      config: of the run.
-      episode_length: the most steps of an episode; None where it is not known.
-      sequences: whether minibatches are of environments with all their steps.
-      by_frames: whether the replay buffer stores each frame of the observations once.
-    """
-    agent, num_envs, num_steps = config.agent, config.run.num_envs, config.run.num_steps
+def _sizes(program: Program) -> dict[str, str]:
+    """The sizes of an update and of the replay buffer, and warnings of settings that have no effect, by title."""
+    config, agent, static = program.config, program.config.agent, program.agent.static
+    num_envs, num_steps = config.run.num_envs, config.run.num_steps
+    episode_length, by_frames = _episode_length(program), stores_frames(program)
     rows: dict[str, str] = {}
     if isinstance(agent, MinibatchConfig):
+        sequences = isinstance(static, ppo.Static) and static.policy.recurrent
         size = (num_envs if sequences else num_envs * num_steps) // agent.num_minibatches
         items = f"sequences of {num_steps:,} steps" if sequences else "steps"
         rows["an update"] = f"{agent.num_epochs:,} epochs of {agent.num_minibatches:,} minibatches of {size:,} {items}"
@@ -114,15 +104,11 @@ def _sizes(config: RunConfig, episode_length: int | None, *, sequences: bool, by
                 f"; warning: {steps:,} of each environment, and an episode of the full {episode_length:,} does not fit"
             )
         kept = final_observations.size_of(default_final_obs(agent.capacity))
-        if (
-            agent.store_obs_once
-            and not by_frames
-            and episode_length is not None
-            and agent.capacity // episode_length > kept
-        ):
+        ends = agent.capacity // episode_length if episode_length else 0
+        if agent.store_obs_once and not by_frames and ends > kept:
             rows["replay buffer"] += (
                 f"; warning: store_obs_once keeps {kept:,} final observations, and episodes of {episode_length:,} "
-                f"steps have up to {agent.capacity // episode_length:,}; truncated steps without one are not drawn"
+                f"steps have up to {ends:,}; truncated steps without one are not drawn"
             )
     if getattr(agent, "noisy", False):
         rows["exploration"] = "by noisy layers alone; the keys epsilon_* have no effect"
@@ -154,12 +140,6 @@ def _parameters(params: PyTree, num_seeds: int) -> str:
     named = parts.items() if isinstance(parts, Mapping) else ()
     text = ", ".join(f"{name} {count(part):,}" for name, part in sorted(named))
     return f"{count(params):,} for each seed" + (f": {text}" if text else "")
-
-
-def _learns_from_sequences(program: Program) -> bool:
-    """True for PPO with a recurrent network, also one of the user's."""
-    static = program.agent.static
-    return isinstance(static, ppo.Static) and static.policy.recurrent
 
 
 def _episode_length(program: Program) -> int | None:

@@ -96,12 +96,8 @@ class HintsOfLines:
 def slow_environments(config: RunConfig, line: Mapping[str, Any]) -> str | None:
     """Return a hint where slow environments take most of the time and wait for each other in their workers.
 
-    Args:
-      config: of the run.
-      line: a metric line; without `envs_idle` there are no environments outside of JAX that training steps.
-
-    Returns:
-      A line of text; None where more workers cannot help, or before learning starts.
+    It is None where more workers cannot help, before learning starts, and for a metric line without `envs_idle`, as no
+    environments outside of JAX are stepped.
     """
     run = config.run
     workers = 1 if run.backend == "serial" else min(run.num_envs, run.num_workers or num_cores())
@@ -115,22 +111,16 @@ def slow_environments(config: RunConfig, line: Mapping[str, Any]) -> str | None:
     if idle > 1.0 - _MOST or seconds < _SLOW_SECONDS:
         return None
     backend = "backend: process and " if run.backend == "serial" else ""
+    takes_turns = not isinstance(config.agent, OffPolicyConfig) or run.num_steps == 1
+    may_overlap = takes_turns and run.overlap is None and devices.acting()[1] is None
     return (
         f"environments take {1000 * seconds:.3g} ms a step: if they wait rather than compute, {backend}num_workers: "
-        f"{run.num_envs} (one for each environment) may help{'; so may overlap: true' * _may_overlap(config)}"
+        f"{run.num_envs} (one for each environment) may help{'; so may overlap: true' * may_overlap}"
     )
 
 
 def costly_evaluations(training: float, evaluating: float, count: int) -> str | None:
-    """Return a hint where evaluations take more than a tenth of the time, and a second of it.
-
-    Args:
-      training, evaluating: seconds so far.
-      count: evaluations so far.
-
-    Returns:
-      A line of text, or None.
-    """
+    """Return a hint where `count` evaluations took more than a tenth of all seconds so far, and a second."""
     share = evaluating / max(training + evaluating, 1e-9)
     if evaluating < 1.0 or share <= _COSTLY:
         return None
@@ -138,9 +128,3 @@ def costly_evaluations(training: float, evaluating: float, count: int) -> str | 
         f"evaluations take {share:.0%} of the time, {evaluating / count:.3g} s each: eval_every makes them rarer, "
         "eval_episodes and eval_max_steps make them shorter"
     )
-
-
-def _may_overlap(config: RunConfig) -> bool:
-    """True where collecting and learning take turns by default, and can overlap."""
-    takes_turns = not isinstance(config.agent, OffPolicyConfig) or config.run.num_steps == 1
-    return takes_turns and config.run.overlap is None and devices.acting()[1] is None

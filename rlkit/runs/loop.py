@@ -88,7 +88,6 @@ def train(
 
 
 def _validated(config: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
-    """The config of a new run."""
     if isinstance(config, str | Path):
         config = load_config(config)
     elif not isinstance(config, RunConfig):

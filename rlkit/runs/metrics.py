@@ -187,7 +187,6 @@ def require_writers(config: RunConfig) -> None:
 
 
 def _tensorboard(run: Path, config: RunConfig, step: int) -> _Writer:
-    """The functions that write scalars as TensorBoard events, and close the file."""
     from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
 
     writer = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)  # of a resumed run
@@ -200,7 +199,6 @@ def _tensorboard(run: Path, config: RunConfig, step: int) -> _Writer:
 
 
 def _wandb(run: Path, config: RunConfig, step: int) -> _Writer:
-    """The functions that log scalars to Weights & Biases, and end the session."""
     import wandb  # pyright: ignore[reportMissingImports]
 
     identity = run / "wandb.id"  # with the same id a resumed run continues its curves
@@ -224,8 +222,6 @@ def _scalars(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class _Line(BaseModel, extra="allow"):
-    """The entries of a metric line."""
-
     __pydantic_extra__: dict[str, Number | Numbers | None]
     step: Count
     seconds: Number = 0.0

@@ -102,7 +102,6 @@ def read_run(path: Path) -> Overview:
 
 
 def _read_versions(run: Path) -> dict[str, Any]:
-    """The content of versions.json."""
     return records.read(run / run_directory.VERSIONS, dict[str, Any], "hold a JSON object", "train the run anew")
 
 
@@ -187,7 +186,6 @@ def _interval(evaluation: dict[str, Any]) -> str:
 
 
 def _counts(evaluation: dict[str, Any]) -> str:
-    """The numbers of episodes and seeds of an evaluation as text."""
     seeds = evaluation.get("seeds")
     return f"{evaluation.get('episodes')}, {len(seeds)}" if isinstance(seeds, list) else "-"
 

@@ -57,7 +57,6 @@ def _mean(values: np.ndarray) -> float | None:
 
 
 def _finite(value: Any) -> float | None:
-    """The number; None where it is not finite."""
     return float(value) if math.isfinite(value) else None
 
 
@@ -152,8 +151,6 @@ def save(run: Path, evaluation: Mapping[str, Any]) -> None:
 
 
 class _Stored(BaseModel, extra="allow"):
-    """The fields of eval.json that are read."""
-
     step: Count = 0
     episodes: Count = 0
     seeds: list[int] = []

@@ -177,7 +177,6 @@ class Session:
         return bool(processes.agree(np.bool_(bool(result) and not isinstance(result, Mapping))))
 
     def _report_failure(self, failure: Failure) -> None:
-        """Show a failure of an environment, and write it into the run."""
         self.display.print(str(failure))
         if self.writes:
             records.append(self.faults, {"step": self.step, **failure._asdict()})

@@ -39,7 +39,6 @@ class Signals:
         return self.agreed
 
     def _record(self, number: int, frame: FrameType | None) -> None:
-        """Record a signal."""
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = number

@@ -194,7 +194,6 @@ class Reader:
 
 
 def _directory(run: Path, step: int) -> Path:
-    """The directory of a checkpoint."""
     return run / run_directory.CHECKPOINTS / f"{step:012d}"
 
 

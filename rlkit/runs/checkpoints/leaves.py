@@ -133,7 +133,6 @@ def missing_fields(stored: list[Any], expected: list[dict[str, Any]]) -> list[st
 
 
 def _is_key(leaf: Any) -> bool:
-    """True for typed keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 

@@ -166,5 +166,4 @@ def _stored(extra: Mapping[str, Any], run: Path) -> dict[str, Any] | None:
 
 
 def _text(value: Any) -> str:
-    """A value as it is written in a config."""
     return strict_yaml.dump({"": value}).partition(": ")[2].strip() if not isinstance(value, dict) else str(value)

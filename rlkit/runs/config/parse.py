@@ -78,7 +78,6 @@ def _check_keys(values: Mapping[Any, Any], agent: str, fields: Mapping[str, Any]
 
 
 def _check(config: RunConfig) -> None:
-    """Raise ConfigError where a rule between keys of the run is broken."""
     run, batch = config.run, config.steps_per_update
     if batch >= 2**31:
         fitting = max(1, 2**30 // run.num_steps)
@@ -91,14 +90,10 @@ def _check(config: RunConfig) -> None:
         )
     if config.num_updates >= 2**31:
         raise ConfigError(f"total_steps={run.total_steps} must be below {2**31} updates; try {batch * (2**31 - 1)}")
-    if run.keep_best and run.eval_every is None:
-        every = max(run.total_steps // 20, 1)
-        raise ConfigError(f"keep_best=true needs evaluations to compare; add e.g. eval_every: {every}")
-    if run.keep_best and run.eval_every is not None and run.eval_every >= run.total_steps:
-        every = max(run.total_steps // 20, 1)
+    if run.keep_best and (run.eval_every is None or run.eval_every >= run.total_steps):
         raise ConfigError(
-            f"keep_best=true needs evaluations before the end, and eval_every={run.eval_every} is not below "
-            f"total_steps={run.total_steps}; try eval_every: {every}"
+            f"keep_best=true needs evaluations before the end of total_steps={run.total_steps}, and eval_every="
+            f"{show_value(run.eval_every)} makes none; try eval_every: {max(run.total_steps // 20, 1)}"
         )
     if run.eval_episodes == 0 and run.eval_every is not None:
         raise ConfigError(f"eval_episodes=0 does not go with eval_every={run.eval_every}; leave out one of them")
@@ -148,7 +143,6 @@ def _check_kwarg(shown: str, value: Any) -> None:
 
 
 def _check_env(env: str, key: str = "env") -> None:
-    """Raise ConfigError where there is no environment of this name."""
     try:
         if is_host(env):
             checked_name(env)
@@ -192,7 +186,6 @@ def freeze(value: Any, annotation: Any) -> Any:
 
 
 def _types(annotation: Any) -> Iterator[Any]:
-    """An annotation and all annotations within it."""
     yield annotation
     for argument in typing.get_args(annotation):
         yield from _types(argument)

@@ -12,7 +12,6 @@ _Steps = Annotated[int, Interval(ge=1, le=10**15)]
 
 
 def _check_devices(value: Any) -> Any:
-    """Raise ValueError unless a value is auto, all, or a number of devices."""
     if value in ("auto", "all") or (type(value) is int and 1 <= value <= 2**16):
         return value
     raise ValueError("must be auto, all, or a number of devices from 1 to 65536")

@@ -144,7 +144,6 @@ class Dataset:
 
     @property
     def _block_rows(self) -> int:
-        """Rows of a block."""
         return max(_BLOCK // self.num_envs, 1)
 
     def _done(self, first: int, stop: int) -> np.ndarray:

@@ -283,6 +283,5 @@ def _flags(name: str, value: Any, num_steps: int) -> np.ndarray:
 
 
 def _check_shape(name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
-    """Raise ConfigError for another shape than expected."""
     if array.shape != expected:
         raise ConfigError(f"{name} has shape {array.shape} and must have {expected}, by observations")

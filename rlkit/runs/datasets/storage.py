@@ -39,8 +39,6 @@ class DatasetError(ConfigError):
 
 
 class _Spec(NamedTuple):
-    """Shape and dtype of one leaf of one step."""
-
     shape: tuple[int, ...]
     dtype: np.dtype
 
@@ -252,7 +250,6 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _file(number: int) -> str:
-    """The name of a leaf's file."""
     return f"{number:03d}.bin"
 
 
@@ -268,7 +265,6 @@ def _check_new(target: Path) -> None:
 
 
 def _discard(temporary: Path) -> None:
-    """Delete a temporary directory, if there is one."""
     if os.path.lexists(temporary):
         files.remove(temporary)
 

@@ -142,5 +142,4 @@ def read_text(path: str) -> str:
 
 
 def _is_cpu(devices: list[Any]) -> bool:
-    """True where the devices are CPUs."""
     return devices[0].platform == "cpu"

@@ -128,7 +128,6 @@ def known_fault(jaxlib: str, platform: str) -> Finding:
 
 
 def _devices(devices: Sequence[Any]) -> Finding:
-    """A finding about the devices that JAX has."""
     first, count = devices[0], len(devices)
     text = f"{first.platform}: {count} {'device' if count == 1 else 'devices'} ({first.device_kind})"
     if first.platform == "cpu" and Path(_NVIDIA).exists() and "cpu" not in os.environ.get("JAX_PLATFORMS", ""):

@@ -71,14 +71,9 @@ def _rows(lines: Sequence[dict[str, Any]], name: str) -> list[tuple[int, np.ndar
     return [(step, row) for step, row in rows if all(isinstance(value, float | int) for value in row)]
 
 
-def _config(run: Path | None) -> dict[Any, Any]:
-    """The config of a run; empty where there is none."""
-    return {} if run is None or not (run / run_directory.CONFIG).exists() else read(run / run_directory.CONFIG)
-
-
 def _remedy(run: Path | None) -> str:
     """A remedy for a run without a finished episode."""
-    config = _config(run)
+    config = read(run / run_directory.CONFIG) if run is not None and (run / run_directory.CONFIG).exists() else {}
     if config.get("dataset") is not None and config.get("eval_every") is None:
         return "a run that learns from a dataset has episodes only in evaluations: train with eval_every"
     return "train longer"

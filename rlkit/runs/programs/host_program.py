@@ -177,7 +177,6 @@ class HostProgram:
         return first_state(self.agent, self.env, self.config.run.num_envs, self.hold, hyper, key, learner)
 
     def _learner(self, on: HostDevices) -> Agent:
-        """The agent as it learns on devices."""
         if on.mesh is None:
             return self.agent
         agent = make_agent(self.config, self.env.obs, self.env.action, mesh.DATA, environments=self.environments)

@@ -168,7 +168,6 @@ class JaxProgram:
         return mesh.over_runs(function, self.mesh) if self.batched else function
 
     def _init(self, runs: Runs) -> PyTree:
-        """The state before the first update."""
 
         def one(run: Runs) -> PyTree:
             return self.training.init(run.hyper, jax.random.split(jax.random.key(run.seeds))[0])

@@ -154,7 +154,6 @@ def _check_final_obs(config: RunConfig, dataset: Dataset) -> None:
 
 
 def _shapes_text(tree: PyTree) -> str:
-    """The paths, dtypes and shapes of a tree's leaves."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return ", ".join(f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}".strip() for path, leaf in leaves)
 

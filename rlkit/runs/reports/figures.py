@@ -124,7 +124,6 @@ def _learning_curves(runs: Sequence[Run], env: str, kind: str, curves: dict[int,
 
 
 def _trace(curve: Curve, divisor: float, name: str, index: int) -> dict[str, Any]:
-    """The trace of a learning curve."""
     seconds = np.full(curve.step.size, np.nan) if curve.seconds is None else curve.seconds
     parts = bins(curve.step.size, _POINTS)
     center, low, high, place, time = (

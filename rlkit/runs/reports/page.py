@@ -152,7 +152,6 @@ def picture(media: str, data: bytes, name: str) -> str:
 
 
 def _asset(name: str) -> str:
-    """The text of a file in this folder."""
     return (resources.files("rlkit.runs.reports") / name).read_text()
 
 

@@ -179,7 +179,6 @@ def _check_keys(keys: list[str], agent: Any) -> None:
 
 
 def _check(settings: SweepSettings, dimensions: Mapping[str, Dimension], base: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a rule between the keys is broken."""
     if not dimensions:
         raise ConfigError(
             "a sweep needs a key with values to try; add e.g. learning_rate: {log_uniform: [1.0e-4, 1.0e-2]}"

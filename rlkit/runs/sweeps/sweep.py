@@ -126,16 +126,11 @@ def _write(sweep: Sweep, folder: Path) -> None:
     run_directory.begin(folder)
     try:
         (folder / run_directory.CHECKPOINTS).rmdir()
-        _write_base(folder, sweep)
+        files.replace(folder / RESOLVED, strict_yaml.dump(_resolved_base(sweep)).encode())
         files.replace(folder / BASE, strict_yaml.dump(sweep.base).encode())
         files.replace(folder / CONFIG, sweep.resolved().encode())
     except OSError as error:
         raise ConfigError(f"out={str(folder)!r} must be writable: {error.strerror}; choose another") from None
-
-
-def _write_base(folder: Path, sweep: Sweep) -> None:
-    """Write the base config of a sweep that begins, resolved: every key that is not swept, with its value."""
-    files.replace(folder / RESOLVED, strict_yaml.dump(_resolved_base(sweep)).encode())
 
 
 def _check_base(folder: Path, sweep: Sweep) -> None:
@@ -170,8 +165,6 @@ def _check_ends(sweep: Sweep) -> None:
 
 
 class _Run:
-    """A sweep in progress."""
-
     def __init__(self, sweep: Sweep, folder: Path, show: bool):
         self.sweep, self.folder = sweep, folder
         self.stages = Stages(sweep, folder, self._on_step, self._on_block)

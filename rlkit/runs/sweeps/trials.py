@@ -47,13 +47,11 @@ def ends(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def _random(sweep: Sweep) -> list[dict[str, Any]]:
-    """Values drawn for each trial by a generator of its own."""
     rngs = [np.random.default_rng([sweep.settings.sampler_seed, number]) for number in range(sweep.settings.trials)]
     return [{key: dimension.at(rng.random()) for key, dimension in sweep.dimensions.items()} for rng in rngs]
 
 
 def _grid(sweep: Sweep) -> list[dict[str, Any]]:
-    """All combinations of values."""
     axes = [dimension.grid(key) for key, dimension in sweep.dimensions.items()]
     size = int(np.prod([len(axis) for axis in axes], dtype=object))
     if size > MAX_TRIALS:
