@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from rlkit import ops
-from rlkit.agents import ppo
 from rlkit.ops import returns
-from rlkit.types import ConfigError
 
 FUNCTIONS = {name: value for name, value in vars(ops).items() if inspect.isfunction(value)}
 
@@ -42,8 +40,3 @@ def test_a_discount_outside_of_its_range_is_refused(values):
     )
     with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
         returns.gae(*rows, **({"gamma": 0.9, "gae_lambda": 0.9} | values))
-
-
-def test_text_is_no_hyper_parameter():
-    with pytest.raises(ConfigError, match="learning_rate='3e-4' must be a number, without quotes"):
-        ppo.Hyper(learning_rate="3e-4")

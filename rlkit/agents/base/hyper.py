@@ -24,17 +24,16 @@ class Hyper(struct.PyTreeNode):
     """
 
     def __new__(cls, *args: Any, **fields: Any) -> Self:
-        """Raise a ConfigError for a name that is no field, and for text as a value."""
-        for name, value in fields.items():
+        """Raise a ConfigError for a name that is no field."""
+        for name in fields:
             if name not in cls.__dataclass_fields__:
                 raise ConfigError(mistakes.unknown_field(name, cls, cls.__dataclass_fields__))
-            if isinstance(value, str | bytes):
-                raise ConfigError(f"{name}={value!r:.40} must be a number, without quotes")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Raise a ConfigError where a float is out of range; arrays, whole numbers and None may be axes of a vmap."""
-        mistakes.check_values(self, {k: float(x) for k, x in vars(self).items() if isinstance(x, float | np.floating)})
+        """Raise a ConfigError for text or a float out of range; arrays, integers and None may be axes of a vmap."""
+        values = {k: float(x) if isinstance(x, np.floating) else x for k, x in vars(self).items()}
+        mistakes.check_values(self, {k: x for k, x in values.items() if isinstance(x, float | str | bytes)})
 
     @classmethod
     def defaults(cls, config: Any, num_envs: int) -> dict[str, float]:
@@ -53,9 +52,6 @@ def as_arrays(hyper: Any, config: Config, num_envs: int) -> Any:
     """
     mistakes.check_hyper(config, hyper)
     missing = {field.name for field in fields(hyper) if getattr(hyper, field.name) is None}
-    for field in fields(hyper):
-        if field.name in missing and field.default is not None:
-            raise ConfigError(f"{field.name}=None must be a number; the default is {field.default:g}")
     defaults = hyper.defaults(config, num_envs)
     hyper = hyper.replace(**{name: defaults[name] for name in missing & defaults.keys()})
     known = _known(hyper)
@@ -65,19 +61,15 @@ def as_arrays(hyper: Any, config: Config, num_envs: int) -> Any:
     return arrays.replace(**{name: jnp.array(UNSET) for name in missing - defaults.keys()})
 
 
-def _known(hyper: Any) -> dict[str, float]:
-    """The values of a `Hyper` that are set and not traced, by name."""
-    known = {}
+def _known(hyper: Any) -> dict[str, Any]:
+    """The values of a `Hyper` that are not traced, by name, without those that are unset."""
+    known: dict[str, Any] = {}
     for field in fields(hyper):
         value = getattr(hyper, field.name)
-        if value is None:
-            continue
         try:
-            number = float(value)
-        except ValueError:
-            raise ConfigError(f"{field.name}={value!r} must be a number; give one") from None
+            number = None if value is None else float(value)
         except TypeError:  # of a value that is traced, or of a batch
             continue
-        if field.default is not None or number != UNSET:
+        if field.default is not None or number not in (None, UNSET):
             known[field.name] = number
     return known

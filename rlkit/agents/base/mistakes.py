@@ -143,7 +143,7 @@ def _check_float32(value: float | None) -> float | None:
     return value
 
 
-def check_values(hyper: Any, values: dict[str, float]) -> None:
+def check_values(hyper: Any, values: dict[str, Any]) -> None:
     """Raise a ConfigError where one of the known values of a Hyper, by name, is out of range."""
     model = model_of(type(hyper))
     unset = {name for name, field in model.model_fields.items() if field.default is None and values.get(name) == UNSET}
