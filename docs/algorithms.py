@@ -15,7 +15,7 @@ import yaml
 from api import heading, table
 from docstrings import to_rst
 
-from rlkit import agents, envs, spaces, training
+from rlkit import agents, envs, spaces, training, types
 from rlkit.runs.config.keys import limits_text, type_text, value_text
 from rlkit.runs.config.schema import schema
 from rlkit.training.train import EPISODES, SUMMARIES
@@ -31,6 +31,7 @@ SPACES = {
     "unbounded Box": spaces.Box(-np.inf, np.inf, (2,), np.float32),
     "Dict, Tuple": spaces.Dict({"a": _BOX, "b": spaces.Discrete(2)}),
 }
+_NO_GAME = types.Model(*3 * (lambda *_: None,))  # of agents that plan, of which nothing is computed here
 FEATURES = ("recurrent", "replay", "prioritized", "offline", "own networks")
 _WHERE_TO_START = (  # (task, agents, reason)
     (
@@ -66,7 +67,8 @@ def supported(module: ModuleType) -> dict[str, bool]:
     """Return the action spaces and features of an agent, by their names."""
     result = {name: bool(module.supports(space)) for name, space in SPACES.items()}
     config, fields = module.Config(), module.Config.model_fields
-    agent = module.make(config, _BOX, next(SPACES[name] for name, fits in result.items() if fits))
+    needed: dict[str, Any] = {"model": _NO_GAME} if "model" in inspect.signature(module.make).parameters else {}
+    agent = module.make(config, _BOX, next(SPACES[name] for name, fits in result.items() if fits), **needed)
     return result | {
         "recurrent": "recurrent" in fields,
         "replay": config.replay_capacity is not None,

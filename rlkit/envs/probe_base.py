@@ -15,7 +15,7 @@ class ProbeState(struct.PyTreeNode):
     """State of a probe."""
 
     time: Array  # [] int32, steps of this episode so far
-    cue: Array  # [] float32, drawn at the start of the episode; in BitFlip [2, length], bits and goal; in Players [3]
+    cue: Array  # [] float32, drawn at the start of an episode; in BitFlip [2, length], Players [3], Nim [2]
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.envs.probe_base import Probe, ProbeState
-from rlkit.names import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, SUCCESS
+from rlkit.names import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, GAME_STATE, SUCCESS
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from rlkit.types import Array, ConfigError, Key, PyTree
+from rlkit.types import Array, ConfigError, Key, Model, PyTree
 
 
 class ConstantValue(Probe):
@@ -316,6 +316,64 @@ class Players(Probe):
         return jnp.arange(3) == 2
 
 
+@dataclass(frozen=True)
+class Nim(Probe):
+    """Two players take 1, 2 or 3 stones in turn; who takes the last one wins, with reward 1; others are 0.
+
+    One agent moves for both players. A pile of 1 to `length` stones is drawn at the start. The observation is
+    {"action_mask": [3] bool, "game_state": [2] float32, the stones left and the player to move, "obs": [length + 1]
+    float32, the stones as a one-hot vector}; action a takes a + 1 stones, and more than there are lose with reward -1.
+    The best V of the player to move is -1 where the stones are a multiple of 4, and 1 elsewhere; there the best action
+    takes stones modulo 4.
+    """
+
+    length: int = 7
+
+    def observation_space(self, params: Any = ()) -> Space:
+        state = Box(0, np.array([self.length, 1]))
+        return Dict(
+            {ACTION_MASK: Box(False, True, (3,), np.bool_), GAME_STATE: state, "obs": Box(0, 1, (self.length + 1,))}
+        )
+
+    def action_space(self, params: Any = ()) -> Space:
+        return Discrete(3)
+
+    def game_model(self, params: Any = ()) -> Model:
+        """The rules of the game, for agents that plan."""
+        return Model(lambda obs: obs[GAME_STATE], lambda obs: obs[GAME_STATE][1].astype(jnp.int32), self._model_step)
+
+    def _model_step(self, key: Key, state: Array, action: Array) -> tuple[Array, PyTree, Array, Array]:
+        before = ProbeState(jnp.zeros((), jnp.int32), state)
+        after = ProbeState(before.time, self._next_cue(before, action))
+        obs = {name: x for name, x in self._observe(after).items() if name != GAME_STATE}
+        reward = jnp.where(state[0] == 0, 0.0, self._reward(before, action))
+        return after.cue, obs, reward, jnp.where(self._done(after), 0.0, -1.0)
+
+    def _cue(self, key: Key) -> Array:
+        stones = jax.random.randint(key, (), 1, self.length + 1)
+        return jnp.stack([stones.astype(jnp.float32), jnp.zeros(())])
+
+    def _next_cue(self, state: ProbeState, action: PyTree) -> Array:
+        stones, player = state.cue
+        return jnp.stack([jnp.maximum(stones - 1 - action.astype(jnp.float32), 0.0), 1.0 - player])
+
+    def _observe(self, state: ProbeState) -> PyTree:
+        stones = state.cue[0].astype(jnp.int32)
+        mask = (jnp.arange(1, 4) <= stones) | (stones == 0)  # all at the end, where no action counts
+        return {
+            ACTION_MASK: mask,
+            GAME_STATE: state.cue,
+            "obs": jax.nn.one_hot(stones, self.length + 1, dtype=jnp.float32),
+        }
+
+    def _reward(self, state: ProbeState, action: PyTree) -> Array | float:
+        left = state.cue[0] - 1 - action.astype(jnp.float32)
+        return jnp.where(left > 0, 0.0, jnp.where(left == 0, 1.0, -1.0))
+
+    def _done(self, state: ProbeState) -> Array:
+        return state.cue[0] == 0
+
+
 PROBES: dict[str, type[Probe]] = {
     f"Probe-{probe.__name__}": probe
     for probe in (
@@ -333,6 +391,7 @@ PROBES: dict[str, type[Probe]] = {
         BitFlip,
         PointGoal,
         Players,
+        Nim,
     )
 }
 

@@ -46,6 +46,11 @@ def actor_obs(obs: PyTree) -> PyTree:
     return _without(obs, PRIVILEGED, GAME_STATE)
 
 
+def lacks_game_state(space: Space, obs: PyTree) -> bool:
+    """True for an observation that lacks the leaf `game_state` of its space."""
+    return isinstance(space, Dict) and GAME_STATE in space.spaces and GAME_STATE not in obs
+
+
 def critic_obs(obs: PyTree) -> PyTree:
     """Return an observation as a critic sees it."""
     return _without(obs, GAME_STATE)

@@ -114,7 +114,7 @@ def test_updates_before_learning_starts_only_store(name, settings):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [
     name if name in ("dqn", "sac", "r2d2", "bc") else pytest.param(name, marks=pytest.mark.slow)
-    for name in agents.names() if name not in ("ppo", "pqn")
+    for name in agents.names() if name not in ("alphazero", "ppo", "pqn")
 ])  # fmt: skip
 def test_waiting_is_an_update_before_learning_starts(name):
     """`Agent.wait` makes of the state, with one call for several rollouts, what updates one by one make of it."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from models import model_of
 
 from rlkit import agents, training
 from rlkit.networks import views
@@ -101,7 +102,8 @@ def test_every_agent_acts_alike_with_and_without_the_leaf(name):
     """With statistics of all leaves, those of the missing one included."""
     module = agents.get(name)
     action_space = BOX if name in ("crossq", "ddpg", "td3", "td3_bc", "rebrac", "tqc", "iql") else Discrete(2)
-    agent = module.make(module.Config(hidden_sizes=(8,), normalize_obs=True), SPACE, action_space)
+    config = module.Config(hidden_sizes=(8,), normalize_obs=True)
+    agent = module.make(config, SPACE, action_space, **model_of(module, SPACE))
     zero, action = jnp.zeros(()), action_space.sample(jax.random.key(1))
     transition = Transition(example(), action, zero, zero > 0, zero > 0, example())
     actor = agent.actor(jax.jit(agent.init, static_argnums=3)(module.Hyper(), jax.random.key(0), transition, 4))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agent_examples import EXAMPLES
+from models import model_of
 
 from rlkit import agents, envs, training
 from rlkit.replay import packing
@@ -63,7 +64,8 @@ def setup(request):
     name, env_name, settings = request.param
     module = agents.get(name)
     env, params = envs.make(env_name)
-    agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params))
+    spaces = env.observation_space(params), env.action_space(params)
+    agent = module.make(module.Config(**settings), *spaces, **model_of(module, spaces[0], env, params))
     pair = training.make(agent, env, params, num_envs=NUM_ENVS, num_steps=NUM_STEPS)
     chex.clear_trace_counter()
     init = jax.jit(chex.assert_max_traces(lambda *args: pair.init(*args), 1))  # chex asks for a function with source
@@ -249,7 +251,8 @@ def test_the_traced_update_of_another_case(name, env_name, settings):
     """Its state keeps structure, shapes, dtypes and strong types, no key is used twice, and metrics are declared."""
     module = agents.get(name)
     env, params = envs.make(env_name)
-    agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params))
+    spaces = env.observation_space(params), env.action_space(params)
+    agent = module.make(module.Config(**settings), *spaces, **model_of(module, spaces[0], env, params))
     pair = training.make(agent, env, params, num_envs=NUM_ENVS, num_steps=NUM_STEPS)
     with jax.debug_key_reuse(True):
         start = jax.jit(lambda key: pair.init(module.Hyper(), key)).trace(jax.random.key(0))
@@ -280,7 +283,8 @@ def test_double_precision_elsewhere_does_no_harm(name, env_name, settings):
     module = agents.get(name)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         env, params = envs.make(env_name)
-        agent = module.make(module.Config(**settings), env.observation_space(params), env.action_space(params))
+        spaces = env.observation_space(params), env.action_space(params)
+        agent = module.make(module.Config(**settings), *spaces, **model_of(module, spaces[0], env, params))
         pair = training.make(agent, env, params, num_envs=NUM_ENVS, num_steps=NUM_STEPS)
         state = jax.eval_shape(lambda key: pair.init(module.Hyper(), key), jax.random.key(0))
         after, metrics = jax.eval_shape(pair.step, state)

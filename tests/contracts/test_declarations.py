@@ -9,6 +9,7 @@ import pytest
 from agent_examples import EXAMPLES
 from flax import struct
 from jax.sharding import AbstractMesh
+from models import model_of
 
 from rlkit import agents, envs, training
 from rlkit.agents import pqn
@@ -30,7 +31,8 @@ def a_run(module, name, settings, **arguments):
     """An agent and its training run on an environment."""
     env, params = envs.make(name)
     config = module.Config(hidden_sizes=(4,), **settings)
-    agent = module.make(config, env.observation_space(params), env.action_space(params), **arguments)
+    spaces = env.observation_space(params), env.action_space(params)
+    agent = module.make(config, *spaces, **model_of(module, spaces[0], env, params), **arguments)
     return agent, training.make(agent, env, params, num_envs=4, num_steps=8)
 
 

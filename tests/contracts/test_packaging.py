@@ -33,6 +33,7 @@ MODULES = {  # that an extra is for
     "report": "plotly.offline",
     "video": "imageio_ffmpeg",
     "onnx": "jax2onnx, onnxruntime",
+    "mctx": "mctx",
     "notebook": "IPython, jupyterlab",
     "docs": "sphinx, furo, myst_nb",
     "host": "gymnasium, cloudpickle",
@@ -45,7 +46,7 @@ MODULES = {  # that an extra is for
     "pgx": "pgx",
     "playground": "mujoco_playground",
     "xland": "xminigrid",
-    "dev": "pytest, nbclient, pgx, optuna, plotly",
+    "dev": "pytest, nbclient, mctx, pgx, optuna, plotly",
 }
 
 IMPORT_ALL = (

@@ -5,6 +5,7 @@ import optax
 import pytest
 from agent_examples import EXAMPLES
 from jax.interpreters import partial_eval
+from models import model_of
 
 from rlkit import agents, envs, replay, training
 from rlkit.agents.base.keys import StartOnly, marked
@@ -35,7 +36,8 @@ def a_config(name, env_name, settings, **values):
 def fields_without_readers(config):
     """Fields of Hyper on which nothing but themselves depends after a step, of those that are set."""
     module, (env, params) = agents.get(config.run.agent), envs.make(config.run.env)
-    agent = module.make(config.agent, env.observation_space(params), env.action_space(params))
+    spaces = env.observation_space(params), env.action_space(params)
+    agent = module.make(config.agent, *spaces, **model_of(module, spaces[0], env, params))
     run = training.make(agent, env, params, num_envs=4, num_steps=8)
     state = jax.eval_shape(lambda key: run.init(module.Hyper(**config.hyper), key), jax.random.key(0))
     unset = {key: None for key, value in config.hyper.items() if value is None}

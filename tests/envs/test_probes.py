@@ -156,7 +156,7 @@ def test_a_point_that_moves_straight_reaches_its_goal_and_stays():
 @pytest.mark.parametrize(
     "name",
     [
-        *("Probe-MaskedAction", "Probe-PointGoal"),
+        *("Probe-MaskedAction", "Probe-PointGoal", "Probe-Nim"),
         *(pytest.param(f"Probe-{x}", marks=pytest.mark.slow) for x in ("DelayedReward", "Truncation", "BitFlip")),
     ],
 )
@@ -166,5 +166,5 @@ def test_probes_keep_the_contract(name):
 
 def test_every_probe_is_listed():
     assert set(PROBES) <= set(envs.names())
-    others = {f"Probe-{x}" for x in ("Truncation", "Memory", "BitFlip", "PointGoal", "Players")}
+    others = {f"Probe-{x}" for x in ("Truncation", "Memory", "BitFlip", "PointGoal", "Players", "Nim")}
     assert set(PROBES) == set(CASES) | others

@@ -37,7 +37,8 @@ def copied(tmp_path, monkeypatch):
 
 def sizes(agent: str) -> dict:
     """Keys of a tiny run of an agent."""
-    env = "Probe-Continuous" if agent in CONTINUOUS else "Probe-ObservationAction"
+    others = "Probe-Nim" if agent == "alphazero" else "Probe-ObservationAction"
+    env = "Probe-Continuous" if agent in CONTINUOUS else others
     fields = {*agents.get(agent).Config.model_fields}
     tiny = {"hidden_sizes": [8], "batch_size": 4, "learning_starts": 16, "capacity": 128, "unroll_len": 4, "burn_in": 0}
     tiny |= {"num_minibatches": 1, "num_epochs": 1, "replay_ratio": 1 / 32, "n_step": 1}

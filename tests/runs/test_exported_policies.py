@@ -22,6 +22,7 @@ VECTOR, ONE_OF_THREE = Box(-2, 2, (3,)), Discrete(3)
 ARM = Box(np.array([[-1.0, 0.0], [2.0, -3.0]]), np.array([[1.0, 5.0], [2.5, 3.0]]), dtype=np.float32)
 CAMERA, SCREEN, BOARD = Box(0, 255, (12, 12, 3), np.uint8), Box(0, 255, (4, 36, 36), np.uint8), Box(0, 1, (10, 10, 4))
 MASKED = Dict({"action_mask": Box(0, 1, (3,), np.int8), "state": VECTOR})
+GAME = Dict({"action_mask": Box(0, 1, (3,), np.int8), "game_state": VECTOR, "state": VECTOR})
 ROBOT = Dict(
     {
         "camera": CAMERA,
@@ -45,6 +46,7 @@ POLICIES = {
     "ppo-unbounded": ("ppo", VECTOR, Box(-np.inf, np.inf, (2,)), {"gsde": True}),
     "ppo-half-open": ("ppo", VECTOR, Box(np.float32([0, 5, -np.inf]), np.float32([9, np.inf, 3])), {}),
     "pqn": ("pqn", MASKED, ONE_OF_THREE, NORM | {"layer_norm": True}),
+    "alphazero": ("alphazero", GAME, ONE_OF_THREE, NORM),
     "dqn": ("dqn", VECTOR, ONE_OF_THREE, {"dueling": True, "noisy": True, "hidden_sizes": [16]}),
     "dqn-image": ("dqn", CAMERA, ONE_OF_THREE, {"encoder": "mlp"}),
     "c51": ("c51", MASKED, ONE_OF_THREE, NORM | {"dueling": True, "num_atoms": 11}),

@@ -28,6 +28,7 @@ APART = {"agents": {"envs", "training"}}  # an agent's input is transitions, nev
 # Below the rim: libraries that compute, and the parts of the standard library without effects.
 LIBRARIES = {"jax", "jaxlib", "numpy", "flax", "optax", "chex", "pydantic", "annotated_types"}
 ADAPTERS = {
+    "rlkit/agents/alphazero.py": {"mctx"},
     "rlkit/networks/network.py": {"equinox"},
     "rlkit/_cpu/switch.py": {"os"},  # a variable of the environment turns the tricks off
     "rlkit/envs/gymnax.py": {"gymnax"},

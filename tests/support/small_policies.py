@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from models import model_of
 
 from rlkit import agents, spaces
 from rlkit.hosts.placeholder import HostEnv
@@ -25,7 +26,7 @@ def random_policy(name, obs_space, action_space, **settings):
     module = agents.get(name)
     small = {key: value for key, value in SMALL.items() if key in module.Config.model_fields}
     config = parse(RUN | small | {"agent": name} | settings)
-    agent = module.make(config.agent, obs_space, action_space)
+    agent = module.make(config.agent, obs_space, action_space, **model_of(module, obs_space))
     example = Transition(
         spaces.zeros(obs_space),
         spaces.zeros(action_space),

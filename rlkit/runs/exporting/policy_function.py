@@ -36,7 +36,8 @@ class Value(NamedTuple):
 class PolicyFunction(NamedTuple):
     """A greedy policy with normalization, action masks, scaling of actions, and memory.
 
-    Inputs are the leaves of an observation, `obs` or `obs/NAME`, without `privileged`. A policy with a memory also has
+    Inputs are the leaves of an observation, `obs` or `obs/NAME`, without `privileged` and
+    `game_state`. A policy with a memory also has
     `first` [B] bool, True where an episode begins, where the memory is not read, and the leaves `memory/NAME`. Outputs
     are `action`, or `action/NAME` for each part of a Dict or a Tuple, and `next_memory/NAME`. Parts of a memory that
     the greedy policy does not change, such as noise, are constants.
@@ -44,7 +45,7 @@ class PolicyFunction(NamedTuple):
 
     apply: Callable[[PyTree, Arrays], Arrays]  # (actor, inputs) -> outputs; pure; also without the axis of the batch
     policy: Policy
-    obs_space: Space  # of the observations, without `privileged`
+    obs_space: Space  # of the observations, without `privileged` and `game_state`
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
 
@@ -56,7 +57,9 @@ class PolicyFunction(NamedTuple):
 
 
 def policy_function(policy: Policy) -> PolicyFunction:
-    """Return the greedy policy of a run as a function; its key is that of seed 0, and none of the agents reads it."""
+    """Return the greedy policy of a run as a function; its key is that of seed 0.
+
+    No agent's greedy policy reads the key, except to search in games of chance."""
     env = policy.env
     obs_space = views.actor_space(env.observation_space(policy.params))
     example, start = shape_of(obs_space), jax.tree.map(jnp.asarray, policy.memory)

@@ -1,6 +1,7 @@
 """Environments and settings with which the contract tests run each agent."""
 
 EXAMPLES = {
+    "alphazero": (("Probe-Nim", {"num_simulations": 4, "normalize_obs": True}),),
     "bc": (("Probe-Continuous", {}), ("Probe-MaskedAction", {})),
     "c51": (("Probe-ObservationAction", {"num_atoms": 11, "store_obs_once": True}),),
     "crossq": (("Probe-Continuous", {"critic_hidden_sizes": (8,), "n_step": 2, "replay": "prioritized"}),),
