@@ -15,6 +15,7 @@ _NAMES = {
     "frame": "pictures.frames",
     "load": "policy",
     "load_config": "config.load",
+    "match": "matches",
     "parse": "config.parse",
     "plot": "pictures.curves",
     "render": "pictures.rendering",

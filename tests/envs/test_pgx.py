@@ -37,6 +37,27 @@ def test_one_agent_moves_for_both_players():
     np.testing.assert_array_equal(reward, np.where(terminated, 1, 0))  # of the player who moved, and won
 
 
+def test_both_players_act_and_one_move_counts():
+    env = race("self")
+    assert env.num_players == 2
+    envs.check(env, (), KEY)
+    _, (obs, state, action, reward, terminated, truncated, final) = play_numpy(env, (), 200, legal)
+    rows, player = np.arange(200), state.current_player
+    assert set(player) == {0, 1}
+    mask = obs["action_mask"][:-1]  # of the next steps
+    np.testing.assert_array_equal(mask[rows[:-1], player[1:]], [[False, True, True]] * 199)
+    np.testing.assert_array_equal(mask[rows[:-1], 1 - player[1:]], [[True, False, False]] * 199)
+    np.testing.assert_array_equal(action[rows, 1 - player], 0)
+    score = state.score.copy()
+    score[rows, player] += action[rows, player]
+    np.testing.assert_array_equal(final["obs"], np.stack([score, score[:, ::-1]], 1))  # each begins with its own
+    over = score[rows, player] >= 4
+    np.testing.assert_array_equal(terminated, np.stack([over, over], 1))
+    assert not truncated.any()
+    np.testing.assert_array_equal(reward[rows, player], np.where(over, 1, 0))
+    np.testing.assert_array_equal(reward.sum(1), 0)
+
+
 def test_the_model_steps_as_the_environment_does():
     env = race()
     model = env.game_model(())
@@ -119,7 +140,7 @@ def test_settings_of_an_installed_game():
     assert set(state.current_player) == {0, 1}
     assert set(reward[terminated]) <= {0, 1}, "who moves last does not lose"
     assert not obs["obs"][terminated].any(), "a new game begins with an empty board, whoever moves first"
-    with pytest.raises(ConfigError, match="opponent='me' must be one of random, none"):
+    with pytest.raises(ConfigError, match="opponent='me' must be one of random, self, none"):
         envs.make("pgx:tic_tac_toe", opponent="me")
     with pytest.raises(ConfigError, match="game_state=1 must be true or false"):
         envs.make("pgx:tic_tac_toe", game_state=1)

@@ -1,4 +1,4 @@
-"""Games of pgx in rlkit's protocol, against random opponents or for an agent that moves for every player in turn."""
+"""Games of pgx in rlkit's protocol: against random opponents, by self-play, or with all moves made by one agent."""
 
 from typing import Any, Literal, get_args
 
@@ -18,7 +18,7 @@ from rlkit.envs.adapter import (
 from rlkit.names import ACTION_MASK, GAME_STATE, shorten
 from rlkit.types import Array, ConfigError, Key, Model, PyTree
 
-Opponent = Literal["random", "none"]
+Opponent = Literal["random", "self", "none"]
 
 
 class PgxEnv(Adapter):
@@ -26,6 +26,9 @@ class PgxEnv(Adapter):
 
     With the opponent `random`, a step is player 0's move and all random moves of others before its next turn. The view
     is that of player 0, and the reward player 0's sum over these moves. pgx draws the player who begins.
+
+    With the opponent `self`, all P players of a game act, see `rlkit.types.Env`: each has its own view and reward. Only
+    the move of the player who is to move counts; the others have action 0 as their only legal one.
 
     With the opponent `none`, a step is one move of whoever is to move. The view is that of the player to move next, and
     the reward that of the player who moved.
@@ -44,6 +47,7 @@ class PgxEnv(Adapter):
 
     def __init__(self, name: str, env: Any, opponent: Opponent = "random", game_state: bool | None = None):
         self.name, self.env, self.opponent = name, env, opponent
+        self.num_players = env.num_players if opponent == "self" else 1
         self.has_game_state = opponent == "none" if game_state is None else game_state
         if opponent == "none" and env.num_players > 2:
             raise ConfigError(
@@ -57,6 +61,10 @@ class PgxEnv(Adapter):
         if self.has_game_state:
             parts[GAME_STATE] = spaces.Tuple(tuple(unbounded_box(x.shape, x.dtype) for x in jax.tree.leaves(state)))
         self._obs_space = spaces.Dict(parts | {"obs": unbounded_box(view.shape, view.dtype)})
+
+    def with_all_players(self) -> "PgxEnv":
+        """Return the same game with the opponent `self` and the leaf `game_state`, for matches between policies."""
+        return PgxEnv(self.name, self.env, "self", game_state=True)
 
     def game_model(self, params: Any) -> Model | None:
         """Return the rules of the game for agents that plan, whoever the opponent is here; None without `game_state`.
@@ -96,7 +104,7 @@ class PgxEnv(Adapter):
 
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         init_key, loop_key = jax.random.split(key)
-        if self.env.num_players == 1 or self.opponent == "none":
+        if self.env.num_players == 1 or self.opponent != "random":
             return self._observe(state := self.env.init(init_key)), state
 
         def not_ready(carry: tuple[Any, Key]) -> Array:
@@ -115,6 +123,12 @@ class PgxEnv(Adapter):
     def _advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
         step_key, loop_key = jax.random.split(key)
         player = state.current_player
+        if self.num_players > 1:
+            state = self.env.step(state, action[player], step_key)
+            terminated, truncated = (
+                jnp.broadcast_to(flag, (self.num_players,)) for flag in (state.terminated, state.truncated)
+            )
+            return self._observe(state), state, state.rewards, terminated, truncated
         state = self.env.step(state, action, step_key)
         if self.opponent == "none":
             return self._observe(state), state, state.rewards[player], state.terminated, state.truncated
@@ -140,10 +154,26 @@ class PgxEnv(Adapter):
         return self.env.step(state, action, step_key)
 
     def _observe(self, state: Any) -> PyTree:
+        if self.num_players > 1:
+            return self._observe_all(state)
         # Not state.observation: at the end of a game that may be the view of another player.
         view = self._view(state) if self.opponent == "none" else self.env._observe(state, jnp.int32(0))
         obs = {ACTION_MASK: state.legal_action_mask, "obs": view}
         return obs | {GAME_STATE: self._arrays(state)} if self.has_game_state else obs
+
+    def _observe_all(self, state: Any) -> PyTree:
+        """The observations of all players, leaves [P, ...]."""
+        players = jnp.arange(self.num_players, dtype=jnp.int32)
+        waiting = jnp.arange(state.legal_action_mask.shape[0]) == 0
+        to_move = (players == state.current_player)[:, None]
+        obs = {
+            ACTION_MASK: jnp.where(to_move, state.legal_action_mask, waiting),
+            "obs": jax.vmap(self.env._observe, (None, 0))(state, players),
+        }
+        if not self.has_game_state:
+            return obs
+        arrays = self._arrays(state)
+        return obs | {GAME_STATE: jax.tree.map(lambda x: jnp.broadcast_to(x, (len(players), *x.shape)), arrays)}
 
     def _view(self, state: Any) -> Array:
         return self.env._observe(state, state.current_player)
