@@ -12,8 +12,8 @@ from rlkit.agents import crossq
 from rlkit.agents.common import q_critics
 from rlkit.agents.common.off_policy import Schedules
 from rlkit.agents.common.optimizer import Optimizer
-from rlkit.spaces import Box, Discrete
-from rlkit.types import ConfigError, Sample, Transition
+from rlkit.spaces import Box
+from rlkit.types import Sample, Transition
 
 WIDTHS = {"critic_hidden_sizes": (6, 5), "hidden_sizes": (4,)}
 
@@ -165,15 +165,6 @@ def test_adam_forgets_by_its_b1(b1):
     mean = b1 * (1 - b1) / (1 - b1**2)
     root = np.sqrt(0.999 * 0.001 / (1 - 0.999**2))
     np.testing.assert_allclose(before["x"] - params["x"], mean / root, rtol=1e-4)
-
-
-@pytest.mark.parametrize(("space", "words"), [
-    (Discrete(2), "agent='crossq' needs a Box action space of floats with finite bounds, .*; use .*sac"),
-    (Box(-np.inf, np.inf, (2,)), "agent='crossq' needs a Box .* use ppo$"),
-])  # fmt: skip
-def test_spaces_that_do_not_fit(space, words):
-    with pytest.raises(ConfigError, match=words):
-        crossq.make(crossq.Config(**SMALL), OBS, space)
 
 
 def test_images_are_normalized_after_their_convolutions():

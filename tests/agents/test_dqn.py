@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mistakes import mistake
 from q_agents import MASKED, OBS, SMALL, example, linear, start
 
 from rlkit import agents
@@ -172,26 +173,18 @@ def test_dueling_heads_add_a_value_to_centered_advantages(outputs):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "space", "words"),
+    ("name", "space", "remedy"),
     [
-        (
-            "dqn",
-            {},
-            Box(-1, 1, (2,)),
-            r"agent='dqn' needs a Discrete action space, .* use bc, crossq, ddpg, .*, td3_bc or tqc",
-        ),
-        ("c51", {}, MultiDiscrete((2, 2)), "agent='c51' needs a Discrete .*; use ppo$"),
-        ("qrdqn", {}, Box(-jnp.inf, jnp.inf, (2,)), "agent='qrdqn' needs a Discrete .*; use ppo$"),
-        ("dqn", {}, Box(0, 3, (2,), jnp.int32), "agent='dqn' needs a Discrete .*; no agent can act in it"),
-        ("dqn", {}, Box(0, 3, (2, 2), jnp.int32), r"of shape \[2, 2\], as of a MultiDiscrete .*, of one dimension$"),
-        ("pqn", {}, Box(-1, 1, (2,)), "agent='pqn' needs a Discrete"),
-        ("dqn", {"encoder": "conv"}, Discrete(2), "encoder='conv' needs observations"),
+        ("dqn", Box(-1, 1, (2,)), "use bc, crossq, ddpg, "),
+        ("c51", MultiDiscrete((2, 2)), "use ppo"),
+        ("dqn", Box(0, 3, (2,), jnp.int32), "no agent can act in it"),
+        ("dqn", Box(0, 3, (2, 2), jnp.int32), "of one dimension"),
     ],
 )
-def test_spaces_that_do_not_fit(name, settings, space, words):
+def test_spaces_that_do_not_fit(name, space, remedy):
     module = agents.get(name)
-    with pytest.raises(ConfigError, match=words):
-        module.make(module.Config(**settings), OBS, space)
+    with mistake(f"agent={name!r} needs a Discrete", remedy):
+        module.make(module.Config(), OBS, space)
 
 
 def test_settings_that_contradict():

@@ -11,8 +11,8 @@ from sac_batches import drawn
 from rlkit import agents, envs, training
 from rlkit.agents import iql
 from rlkit.agents.common.batches import Batch
-from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete
-from rlkit.types import ConfigError, Transition
+from rlkit.spaces import Box, Dict, Discrete
+from rlkit.types import Transition
 
 OBS = Box(-10, 10, (3,))
 MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
@@ -146,15 +146,6 @@ def test_a_policy_learned_from_random_actions_is_better_than_they_are(name, hype
     assert score > 0.8
     assert int(metrics["buffer_size"]) == 4096
     assert int(state.replay.num_steps) == 4000
-
-
-@pytest.mark.parametrize(("space", "words"), [
-    (Box(-np.inf, np.inf, (2,)), r"agent='iql' needs a Discrete action space or a Box of floats with finite bounds"),
-    (MultiDiscrete((2, 2)), r"agent='iql' .* use ppo"),
-])  # fmt: skip
-def test_spaces_that_do_not_fit(space, words):
-    with pytest.raises(ConfigError, match=words):
-        iql.make(iql.Config(), OBS, space)
 
 
 @pytest.mark.parametrize("log_std", [-8.0, pytest.param(4.0, marks=pytest.mark.slow)])

@@ -12,7 +12,7 @@ from rlkit.agents import iqn
 from rlkit.agents.common.batches import Batch
 from rlkit.networks.heads.implicit_quantiles import SETTINGS, implicit_quantiles
 from rlkit.spaces import Box, Dict, Discrete
-from rlkit.types import ConfigError, Transition
+from rlkit.types import Transition
 
 OBS = Box(-10, 10, (3,))
 MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
@@ -251,11 +251,9 @@ def test_greedy_actions_are_the_same_for_all_keys_and_exploring_ones_are_not():
     assert len(set(drawn)) > 1
 
 
-def test_settings_and_spaces_that_do_not_fit():
+def test_settings_that_do_not_fit():
     with pytest.raises(ValueError, match="double=True selects one next action"):
         iqn.Config(double=True, munchausen=True)
-    with pytest.raises(ConfigError, match="agent='iqn' needs a Discrete action space"):
-        iqn.make(iqn.Config(), OBS, Box(-1, 1, (2,)))
 
 
 LEARNING = {"capacity": 2048, "batch_size": 64, "learning_starts": 256, "replay_ratio": 0.25, "hidden_sizes": (16,)}

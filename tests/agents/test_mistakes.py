@@ -4,54 +4,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mistakes import mistake
 
 from rlkit import agents, envs
 from rlkit.agents import dqn, ppo, sac, td3
 from rlkit.agents.base import as_arrays
 from rlkit.runs.config.schema import schema
-from rlkit.types import ConfigError
-
-
-def message(call, *arguments, **keywords) -> str:
-    with pytest.raises(ConfigError) as error:
-        call(*arguments, **keywords)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "parts"),
     [
-        ({"gamma": 1.5}, "gamma=1.5 must be at least 0 and at most 1; the default is 0.99"),
-        ({"gamma": float("nan")}, "gamma=nan must be"),
-        ({"learning_rate": np.float32(-1)}, "learning_rate=-1 must be at least 0 and finite; the default is 0.0003"),
-        ({"learning_rate": float("inf")}, "learning_rate=inf must be at least 0 and finite"),
-        ({"adam_eps": 0.0}, "adam_eps=0 must be greater than 0 and finite"),
-        ({"max_grad_norm": -1.0}, "max_grad_norm=-1 must be greater than 0; the default is 0.5"),
+        ({"gamma": 1.5}, ["gamma=1.5 must", "at least 0", "at most 1", "default is 0.99"]),
+        ({"gamma": float("nan")}, ["gamma=nan must"]),
+        ({"gamma": "x"}, ["gamma='x' must", "number", "default is 0.99"]),
+        ({"learning_rate": float("inf")}, ["learning_rate=inf must", "finite", "default is 0.0003"]),
+        ({"max_grad_norm": np.float32(-1)}, ["max_grad_norm=-1 must", "greater than 0", "default is 0.5"]),
     ],
 )
-def test_a_float_of_hyper_out_of_range_is_named_when_it_is_made(values, said):
-    assert message(ppo.Hyper, **values).startswith(said)
+def test_a_value_of_hyper_out_of_range_is_named_when_it_is_made(values, parts):
+    with mistake(*parts):
+        ppo.Hyper(**values)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"gamma": 2}, "gamma=2 must be"),
-        ({"gamma": np.float32(1) + np.arange(2, dtype=np.float32)[1]}, "gamma=2 must be"),
-        ({"gamma": jnp.float32(2.0)}, "gamma=2 must be"),
-        ({"gamma": "x"}, "gamma='x' must be a number"),
-    ],
-)
-def test_init_names_other_values_that_are_known(values, said):
-    assert message(lambda: as_arrays(dqn.Hyper(**values), dqn.Config(), 1)).startswith(said)
+@pytest.mark.parametrize("value", [2, jnp.float32(2.0)])
+def test_init_names_other_values_that_are_known(value):
+    with mistake("gamma=2 must"):
+        as_arrays(dqn.Hyper(gamma=value), dqn.Config(), 1)
 
 
 def test_defaults_that_stand_for_other_settings_are_accepted():
     for name in agents.names():
         hyper = agents.get(name).Hyper()
         assert agents.get(name).Hyper(**hyper.__dict__) == hyper
-    assert message(dqn.Hyper, tau=2.0) == "tau=2 must be greater than 0 and at most 1; the default is None"
+    with mistake("tau=2 must", "default is None"):
+        dqn.Hyper(tau=2.0)
 
 
 def test_the_range_is_that_of_a_config_file():
@@ -60,7 +47,8 @@ def test_the_range_is_that_of_a_config_file():
             bounds = [getattr(rule, bound, None) for rule in field.metadata for bound in ("ge", "gt")]
             lowest = max((bound for bound in bounds if bound is not None), default=None)
             if lowest is not None and np.isfinite(lowest):
-                assert message(agents.get(name).Hyper, **{key: lowest - 1.0}).startswith(f"{key}=")
+                with mistake(f"{key}="):
+                    agents.get(name).Hyper(**{key: lowest - 1.0})
 
 
 def test_traced_values_and_axes_of_vmap_are_not_checked():
@@ -73,32 +61,18 @@ def test_traced_values_and_axes_of_vmap_are_not_checked():
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("make", "values", "parts"),
     [
-        ({"hidden": (8,)}, "hidden is not a field of ppo.Config; did you mean 'hidden_sizes'?"),
-        ({"num_epochs": -1}, "num_epochs=-1 must be at least 1"),
-        (
-            {"num_epochs": 0, "num_minibatches": 0},
-            "num_epochs=0 must be at least 1",
-        ),
-        ({"activation": "tann"}, "activation='tann' must be"),
-        ({"gamma": 0.9}, "gamma is not a field of ppo.Config; it is a field of ppo.Hyper"),
+        (ppo.Config, {"hidden": (8,)}, ["hidden is not a field of ppo.Config", "did you mean 'hidden_sizes'"]),
+        (ppo.Config, {"num_epochs": 0, "num_minibatches": 0}, ["num_epochs=0 must be at least 1"]),
+        (ppo.Config, {"gamma": 0.9}, ["gamma is not a field of ppo.Config", "a field of ppo.Hyper"]),
+        (ppo.Hyper, {"hidden_sizes": 3}, ["hidden_sizes is not a field of ppo.Hyper", "a field of ppo.Config"]),
+        (ppo.Hyper().replace, {"gama": 0.9}, ["gama is not a field of ppo.Hyper", "did you mean 'gamma'"]),
     ],
 )
-def test_a_mistake_in_a_config_is_one_line(values, said):
-    assert message(ppo.Config, **values).startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"hidden_sizes": 3}, "hidden_sizes is not a field of ppo.Hyper; it is a field of ppo.Config"),
-        ({"gama": 0.9}, "gama is not a field of ppo.Hyper; did you mean 'gamma'?"),
-    ],
-)
-def test_a_name_that_is_no_field_of_a_hyper_is_one_line(values, said):
-    assert message(ppo.Hyper, **values) == said
-    assert message(ppo.Hyper().replace, **values) == said
+def test_a_mistake_in_a_config_or_a_hyper_is_one_line(make, values, parts):
+    with mistake(*parts):
+        make(**values)
 
 
 @pytest.mark.parametrize("name", agents.names())
@@ -110,15 +84,14 @@ def test_the_config_of_another_agent_is_refused(name):
         else "CartPole-v1"
     )
     spaces = env.observation_space(params), env.action_space(params)
-    said = message(agents.get(name).make, other.Config(), *spaces)
-    wanted = f"this is {other.__name__.rpartition('.')[2]}.Config; use {name}.Config(...)"
-    assert said == f"agent={name!r} needs a Config of its own, and {wanted}"
-    assert "this is builtins.dict" in message(agents.get(name).make, {}, *spaces)
+    for config, given in ((other.Config(), f"{other.__name__.rpartition('.')[2]}.Config"), ({}, "builtins.dict")):
+        with mistake(f"agent={name!r} ", given, f"use {name}.Config"):
+            agents.get(name).make(config, *spaces)
 
 
 def test_the_hyper_of_another_agent_is_refused_and_a_config_of_the_users_own_is_not():
-    said = message(as_arrays, ppo.Hyper(), sac.Config(), 1)
-    assert said == "agent='sac' needs a Hyper of its own, and this is ppo.Hyper; use sac.Hyper(...)"
+    with mistake("agent='sac' ", "ppo.Hyper", "use sac.Hyper"):
+        as_arrays(ppo.Hyper(), sac.Config(), 1)
 
     class Config(td3.Config):
         pass

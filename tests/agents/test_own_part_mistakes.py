@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from mistakes import mistake
 from optax import GradientTransformation
 
 from rlkit import envs, training
@@ -28,6 +29,9 @@ def boom(_):
     raise RuntimeError("boom")
 
 
+BOOM = f"raised RuntimeError: boom (test_own_part_mistakes.py, line {boom.__code__.co_firstlineno + 1})"
+
+
 def without_state(update):
     return GradientTransformation(lambda params: (), update)
 
@@ -47,7 +51,7 @@ COUNT = jnp.zeros((), jnp.int32)
 
 @pytest.mark.parametrize(("optimizer", "words"), [
     (no_rate, ["a function of the learning rate", "raised TypeError", "no_rate", "learning rate alone"]),
-    (boom, ["raised RuntimeError: boom (test_own_part_mistakes.py, line 28)"]),
+    (boom, [BOOM]),
     (lambda rate: 3, ["a function of the learning rate", "returned 3"]),
     (without_state(lambda *arguments: boom(1)), ["update(grads, state, params)", "RuntimeError: boom (test_own_part"]),
     (without_state(lambda grads, state, params: grads), ["(updates, state)"]),
@@ -55,16 +59,12 @@ COUNT = jnp.zeros((), jnp.int32)
     (without_state(lambda grads, state, params: ((), state)), ["the parameters' shapes", "another structure"]),
     (counting(COUNT, lambda state: {}), ["keep", "its state", "0 arrays for 1"]),
     (counting(COUNT, lambda state: {"count": state["count"] + 1.0}), ["float32[] for int32[] at ['count']"]),
-    (counting(jnp.zeros(1), lambda state: {"count": jnp.zeros(2)}), ["float32[2] for float32[1] at ['count']"]),
     (optax.contrib.reduce_on_plateau(), ["update(grads, state, params)", "'value'", "no loss"]),
-    (lambda rate: optax.chain(optax.adam(rate), optax.contrib.reduce_on_plateau()), ["'value'", "no loss"]),
     (optax.lbfgs(), ["update(grads, state, params)", "'value_fn'", "no loss"]),
 ])  # fmt: skip
 def test_a_mistake_of_an_optimizer_is_one_line(optimizer, words):
-    with pytest.raises(ConfigError, match=r"^optimizer=") as error:
+    with mistake("optimizer=", *words):
         start(ppo, num_minibatches=1, optimizer=optimizer)
-    assert [word for word in words if word not in str(error.value)] == []
-    assert "\n" not in str(error.value)
 
 
 def test_an_exception_of_the_users_own_is_the_cause():
@@ -81,15 +81,13 @@ def test_each_part_with_a_rate_of_its_own_is_checked():
 @pytest.mark.parametrize(("schedule", "words"), [
     (optax.adam(1e-3), "give a function"),
     (lambda: 1.0, "raised TypeError"),
-    (boom, "raised RuntimeError: boom (test_own_part_mistakes.py, line 28)"),
+    (boom, BOOM),
     (lambda steps: jnp.stack([steps, steps]), "returned an array [2]"),
     (lambda steps: None, "returned None"),
 ])  # fmt: skip
 def test_a_mistake_of_a_schedule_is_one_line(schedule, words):
-    with pytest.raises(ConfigError, match=r"^learning_rate_schedule=.*a function of the environment steps") as error:
+    with mistake("learning_rate_schedule=", "a function of the environment steps", words):
         start(ppo, num_minibatches=1, learning_rate_schedule=schedule)
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

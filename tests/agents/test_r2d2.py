@@ -13,8 +13,8 @@ from rlkit.agents import r2d2
 from rlkit.agents.base import as_arrays
 from rlkit.agents.common import exploration, off_policy
 from rlkit.networks.cores.recurrent import where_rows
-from rlkit.spaces import Box, Discrete
-from rlkit.types import ConfigError, Sample, Transition
+from rlkit.spaces import Discrete
+from rlkit.types import Sample, Transition
 
 SMALL = {
     "hidden_sizes": (4,),
@@ -269,11 +269,3 @@ def test_memory_is_learned_where_it_is_needed():
         return training.evaluate(agent, env, params, agent.actor(state.agent), key, num_envs=64, max_steps=8)
 
     assert run(jax.random.key(0)).returns.mean() == 1.0
-
-
-def test_a_space_that_does_not_fit():
-    with pytest.raises(
-        ConfigError,
-        match=r"agent='r2d2' needs a Discrete action space, .* use bc, crossq, ddpg, .*, td3_bc or tqc",
-    ):
-        r2d2.make(r2d2.Config(), ENV.observation_space(PARAMS), Box(-1, 1, (2,)))

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mistakes import mistake
 
-from rlkit.agents import c51, crossq, dqn, r2d2, sac, tqc
+from rlkit.agents import c51, crossq, dqn, sac, tqc
 from rlkit.agents.common.batches import shift_images
 from rlkit.spaces import Box, Dict, Discrete, Tuple
-from rlkit.types import ConfigError, Sample, Transition
+from rlkit.types import Sample, Transition
 
 CAMERA = Box(0, 255, (8, 8, 2), np.uint8)
 SMALL = {"hidden_sizes": (4,), "channels": (2,), "capacity": 16, "batch_size": 4, "learning_starts": 0}
@@ -114,12 +115,11 @@ def test_the_images_of_an_item_move_together_and_nothing_else_does():
         assert len(places) > 1, "items have shifts of their own"
 
 
-@pytest.mark.parametrize("module", [dqn, c51, sac, r2d2])
+@pytest.mark.parametrize("module", [dqn, sac])
 @pytest.mark.parametrize(
     ("space", "words"),
     [(Box(-1, 1, (3,)), "random_shift=8 needs observations with an image"), (CAMERA, "must be less than the 8 pixels")],
 )
 def test_observations_that_cannot_be_shifted_are_refused(module, space, words):
-    with pytest.raises(ConfigError, match=words) as error:
+    with mistake(words):
         module.make(module.Config(random_shift=8), space, Discrete(2))
-    assert "\n" not in str(error.value)

@@ -12,7 +12,7 @@ from rlkit import envs, training
 from rlkit.agents import crossq, sac, tqc
 from rlkit.agents.common import q_critics
 from rlkit.agents.common.off_policy import Schedules
-from rlkit.spaces import Box, Discrete, MultiDiscrete
+from rlkit.spaces import Box, Discrete
 from rlkit.types import ConfigError, Sample, Transition
 
 
@@ -200,9 +200,7 @@ def test_the_best_policy_is_found(module, env_name, best, settings):
 @pytest.mark.parametrize(
     ("space", "settings", "words"),
     [
-        (Box(-np.inf, np.inf, (2,)), {}, "agent='sac' needs a Discrete action space or a Box of floats with finite"),
         (Box(np.array([0.0, 2.0]), np.array([1.0, 1.0])), {}, "must have low <= high in each dimension; swap"),
-        (MultiDiscrete((2, 2)), {}, "agent='sac' .* use ppo"),
         (Discrete(2), {"gsde": True}, "gsde=True needs a Box action space with finite bounds"),
         (BOX, {"target_subset": 3}, "target_subset=3 must be at most num_critics=2"),
         (BOX, {"gsde": True, "hidden_sizes": ()}, "gsde=True needs a hidden layer"),

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mistakes import mistake
 
 from rlkit import agents, envs, training
 from rlkit.agents import ppo
@@ -25,13 +26,24 @@ def test_observations_without_numbers_are_refused(name, obs_space):
         module.make(module.Config(), obs_space, ACTIONS[name])
 
 
+SPACES = [Discrete(2), MultiDiscrete((2, 2)), Box(-1, 1, (2,)), Box(-np.inf, np.inf, (2,)), Box(0, 5, (2,), np.int32)]
+
+
+@pytest.mark.parametrize("name", agents.names())
+def test_an_action_space_that_an_agent_does_not_support_is_refused_with_those_that_do(name):
+    module = agents.get(name)
+    for space in SPACES:
+        others = agents.supporting(space)
+        if name not in others:
+            with mistake(f"agent={name!r} needs", f"use {others[0]}" if others else "no agent can act in it"):
+                module.make(module.Config(), Box(-1, 1, (3,)), space)
+
+
 @pytest.mark.parametrize("name", ["ppo", "sac", "td3", "iql"])
 def test_actions_whose_range_overflows_are_refused(name):
     module = agents.get(name)
     bounds = np.array([1.0, 3e38], np.float32)
-    with pytest.raises(
-        ConfigError, match=r"^action space Box\(.* must have bounds whose difference is a finite float32"
-    ):
+    with mistake("action space Box(", "finite float32", "use bounds within"):
         module.make(module.Config(), Box(-1, 1, (3,)), Box(-bounds, bounds))
     module.make(module.Config(), Box(-1, 1, (3,)), Box(-1.6e38, 1.6e38, (2,)))
     module.make(module.Config(), Dict({"a": Box(-1, 1, (0,)), "b": Box(-1, 1, (1,))}), Box(-1, 1, (2,)))

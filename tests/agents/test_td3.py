@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from sac_batches import drawn
 
-from rlkit import agents, envs, training
+from rlkit import envs, training
 from rlkit.agents import ddpg, td3, td3_bc
 from rlkit.agents.common import q_critics
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.off_policy import Schedules
-from rlkit.spaces import Box, Discrete
-from rlkit.types import ConfigError, Sample, Transition
+from rlkit.spaces import Box
+from rlkit.types import Sample, Transition
 
 OBS = Box(-10, 10, (3,))
 BOX = Box(np.float32([-2, 0]), np.float32([2, 10]))
@@ -227,17 +227,6 @@ def test_the_best_policy_is_found(settings, hyper):
     assert run(jax.random.key(0)).returns.mean() >= 0.97
 
 
-@pytest.mark.parametrize(("name", "space", "words"), [
-    ("td3", Discrete(2), r"agent='td3' needs a Box .* finite bounds, .* use .*c51, .* r2d2 or sac"),
-    ("td3_bc", Box(-np.inf, np.inf, (2,)), r"agent='td3_bc' needs a Box .* finite bounds, .* use ppo"),
-    ("td3", Box(0, 5, (2,), np.int32), "agent='td3' needs a Box action space of floats"),
-])  # fmt: skip
-def test_spaces_that_do_not_fit(name, space, words):
-    module = agents.get(name)
-    with pytest.raises(ConfigError, match=words):
-        module.make(module.Config(), OBS, space)
-
-
 def test_td3_bc_is_td3_with_the_settings_of_its_paper():
     config = td3_bc.Config()
     assert (config.behavior_cloning, config.normalize_obs, config.learning_starts) == (True, True, 0)
@@ -253,8 +242,6 @@ def test_ddpg_is_td3_with_other_settings():
     changed = {field.name for field in fields(hyper) if getattr(hyper, field.name) != getattr(td3.Hyper(), field.name)}
     assert changed == {"exploration_noise", "noise_correlation", "target_noise"}
     assert hyper.target_noise == 0
-    with pytest.raises(ConfigError, match="agent='ddpg' needs a Box"):
-        ddpg.make(config, OBS, Discrete(2))
 
 
 def test_the_policy_and_the_critics_have_learning_rates_and_clip_norms_of_their_own():

@@ -5,6 +5,7 @@ import sys
 from types import ModuleType
 
 import pytest
+from mistakes import mistake
 from small_sweeps import a_sweep
 from tiny_runs import SMALL
 
@@ -113,9 +114,8 @@ def test_a_database_is_named_where_the_sweep_is_started(tmp_path):
 @pytest.mark.parametrize("url", ["sqlite:////proc/none.db", "nonsense", "nodialect://host/x"])
 def test_a_database_that_cannot_be_used_leaves_nothing(tmp_path, url):
     pytest.importorskip("optuna")
-    with pytest.raises(ConfigError, match="must be a database that can be used") as error:
+    with mistake("storage=", "must be a database"):
         sweep(a_sweep(tmp_path, **KEYS), {"storage": url}, out=tmp_path / "sweep", show=False)
-    assert "\n" not in str(error.value)
     assert not (tmp_path / "sweep").exists()
 
 

@@ -4,6 +4,7 @@ import gymnasium
 import host_envs
 import numpy as np
 import pytest
+from mistakes import mistake
 
 from rlkit import hosts
 from rlkit.hosts import precision, validation
@@ -39,12 +40,9 @@ def test_offsets_that_float32_rounds_away_are_refused(name, backend):
         if name in ACCEPTED:
             validation.check(pool, 0)
             return
-        with pytest.raises(
-            ConfigError, match=r"env='host_envs:Clock': obs.*\[1\] is near .* subtract the offset"
-        ) as caught:
+        place = "['time'][1]" if settings.get("nested", False) else "[1]"
+        with mistake("env='host_envs:Clock': obs", f"{place} is near", "subtract the offset"):
             validation.check(pool, 0)
-        assert "\n" not in str(caught.value)
-        assert ("['time']" in str(caught.value)) == settings.get("nested", False)
         assert not pool.views.inspect.any()
 
 

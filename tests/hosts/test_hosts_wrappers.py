@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium import spaces
+from mistakes import mistake
 
 from rlkit import hosts, runs
 from rlkit.cli import main
@@ -164,32 +165,24 @@ def test_a_wrapper_of_gymnasium(backend):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            "frame_stak:4",
-            "wrapper='frame_stak:4' is not one of environments outside of JAX; did you mean 'frame_stack'",
-        ),
-        ("hide_velocity", "is not one of environments outside of JAX"),
-        ("frame_stack", "needs an integer after the colon, such as frame_stack:4"),
-        ("frame_stack:0", "needs an integer of at least 1 after the colon"),
-        ("frame_stack:1025", "wrapper='frame_stack:1025' must stack at most 1024 observations"),
-        ("time_limit:1,2", "needs an integer after the colon, such as time_limit:200"),
-        ("clip_reward:1", "needs two numbers, low,high, after the colon, such as clip_reward:-1,1"),
+        ("frame_stak:4", "did you mean 'frame_stack'"),
+        ("frame_stack", "such as frame_stack:4"),
+        ("frame_stack:0", "at least 1"),
+        ("frame_stack:1025", "at most 1024"),
+        ("time_limit:1,2", "such as time_limit:200"),
+        ("clip_reward:1", "such as clip_reward:-1,1"),
         ("clip_reward:1,-1", "the lower one first"),
         ("previous_action_reward:1", "takes no argument; write previous_action_reward"),
         ("scale_reward:nan", "needs finite numbers"),
     ],
 )
 def test_a_mistake_in_the_spelling_is_one_line(spec, message):
-    with pytest.raises(ConfigError) as error:
+    with mistake(f"wrapper={spec!r}", message):
         counter(spec)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_observations_without_an_axis_cannot_be_stacked():
-    with pytest.raises(
-        ConfigError, match="wrapper frame_stack: expected observations that are arrays with an axis, got"
-    ):
+    with mistake("wrapper frame_stack: expected", "arrays"):
         hosts.make("host_envs:Noise", num_envs=1, backend="serial", wrappers=["frame_stack:2"])
 
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mistakes import mistake
 
 from rlkit.agents import dqn
 from rlkit.networks.encoders import registry
@@ -107,24 +108,17 @@ def test_one_number_is_a_list_of_one():
 @pytest.mark.parametrize(
     ("settings", "side", "words"),
     [
-        (
-            {"channels": (4, 4), "kernels": (3, 3, 3)},
-            10,
-            r"kernels=.* must be one number, or 2, .* try \(3, 3\)",
-        ),
-        ({"channels": (4, 4, 4), "strides": (2, 1)}, 40, r"strides=\(2, 1\) must be one number, or 3, .* \(2, 1, 1\)"),
-        ({"kernels": ()}, 10, r"kernels=\(\) must be one number, or 1, .* try \(3,\)"),
-        ({"channels": (4,) * 9}, 10, r"images of \(10, 10, 3\) to nothing; use at most 4 layers, or padding='same'"),
-        ({"kernels": 12}, 10, "kernels=\\(12,\\) shrinks .*; use smaller kernels, or padding='same'"),
-        ({"encoder": "minatar"}, 2, "encoder='minatar' shrinks images of .*; use 'conv'"),
-        ({"kernels": (3, -1)}, 10, "kernels.1=-1 must be at least 1"),
-        ({"strides": (0,)}, 10, "strides.0=0 must be at least 1"),
+        ({"channels": (4, 4, 4), "strides": (2, 1)}, 40, ["strides=(2, 1) must", "try (2, 1, 1)"]),
+        ({"kernels": ()}, 10, ["kernels=() must", "try (3,)"]),
+        ({"channels": (4,) * 9}, 10, ["images of (10, 10, 3)", "use at most 4 layers, or padding='same'"]),
+        ({"kernels": 12}, 10, ["kernels=(12,)", "use smaller kernels, or padding='same'"]),
+        ({"encoder": "minatar"}, 2, ["encoder='minatar'", "use 'conv'"]),
+        ({"kernels": (3, -1)}, 10, ["kernels.1=-1 must be at least 1"]),
     ],
 )
 def test_sizes_that_do_not_fit_are_one_line(settings, side, words):
-    with pytest.raises(ConfigError, match=words) as error:
+    with mistake(*words):
         dqn.make(dqn.Config(**settings), Box(0, 255, (side, side, 3), np.uint8), Discrete(2))
-    assert "\n" not in str(error.value)
     fitting = dqn.Config(encoder="conv", channels=(4,) * 9, padding="same")
     dqn.make(fitting, Box(0, 255, (side, side, 3), np.uint8), Discrete(2))
 

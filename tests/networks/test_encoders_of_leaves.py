@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mistakes import mistake
 
 from rlkit import agents, spaces
 from rlkit.agents import dqn, ppo
@@ -102,20 +103,19 @@ def test_encoders_in_a_config():
 
 
 @pytest.mark.parametrize(
-    ("space", "settings", "words"),
+    ("space", "encoders", "words"),
     [
-        (ROBOT, {"encoders": {"camra": "conv"}}, "one of camera, joints, speed; did you mean 'camera'"),
-        (ROBOT, {"encoders": {"action_mask": "mlp"}}, "encoders.action_mask='mlp' must name a leaf .*; leave it out"),
-        (NESTED, {"encoders": {"views": "conv"}}, "one of arms/left, arms/right, views/0, views/1"),
-        (CAMERA, {"encoders": {"camera": "conv"}}, "needs observations with leaves .*; use encoder='conv'"),
-        (ROBOT, {"encoders": {"joints": "impala"}}, "encoders.joints='impala' needs an image .*; use 'mlp' or 'none'"),
-        (ROBOT, {"encoders": {"camera": "nature"}}, r"encoders.camera='nature' shrinks images of \(12, 12, 3\)"),
+        (ROBOT, {"camra": "conv"}, ["encoders.camra='conv' must", "did you mean 'camera'"]),
+        (ROBOT, {"action_mask": "mlp"}, ["encoders.action_mask='mlp' must", "leave it out"]),
+        (NESTED, {"views": "conv"}, ["one of arms/left, arms/right, views/0, views/1"]),
+        (CAMERA, {"camera": "conv"}, ["encoders.camera='conv' needs", "use encoder='conv'"]),
+        (ROBOT, {"joints": "impala"}, ["encoders.joints='impala' needs an image", "use 'mlp' or 'none'"]),
+        (ROBOT, {"camera": "nature"}, ["encoders.camera='nature'", "(12, 12, 3)"]),
     ],
 )
-def test_encoders_that_do_not_fit_are_one_line(space, settings, words):
-    with pytest.raises(ConfigError, match=words) as error:
-        ppo.make(ppo.Config(**settings), space, Discrete(2))
-    assert "\n" not in str(error.value)
+def test_encoders_that_do_not_fit_are_one_line(space, encoders, words):
+    with mistake(*words):
+        ppo.make(ppo.Config(encoders=encoders), space, Discrete(2))
 
 
 def test_a_policy_may_have_an_image_alone():
@@ -128,9 +128,7 @@ def test_a_policy_may_have_an_image_alone():
 
 def test_where_the_channels_are_must_be_known():
     strip = Dict({"strip": Box(0, 255, (3, 64, 3), np.uint8), "x": Box(-1, 1, (2,))})
-    with pytest.raises(
-        ConfigError, match=r"image_axes='auto' .* strip has the shape \(3, 64, 3\); use 'first' or 'last'"
-    ):
+    with mistake("image_axes='auto'", "strip has the shape (3, 64, 3)", "use 'first' or 'last'"):
         dqn.make(dqn.Config(padding="same"), strip, Discrete(2))
     for axes in ("first", "last"):
         dqn.make(dqn.Config(padding="same", image_axes=axes), strip, Discrete(2))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 from loss_arrays import normal
+from mistakes import mistake
 
 from rlkit.ops import distributional, losses
 
@@ -108,27 +109,21 @@ def test_a_column_against_a_row_is_an_error_that_names_the_argument(fn, names, s
 
 def test_shapes_of_action_values_are_checked():
     q, row, column = np.zeros((4, 3), np.float32), np.zeros(4, np.float32), np.zeros((4, 1), np.float32)
-    action = np.zeros(4, np.int32)
-    with pytest.raises(ValueError, match=r"^action has shape \(4, 1\)"):
-        losses.q_learning(q, action[:, None], row, row, q)
-    with pytest.raises(ValueError, match=r"^next_q has shape \(4, 2\)"):
-        losses.q_learning(q, action, row, row, q[:, :2])
-    with pytest.raises(ValueError, match=r"^reward has shape \(4, 1\)"):
-        losses.q_learning(q, action, column, row, q)
-    logits, atoms = np.zeros((4, 3, 5), np.float32), np.linspace(0, 1, 5, dtype=np.float32)
-    with pytest.raises(ValueError, match=r"^reward has shape \(4, 1\)"):
-        distributional.categorical_double_q_learning(logits, action, column, row, logits, q, atoms)
-    with pytest.raises(ValueError, match=r"^atoms has shape \(4,\)"):
-        distributional.categorical_double_q_learning(logits, action, row, row, logits, q, atoms[:4])
-    with pytest.raises(ValueError, match=r"^next_q_selector has shape \(4, 3, 5\)"):
-        distributional.categorical_double_q_learning(logits, action, row, row, logits, logits, atoms)
-    with pytest.raises(ValueError, match=r"^target has shape \(4, 3, 5\)"):
-        distributional.categorical_cross_entropy(logits, action, logits)
-    with pytest.raises(ValueError, match=r"^tau has shape \(4,\)"):
-        distributional.quantile_q_learning(logits, atoms[:4], action, row, row, logits, logits)
-    with pytest.raises(ValueError, match=r"^next_quantiles has shape \(4, 3, 4\)"):
-        distributional.quantile_q_learning(logits, atoms[:3], action, row, row, logits[..., :4], logits)
-    with pytest.raises(ValueError, match=r"^target has shape \(3, 2\)"):
-        distributional.quantile_huber(q, atoms[:3], q[:3, :2])
-    with pytest.raises(ValueError, match=r"^mask has shape \(4, 1\)"):
-        losses.normalize_advantage(row, column.astype(bool))
+    action, logits = np.zeros(4, np.int32), np.zeros((4, 3, 5), np.float32)
+    atoms = np.linspace(0, 1, 5, dtype=np.float32)
+    categorical, quantiles = distributional.categorical_double_q_learning, distributional.quantile_q_learning
+    for part, function, *arguments in (
+        ("action has shape (4, 1)", losses.q_learning, q, action[:, None], row, row, q),
+        ("next_q has shape (4, 2)", losses.q_learning, q, action, row, row, q[:, :2]),
+        ("reward has shape (4, 1)", losses.q_learning, q, action, column, row, q),
+        ("reward has shape (4, 1)", categorical, logits, action, column, row, logits, q, atoms),
+        ("atoms has shape (4,)", categorical, logits, action, row, row, logits, q, atoms[:4]),
+        ("next_q_selector has shape (4, 3, 5)", categorical, logits, action, row, row, logits, logits, atoms),
+        ("target has shape (4, 3, 5)", distributional.categorical_cross_entropy, logits, action, logits),
+        ("tau has shape (4,)", quantiles, logits, atoms[:4], action, row, row, logits, logits),
+        ("next_quantiles has shape (4, 3, 4)", quantiles, logits, atoms[:3], action, row, row, logits[..., :4], logits),
+        ("target has shape (3, 2)", distributional.quantile_huber, q, atoms[:3], q[:3, :2]),
+        ("mask has shape (4, 1)", losses.normalize_advantage, row, column.astype(bool)),
+    ):
+        with mistake(part, kind=ValueError):
+            function(*arguments)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh
+from mistakes import mistake
 
 from rlkit import envs, training
 from rlkit.agents import dqn, ppo
@@ -53,23 +54,17 @@ def make(module, **settings):
 @pytest.mark.parametrize(
     ("module", "settings", "devices", "message"),
     [
-        (ppo, {}, 8, r"num_envs=12 must be a multiple of the devices .* 8; try 8 or 16"),
-        (
-            ppo,
-            {"num_minibatches": 16},
-            4,
-            r"num_minibatches=16 must divide num_envs \* num_steps / 4 devices = 24; try",
-        ),
-        (ppo, {"num_minibatches": 6, "recurrent": "gru"}, 4, r"must divide num_envs / 4 devices = 3; try 3"),
-        (dqn, {"capacity": 1200}, 8, r"num_envs=12 must be a multiple of the devices"),
-        (dqn, {"capacity": 1200, "batch_size": 30}, 4, r"batch_size=30 must be a multiple of the devices .* 28 or 32"),
+        (ppo, {}, 8, ["num_envs=12 must", "try 8 or 16"]),
+        (ppo, {"num_minibatches": 16}, 4, ["num_minibatches=16 must", "24; try"]),
+        (ppo, {"num_minibatches": 6, "recurrent": "gru"}, 4, ["num_minibatches=6 must", "3; try 3"]),
+        (dqn, {"capacity": 1200, "batch_size": 30}, 4, ["batch_size=30 must", "28 or 32"]),
     ],
 )
 def test_a_number_that_does_not_divide_over_the_devices(module, settings, devices, message):
     agent, _ = make(module, **settings)
     agent.check(12, 8)
     agent.check(12, 8, 2)
-    with pytest.raises(ConfigError, match=message):
+    with mistake(*message):
         agent.check(12, 8, devices)
 
 

@@ -31,7 +31,6 @@ def with_mass(state, place, mass):
 
 BROKEN = {  # a kind, a change that breaks it, and the message
     "count": ("uniform", lambda s: with_counts(s, rows=R + 1), "ring.count=9"),
-    "slot": ("prioritized", lambda s: with_counts(s, slot=jnp.uint32(2**32 - 1)), "ring.slot=-1"),
     "beta": ("prioritized", lambda s: s.replace(beta=jnp.float32(jnp.nan)), "beta=nan"),
     "words": (
         "uniform",
@@ -40,10 +39,8 @@ BROKEN = {  # a kind, a change that breaks it, and the message
     ),
     "head": ("slices", lambda s: with_counts(s, head=s.ring.head + 1), "and the ring at"),
     "flags": ("slices", flags_changed, "the index counts .* slices, and the stored flags allow"),
-    "flags of a pair": ("slices by episode", flags_changed, "and the stored flags"),
     "ended": ("padded slices", flags_changed, "index.ended differs"),
     "mass": ("prioritized slices", None, "has mass 5 and could be drawn"),
-    "mass at the head": ("prioritized slices across ends", None, "has mass 5 and could be drawn"),
     "final_obs": (
         "uniform, obs once",
         lambda s: s.replace(ring=s.ring.replace(final_obs=s.ring.final_obs.replace(count=s.ring.final_obs.count * 0))),
@@ -52,10 +49,7 @@ BROKEN = {  # a kind, a change that breaks it, and the message
 }
 
 
-ALIKE = ("flags of a pair", "mass at the head", "slot")
-
-
-@pytest.mark.parametrize("broken", [pytest.param(x, marks=pytest.mark.slow) if x in ALIKE else x for x in BROKEN])
+@pytest.mark.parametrize("broken", BROKEN)
 def test_check_names_the_broken_field(broken):
     kind, change, message = BROKEN[broken]
     harness = Harness(*KINDS[kind])
@@ -72,12 +66,9 @@ def test_check_names_the_broken_field(broken):
 
 ERRORS = {
     "capacity=0 must be an integer of at least 1": lambda: replay.uniform(0, 4),
-    "capacity=2147483648 must be below 2\\^31": lambda: replay.uniform(2**31, 4),
     "batch_size=0 must be an integer": lambda: replay.prioritized(8, 0),
-    "length=0 must be an integer": lambda: replay.uniform(8, 4, length=0),
     "num_envs=0 must be an integer of at least 1": lambda: replay.uniform(8, 4).init(ONE, 0),
     "capacity=10 must be a multiple of num_envs = 4; try 8 or 12$": lambda: replay.uniform(10, 4).init(ONE, 4),
-    "capacity=3 must be a multiple of num_envs = 4; try 4$": lambda: replay.uniform(3, 4).init(ONE, 4),
     "capacity=6 must be a multiple of num_envs = 4; try 12$": lambda: replay.uniform(6, 4, length=3).init(ONE, 4),
     "capacity=7 must be a multiple of the 3 streams of dataset='d'; try 12$": lambda: check_capacity(
         7, 3, min_rows=4, divisor="the 3 streams of dataset='d'"
@@ -87,27 +78,25 @@ ERRORS = {
     ),
     "capacity=2147483647 must be a multiple of num_envs = 4; try 2147483644$": lambda: check_capacity(2**31 - 1, 4),
     "capacity=8 must be at least 12": lambda: replay.uniform(8, 4, length=3).init(ONE, 4),
-    "alpha=-1 must be finite": lambda: replay.prioritized(8, 4, alpha=-1),
-    "beta=nan must be finite": lambda: replay.prioritized(8, 4, beta=float("nan")),
+    "length=0 must be an integer": lambda: replay.uniform(8, 4, length=0),
     "eps=-1 must be finite": lambda: replay.prioritized(8, 4, eps=-1),
+    "beta=nan must be finite": lambda: replay.prioritized(8, 4, beta=float("nan")),
+    "slice_len=0 must be an integer": lambda: replay.slices(8, 4, 0),
+    "sampling='episode' has no meaning with cross": lambda: replay.slices(
+        8, 4, 2, sampling="episode", cross_episodes=True
+    ),
+    "alpha=-1 must be finite": lambda: replay.prioritized(8, 4, alpha=-1),
     "start_priority=0 must be finite and above 0": lambda: replay.prioritized(8, 4, start_priority=0),
     "max_final_obs=3 is for store_obs_once": lambda: replay.uniform(8, 4, max_final_obs=3),
     "max_final_obs=9 must lie in": lambda: replay.uniform(8, 4, store_obs_once=True, max_final_obs=9),
     "num_slices=0 must be an integer": lambda: replay.slices(8, 0, 4),
-    "slice_len=0 must be an integer": lambda: replay.slices(8, 4, 0),
     "sampling='steps' must be": lambda: replay.slices(8, 4, 2, sampling="steps"),
     "sampling='episode' has no meaning with prioritized": lambda: replay.slices(
         8, 4, 2, sampling="episode", prioritized=True
     ),
-    "sampling='episode' has no meaning with cross": lambda: replay.slices(
-        8, 4, 2, sampling="episode", cross_episodes=True
-    ),
     "strict=False": lambda: replay.slices(8, 4, 2, strict=False, cross_episodes=True),
     "obs is float32 of shape": lambda: replay.uniform(8, 4).add(
         replay.uniform(8, 4).init(ONE, 1), steps(2, obs=jnp.zeros((2, 1, 1)))
-    ),
-    "action is int32 of shape": lambda: replay.uniform(8, 4).add(
-        replay.uniform(8, 4).init(ONE, 1), steps(2, action=jnp.zeros((2, 1), jnp.int32))
     ),
     "rollout has the structure": lambda: replay.uniform(8, 4).add(
         replay.uniform(8, 4).init(ONE, 1), steps(2, extras=(jnp.zeros((2, 1)),))

@@ -12,7 +12,6 @@ from rlkit.replay import slice_index
 def test_mistakes_are_named():
     for kwargs, message in [
         ({"num_rows": 0}, "num_rows=0 must be an integer of at least 1"),
-        ({"num_envs": -1}, "num_envs=-1 must be an integer of at least 1"),
         ({"slice_len": 0}, "slice_len=0 must be an integer of at least 1"),
         ({"slice_len": 9}, "slice_len=9 must be at most num_rows=8"),
         ({"num_rows": 2**30}, "num_rows \\* num_envs = 2147483648 must be below 2\\^31"),
@@ -24,9 +23,7 @@ def test_mistakes_are_named():
     state = slice_index.init(8, 2, 3)
     for done, message in [
         (np.zeros((9, 2), bool), "done has 9 rows, expected 1 to 8"),
-        (np.zeros((0, 2), bool), "done has 0 rows, expected 1 to 8"),
         (np.zeros((4, 3), bool), r"done has shape \(4, 3\), expected \(4, 2\)"),
-        (np.zeros(2, bool), r"done has shape \(2,\)"),
         (np.zeros((4, 2), np.float32), "done has dtype float32, expected bool"),
     ]:
         for fn in (slice_index.add, slice_index.completed_slices):
@@ -63,17 +60,11 @@ def swap(x):
     [
         ("strict", break_ring(rows=21), "rows=21 is at most num_rows=20"),
         ("strict", break_ring(slot=20), "slot=20 is below"),
-        ("strict", break_ring(slot=3), "slot=3 is rows=12"),
         ("strict", lambda s: s.replace(age=s.age + 9), "no longer than what is stored"),
-        ("strict", lambda s: s.replace(age=s.age.at[0].add(1)), "that `age` allows"),
         ("strict", break_queue("starts", head=lambda x: x + 10_000), "below twice the capacity"),
-        ("strict", break_queue("starts", head=lambda x: x + 60), "fit the capacity"),
-        ("strict", break_queue("starts", head=lambda x: x - 1), "that `age` allows"),
         ("strict", break_queue("starts", tail=lambda x: x + 1), "come after those of the row before"),
         ("strict", break_queue("starts", before=lambda x: x.at[2].set(1)), "the first row .* has the tail"),
-        ("strict", break_queue("starts", before=lambda x: x.at[6].add(1)), "each step lies in the row"),
         ("strict", break_queue("starts", items=swap), "environments of one row are in order"),
-        ("strict", break_queue("starts", items=lambda x: x.at[0].add(3)), "each step lies in the row"),
         ("strict, by episode", break_queue("starts", head=lambda x: x + 1), "slices are the"),
         ("strict, by episode", break_queue("episodes", items=lambda x: (x[0], x[1] - 3)), "episodes have a slice"),
         ("strict, by episode", break_queue("episodes", items=lambda x: (x[0], x[1] + 3)), "slices are the|overlap"),

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from compilations import remembered_programs
+from mistakes import mistake
 from tiny_runs import SMALL, digest, shared_compilations
 
 import rlkit
@@ -102,17 +103,8 @@ def test_changes_add_up(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("hidden_sizes", [4]),
-        ("num_envs", 8),
-        ("seed", 3),
-        ("env", "Acrobot-v1"),
-        ("num_epochs", 7),
-        ("kl_coef", 0.5),  # the state has one of its own
-    ],
-)
+# The state has a kl_coef of its own.
+@pytest.mark.parametrize(("key", "value"), [("num_envs", 8), ("seed", 3), ("num_epochs", 7), ("kl_coef", 0.5)])
 def test_keys_that_shape_the_program_are_refused_by_name(finished, key, value):
     before = {path: path.read_bytes() for path in finished.run.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match=rf"^{key}=.* must stay .*has begun; .*--init-from"):
@@ -130,9 +122,7 @@ def test_an_edited_config_is_refused_where_the_policy_is_loaded(finished):
 def test_a_finished_run_is_rewritten_only_where_steps_follow(finished):
     """Keys of training are refused then; what is evaluated at the end is not, and config.yaml stays what trained."""
     before = {path: path.read_bytes() for path in finished.run.rglob("*") if path.is_file()}
-    with pytest.raises(
-        ConfigError, match=r"^gamma=0.5 would change nothing in run=.* ended at step 320; add --total_s"
-    ):
+    with mistake("gamma=0.5", "ended at step 320; add --total_s"):
         loop.resume(finished.run, overrides={"gamma": 0.5}, show=False)
     assert {path: path.read_bytes() for path in finished.run.rglob("*") if path.is_file()} == before
     again = loop.resume(finished.run, overrides={"eval_episodes": 3, "total_steps": 319}, show=False)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from mistakes import mistake
 from tiny_runs import SMALL
 
 from rlkit import runs
@@ -86,9 +87,7 @@ def test_mistakes():
         runs.parse(SHORT | {"eval_env": "gymnasium:CartPole-v1"})
     with pytest.raises(ConfigError, match="CartPole-v9"):
         runs.parse(SHORT | {"eval_env": "CartPole-v9"})
-    with pytest.raises(
-        ConfigError, match="eval_env='host_envs:Noise' must have the observation space of env='host_envs:C"
-    ):
+    with mistake("eval_env='host_envs:Noise' must", "env='host_envs:C"):
         runs.train(HOST | {"eval_env": "host_envs:Noise"}, show=False)
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from doc_pages import ROOT, blocks
+from mistakes import mistake
 from tiny_runs import digest
 
 import rlkit
@@ -188,14 +189,11 @@ def test_a_function_of_the_users_gives_the_rewards(tmp_path):
     ("changes", "message"),
     [
         ({"env": "CartPole-v1"}, "has no method compute_reward; set goal_reward"),
-        (
-            {"env": "CartPole-v1", "goal_reward": far},
-            "leaves achieved_goal and desired_goal, and they have no achieved",
-        ),
+        ({"env": "CartPole-v1", "goal_reward": far}, "achieved_goal and desired_goal"),
         ({"n_step": 3}, "n_step=3 must be 1 with replay='hindsight'"),
         ({"store_obs_once": True}, "store_obs_once=True must be False with replay='hindsight'"),
         ({"wrappers": ["scale_reward:2"]}, "wrapper 'scale_reward:2' may change observations or rewards"),
-        ({"goal_reward": lambda achieved, desired: achieved}, r"must return a reward \[\] for one pair of goals"),
+        ({"goal_reward": lambda achieved, desired: achieved}, "must return a reward [] for one pair"),
         ({"relabel_ratio": 1.5}, "relabel_ratio=1.5"),
     ],
 )
@@ -204,7 +202,7 @@ def test_what_does_not_fit_is_named(changes, message):
         program = make_program(parse(RUN | changes))
         jax.eval_shape(program.agent.static.buffer.sample, program.template.agent.replay.buffer, jax.random.key(0))
 
-    with pytest.raises(ConfigError, match=message):
+    with mistake(message):
         traced()
 
 

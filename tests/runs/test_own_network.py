@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from mistakes import mistake
 from tiny_runs import SMALL, digest
 
 import rlkit
@@ -68,7 +69,6 @@ def test_statistics_are_resumed_loaded_and_transferred(tmp_path):
 
 @pytest.mark.parametrize(("network", "words"), [
     ("mynet", "network='mynet' must be module:function"),
-    (7, "network=7 must be"),
     ("no_such_module:f", "network='no_such_module:f': there is no module 'no_such_module'"),
     ("math:no", "module 'math' has no attribute 'no'"),
     (lambda obs_space, action_space: 1 / 0, "and it raised ZeroDivisionError"),
@@ -77,9 +77,8 @@ def test_statistics_are_resumed_loaded_and_transferred(tmp_path):
     (lambda obs_space, action_space: {"critics": None}, "networks['critics'] must be a network, and it is None"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(network, words, tmp_path):
-    with pytest.raises(ConfigError, match=re.escape(words)) as error:
+    with mistake(words):
         loop.train(SAC | {"network": network}, out=tmp_path / "run", show=False)
-    assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compilations import remembered_programs
+from mistakes import mistake
 from tiny_runs import SMALL, THREE, digest, shared_compilations, without_clock
 
 import rlkit
@@ -255,9 +256,7 @@ def test_the_state_before_the_first_bad_update_of_a_chunk_is_kept(known, tmp_pat
     make = envs.make
     monkeypatch.setattr(envs, "make", lambda name, **kwargs: (TimeBomb((made := make(name, **kwargs))[0]), made[1]))
     monkeypatch.setattr(envs, "check", lambda *args, **kwargs: None)
-    with pytest.raises(
-        loop.NonFiniteError, match="reward of environment 0 is not finite after step 96; the state of step 64"
-    ):
+    with mistake("reward of environment 0", "after step 96", "step 64", kind=loop.NonFiniteError):
         loop.train(SMALL | {"log_every": 320}, out=tmp_path / "run", show=False)
     found, step, _ = checkpoint.restore(tmp_path / "run", jax_program.JaxProgram(parse(SMALL)).template)
     assert step == 64

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from doc_pages import unexplained
+from mistakes import mistake
 from tiny_runs import SMALL, THREE, digest, shared_compilations
 
 import rlkit
@@ -187,18 +188,17 @@ def test_target_networks_are_taken_over_too(tmp_path):
         ({"num_minibatches": 5}, "num_minibatches=5 must divide"),
         ({"env_kwargs": {"no_such": 1}}, "no_such"),
         ({"wrappers": ["frame_stak:4"]}, "frame_stack"),
-        ({"tensorboard": True}, r"pip install 'rlkit-jax\[tensorboard\]'"),
-        ({"wandb": "x"}, r"pip install 'rlkit-jax\[wandb\]'"),
-        ({"report": True}, r"pip install 'rlkit-jax\[report\]'"),
+        ({"tensorboard": True}, "pip install 'rlkit-jax[tensorboard]'"),
+        ({"wandb": "x"}, "pip install 'rlkit-jax[wandb]'"),
+        ({"report": True}, "pip install 'rlkit-jax[report]'"),
     ],
 )
 def test_a_mistake_writes_nothing(tmp_path, monkeypatch, change, said):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with mistake(said):
         loop.train(SMALL | change, out=tmp_path / "run", show=False)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 

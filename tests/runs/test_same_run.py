@@ -21,10 +21,7 @@ def difference(first, other):
 @pytest.mark.parametrize(
     ("key", "value", "other"),
     [
-        ("learning_rate", 0.01, 1e-9),
         ("seed", 0, 7),
-        ("num_epochs", 4, 3),
-        ("hidden_sizes", [8], [8, 8]),
         ("env", "CartPole-v1", "gymnasium:CartPole-v1"),
         ("env_kwargs", {"max_steps_in_episode": 20}, {"max_steps_in_episode": 21}),
         ("checkpoint_every", None, 640),

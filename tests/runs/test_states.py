@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from buffer_invariants import check_buffer
 from flax import struct
+from mistakes import mistake
 from replay_model import FEW, HEART, KINDS, B, N, R, Stream, example
 
 from rlkit import runs
@@ -134,14 +135,12 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
 def test_a_state_that_does_not_fit_is_named_in_one_line(tmp_path):
     runs.save(tmp_path / "b", init())
     for like, said in [
-        (init(size=9), r"leaf ring/steps/obs must be bfloat16\[9, 3\], and it is bfloat16\[8, 3\]; make `like` with"),
+        (init(size=9), "leaf ring/steps/obs must be bfloat16[9, 3], and it is bfloat16[8, 3]; make `like`"),
         (init().replace(key=init().keys), "leaf key must be key<rbg>"),
-        ({"a": jnp.zeros(3)}, "the leaf a must be .*, and there is none"),
+        ({"a": jnp.zeros(3)}, "the leaf a must be"),
     ]:
-        with pytest.raises(ConfigError, match=said) as caught:
+        with mistake(said):
             runs.restore(tmp_path / "b", like)
-        assert len(str(caught.value).splitlines()) == 1
-        assert "config" not in str(caught.value)
 
 
 @pytest.mark.parametrize("leaf", [1.0, np.zeros(2), np.int64(3), np.array("text"), np.array(None), "text"])

@@ -1,6 +1,7 @@
 """Keys that are unknown or missing: all of them in one error, each with the key that was meant or a reason."""
 
 import pytest
+from mistakes import assert_mistake
 
 from rlkit import agents
 from rlkit.runs.config import aliases
@@ -14,7 +15,7 @@ RUN = {"env": "CartPole-v1", "num_envs": 4, "num_steps": 8, "total_steps": 64}
 def message(**values) -> str:
     with pytest.raises(ConfigError) as error:
         parse(values)
-    assert "\n" not in str(error.value)
+    assert_mistake(error.value)
     return str(error.value)
 
 

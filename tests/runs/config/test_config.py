@@ -8,6 +8,7 @@ import string
 import jax
 import numpy as np
 import pytest
+from mistakes import assert_mistake
 
 from rlkit import agents
 from rlkit.runs.config import strict_yaml
@@ -23,10 +24,9 @@ SMALL = {"agent": "ppo", "env": "CartPole-v1", "num_envs": 4, "num_steps": 8, "t
 def message(values):
     with pytest.raises(ConfigError) as caught:
         parse(values)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert "pydantic" not in text
-    return text
+    assert_mistake(caught.value)
+    assert "pydantic" not in str(caught.value)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("name", agents.names())
@@ -74,26 +74,14 @@ def test_a_target_network_is_copied_where_it_is_updated_now_and_then():
     ("values", "said"),
     [
         (small("dqn", batch_size=65, capacity=64), ["batch_size=65", "capacity=64", "try 64"]),
-        (small("dqn", tau=math.inf), ["tau=.inf", "must be", "the default is null"]),
-        (small("r2d2", epsilon_end=math.inf), ["epsilon_end=.inf", "must be", "the default is null"]),
-        (
-            small("dqn", epsilon_fraction=math.inf),
-            ["epsilon_fraction=.inf must be", "finite; the default is null"],
-        ),
-        (small("td3", actor_learning_rate=math.inf), ["=.inf must be", "finite; the default is null"]),
         (small("sac", target_entropy_total=math.inf), ["=.inf must be finite; the default is null"]),
         (small("dqn", gamma=None), ["gamma=null must be a number; the default is 0.99"]),
         (small("dqn", learning_rate_schedule="linear", schedule_steps=math.inf), ["needs schedule_steps"]),
-        (small("ppo", clip_schedule="linear", schedule_steps=math.inf), ["clip_schedule='linear' needs"]),
-        (small("dqn", epsilon_fraction=0.5, schedule_steps=math.inf), ["epsilon_fraction=0.5 needs"]),
         (small("dqn", beta_end=math.inf), ["beta_end=.inf must be at least 0 and finite; the default is 1.0"]),
-        (small("dqn", learning_rate_end=0.1), ["learning_rate_end=0.1 needs learning_rate_schedule"]),
-        (small("ppo", weight_decay=0.1), ["weight_decay=0.1 needs optimizer='adamw'"]),
+        (small("ppo", clip_schedule="linear", schedule_steps=math.inf), ["clip_schedule='linear' needs"]),
         (small("ppo", kl_target=0.01), ["kl_target=0.01 needs kl_penalty=True", "target_kl"]),
         (small("sac", log_std_init=3.0), ["log_std_init=3.0", "must be", "the default is null"]),
-        (small("sac", target_entropy=-math.inf), ["target_entropy=-.inf must be finite"]),
         (small("ppo", env_kwargs={"length": math.nan}), ["env_kwargs.length=.nan must not be NaN"]),
-        (small("ppo", env_kwargs={"sizes": [1.0, math.nan]}), ["env_kwargs.sizes=", "must not be NaN"]),
     ],
 )
 def test_values_without_a_meaning_are_refused(values, said):
@@ -116,30 +104,23 @@ def test_infinity_is_a_value_where_it_switches_something_off(name):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"gama": 0.9}, ["gama", "did you mean 'gamma'"]),
         ({"num_envs": "4"}, ["num_envs='4'", "whole number"]),
-        ({"num_envs": 4.5}, ["num_envs=4.5", "whole number"]),
-        ({"num_envs": True}, ["num_envs=true", "whole number"]),
         ({"num_envs": None}, ["num_envs=null", "whole number"]),
         ({"num_envs": 0}, ["num_envs=0", "must be"]),
         ({"learning_rate": -1.0}, ["learning_rate=-1.0", "must be", "default is"]),
         ({"gamma": 1.5}, ["gamma=1.5", "must be"]),
-        ({"gamma": math.nan}, ["gamma=.nan"]),
         ({"clip_eps": math.nan}, ["clip_eps=.nan"]),
+        ({"learning_rate": 10**400}, ["learning_rate="]),
         ({"learning_rate": "fast"}, ["learning_rate='fast'", "number"]),
         ({"learning_rate": 1e39}, ["learning_rate=1e+39", "float32"]),
-        ({"learning_rate": 1e-60}, ["learning_rate=1e-60", "float32"]),
         ({"hidden_sizes": [64, "x"]}, ["hidden_sizes.1='x'", "whole number"]),
         ({"hidden_sizes": {"a": 64}}, ["hidden_sizes=", "list"]),
         ({"activation": "tann"}, ["activation='tann'", "'tanh'"]),
         ({"normalize_obs": "yes"}, ["normalize_obs='yes'", "true or false"]),
-        ({"env": "Cartpole-v1"}, ["env='Cartpole-v1'", "did you mean 'CartPole-v1'"]),
         ({"agent": "pop"}, ["agent='pop'", "ppo"]),
-        ({"agent": 3}, ["agent=3"]),
         ({"env_kwargs": {"x": {"y": object()}}}, ["env_kwargs.x", "and it is a object"]),
         ({"env_kwargs": {"x": [10**50]}}, ["env_kwargs.x", "numbers of up to 40 digits"]),
         ({"env_kwargs": {"x": "\ud800"}}, ["env_kwargs.x", "cannot be written to a config file"]),
-        ({"eval_env_kwargs": {"x": [math.nan]}}, ["eval_env_kwargs.x", "must not be NaN"]),
         ({"wandb": "a\ud800"}, ["wandb=", "must be printable text"]),
         ({"total_steps": 31}, ["total_steps=31", "num_envs * num_steps = 32", "try 32"]),
         ({"num_envs": 2**20, "num_steps": 2**20, "total_steps": 2**40}, ["num_envs=1048576", "num_steps", "try"]),
@@ -147,7 +128,6 @@ def test_infinity_is_a_value_where_it_switches_something_off(name):
         ({3: 4}, ["3 is not a key"]),
         ({"a\nb": 4}, [r"'a\nb' is not a key"]),
         ({"num_steps": 10**400}, ["num_steps="]),
-        ({"learning_rate": 10**400}, ["learning_rate="]),
     ],
 )
 def test_a_mistake_is_one_line_that_names_key_value_and_rule(change, said):

@@ -78,7 +78,6 @@ def test_a_setting_makes_fields_unused(agent, settings, unused, other):
     ("agent", "settings", "line"),
     [
         ("ppo", {"kl_coef": 5.0}, "kl_coef=5.0 has no effect, as kl_penalty=false"),
-        ("dqn", {"beta": 0.5}, "beta=0.5 has no effect, as replay='uniform'"),
         ("ppo", {"num_workers": 3}, "num_workers=3 has no effect, as env='CartPole-v1' is in JAX"),
         ("ppo", {"env": "gymnasium:CartPole-v1", "backend": "serial", "env_timeout": 9.0}, "env_timeout=9.0 has no"),
         ("ppo", {"log_std_init": -1.0}, "log_std_init=-1.0 has no effect, as action_space=Discrete"),
@@ -103,11 +102,7 @@ def test_no_key_of_a_bundled_config_is_without_effect(name):
 @pytest.mark.parametrize(
     ("agent", "settings", "line"),
     [
-        (
-            "dqn",
-            {"learning_starts": 5000},
-            "learning_starts=5,000 is beyond the run of 320 steps, which learns nothing",
-        ),
+        ("dqn", {"learning_starts": 5000}, "learning_starts=5,000 is beyond the run of 320 steps"),
         ("dqn", {"learning_starts": 32, "target_every": 5000}, "target_every=5,000 is beyond the run of 320 steps"),
         ("r2d2", {"n_step": 17, "learning_starts": 32}, "n_step=17 is above unroll_len=16: a target ends with its"),
         ("ppo", {"eval_every": 1000}, "eval_every=1,000 is beyond the run of 320 steps"),

@@ -5,6 +5,7 @@ import errno
 import jax
 import numpy as np
 import pytest
+from mistakes import mistake
 from tiny_datasets import EXAMPLE, rollout, write
 
 from rlkit.runs import datasets, files
@@ -61,19 +62,16 @@ def test_nothing_is_overwritten(tmp_path):
     ("change", "said"),
     [
         (lambda r: r._replace(extras=(r.reward,)), "rollout has the structure"),
-        (
-            lambda r: r._replace(reward=r.reward.astype(np.float64)),
-            r"reward is float64 .*expected float32 of shape \(T, 2\)",
-        ),
-        (lambda r: r._replace(action=r.action[:-1]), r"action is int32 of shape \(5, 2\)"),
-        (lambda r: jax.tree.map(lambda x: x[:, :1], r), r"obs.a is float32 of shape \(6, 1, 2\)"),
+        (lambda r: r._replace(reward=r.reward.astype(np.float64)), "reward is float64"),
+        (lambda r: r._replace(action=r.action[:-1]), "action is int32 of shape (5, 2)"),
+        (lambda r: jax.tree.map(lambda x: x[:, :1], r), "obs.a is float32 of shape (6, 1, 2)"),
         (lambda r: jax.tree.map(lambda x: x[:0], r), "obs.a is"),
         (lambda r: jax.tree.map(lambda x: x[0, 0], r), "obs.a is"),
     ],
 )
 def test_a_rollout_that_does_not_fit_is_named_and_leaves_the_writer_usable(tmp_path, change, said):
     with datasets.writer(tmp_path / "a", EXAMPLE, 2) as w:
-        with pytest.raises(ValueError, match=said):
+        with mistake(said, kind=ValueError):
             w.add(change(rollout()))
         w.add(rollout())
     assert datasets.load(tmp_path / "a", verify=True).num_rows == 6

@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from mistakes import mistake
 from small_sweeps import Killed, a_sweep, compiled_once, rows
 
 from rlkit import ConfigError
@@ -134,22 +135,15 @@ def test_the_size_of_batches_is_shown_and_a_lost_or_damaged_study_is_one_line(tm
     folder = sweep(a_sweep(tmp_path, **KEYS | {"batch": None, "trials": 1}), out=tmp_path / "sweep").folder
     assert "optuna: 1 trial(s) in batches of 1" in capsys.readouterr().err
     database, batch = folder / "study.db", folder / "batches" / "000.json"
-    for change, message in (
-        (
-            lambda: batch.write_text("[[0"),
-            r"batches/000\.json must be as the sweep wrote it: it is damaged; put it back",
-        ),
-        (
-            lambda: batch.write_text("[[7, {}]]"),
-            r"study\.db must hold all trials of this sweep, and lacks 7; put it back",
-        ),
-        (lambda: database.write_text("nothing"), r"study\.db must be a database that can be used"),
-        (database.unlink, r"study\.db must hold the study of this sweep, and is missing; put it back"),
+    for change, parts in (
+        (lambda: batch.write_text("[[0"), ["batches/000.json must", "put it back"]),
+        (lambda: batch.write_text("[[7, {}]]"), ["study.db must", "lacks 7; put it back"]),
+        (lambda: database.write_text("nothing"), ["study.db must be a database"]),
+        (database.unlink, ["study.db must", "is missing; put it back"]),
     ):
         change()
-        with pytest.raises(ConfigError, match=message) as error:
+        with mistake(*parts):
             sweep(folder, show=False)
-        assert "\n" not in str(error.value)
     assert not database.exists()
 
 

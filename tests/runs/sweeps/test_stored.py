@@ -4,9 +4,9 @@ import json
 import shutil
 
 import pytest
+from mistakes import mistake
 from small_sweeps import a_sweep, compiled_once, rows
 
-from rlkit import ConfigError
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.sweeps import stages
 from rlkit.runs.sweeps import sweep as sweeps
@@ -51,10 +51,8 @@ def test_an_edited_base_config_is_refused(folder, file, old, new, message):
     assert old in text
     (folder / file).write_text(text.replace(old, new))
     table = (folder / "trials.csv").read_bytes()
-    with pytest.raises(ConfigError) as error:
+    with mistake(message):
         sweep(folder, show=False)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
     assert (folder / "trials.csv").read_bytes() == table
 
 
@@ -95,9 +93,8 @@ def test_the_division_into_blocks_does_not_depend_on_the_memory_when_going_on(fo
 def test_a_damaged_result_is_one_line(folder, content):
     expected, path = rows(folder), folder / "blocks" / "rung-0-000-001" / "result.json"
     path.write_text(content)
-    with pytest.raises(ConfigError, match=r"rung-0-000-001/result\.json must .*damaged; delete it and go on") as error:
+    with mistake("rung-0-000-001/result.json must", "delete it"):
         sweep(folder, show=False)
-    assert "\n" not in str(error.value)
     path.unlink()
     sweep(folder, show=False)
     assert rows(folder) == expected
@@ -106,6 +103,5 @@ def test_a_damaged_result_is_one_line(folder, content):
 @pytest.mark.parametrize("content", ["{", "[0]", '["2"]', json.dumps([2, 2])])
 def test_a_damaged_division_is_one_line(folder, content):
     (folder / "blocks" / "rung-0.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"rung-0\.json must ") as error:
+    with mistake("rung-0.json must"):
         sweep(folder, show=False)
-    assert "\n" not in str(error.value)
