@@ -10,9 +10,11 @@ minibatches of a rollout,
 Rewards, values and returns are of the player to move. So d_t is γ where the same player moves next, -γ where the other
 one does, and 0 at the end of a game. One network has the policy and the value. A game for one player is a special case.
 
-The search is that of DeepMind's mctx (`pip install 'rlkit-jax[mctx]'`), with its completed Q-values. Departures from
-the paper: each rollout is learned from once it is collected, as in pgx's AlphaZero, in place of a replay buffer; a game
-that a time limit or the end of a rollout cuts is bootstrapped from the network's value of its true next observation.
+The search is that of DeepMind's mctx (`pip install 'rlkit-jax[mctx]'`). Its completed Q-values keep their scale with
+`squash_value`, so that moves of equal value stay equally probable; otherwise they are rescaled to [0, 1] in each node,
+as in the paper. Departures from the paper: each rollout is learned from once it is collected, as in pgx's AlphaZero, in
+place of a replay buffer; a game that a time limit or the end of a rollout cuts is bootstrapped from the network's value
+of its true next observation.
 """
 
 import importlib
@@ -161,7 +163,7 @@ def search(static: Static, actor: Actor, obs: PyTree, key: Key, *, gumbel_scale:
             step,
             config.num_simulations,
             invalid_actions=None if mask is None else ~mask,
-            qtransform=mctx.qtransform_completed_by_mix_value,
+            qtransform=partial(mctx.qtransform_completed_by_mix_value, rescale_values=not config.squash_value),
             max_num_considered_actions=config.max_num_considered_actions,
             gumbel_scale=gumbel_scale,
         )

@@ -69,6 +69,7 @@ POLICIES = {
     "nature": ("ppo", SCREEN, ONE_OF_THREE, {"encoder": "nature", "layer_norm": True}),
     "impala": ("ppo", CAMERA, ARM, {"encoder": "impala"}),
     "minatar": ("pqn", BOARD, ONE_OF_THREE, {"encoder": "minatar"}),
+    "resnet": ("pqn", BOARD, ONE_OF_THREE, {"encoder": "resnet", "channels": [4, 6]}),
     "camera and vectors": ("sac", ROBOT, ARM, NORM | {"encoders": {"camera": "impala", "joints": "mlp"}}),
     "ppo-gru": ("ppo", JOINTS, ONE_OF_THREE, NORM | {"recurrent": "gru"}),
     "ppo-lstm": ("ppo", MASKED, ONE_OF_THREE, {"recurrent": "lstm", "shared_torso": True}),

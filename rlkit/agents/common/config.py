@@ -131,7 +131,7 @@ class EncoderConfig(AgentConfig):
         default=(64, 64), description="dense layers of an encoder"
     )
     channels: Annotated[tuple[Width, ...], InNetwork] = Field(
-        default=(16,), description="filters of each convolution of conv"
+        default=(16,), description="filters of each convolution of conv, or of each block of resnet"
     )
     kernels: Annotated[tuple[Width, ...], OneOrMore, InNetwork] = Field(
         default=(3,), description="their pixels a side: one number for all layers, or one a layer"

@@ -195,12 +195,10 @@ def _check_sizes(config: Any) -> None:
 
 
 def _check_used(config: Any, found: list[Leaf], kinds: list[str]) -> None:
-    """Raise a ConfigError where convolutions are described, and the images have encoders other than "conv".
+    """Raise a ConfigError where convolutions are described, and the images have encoders without such keys.
 
     Without an image, sizes of convolutions may be there for another environment; `norm` is taken for `layer_norm`.
     """
-    if "conv" in kinds:
-        return
     fields = type(config).model_fields
     if not (kinds or any(is_image(leaf.space, config.image_axes) for leaf in found)):
         if (norm := config.norm) != fields["norm"].default:
@@ -209,8 +207,9 @@ def _check_used(config: Any, found: list[Leaf], kinds: list[str]) -> None:
                 "layer_norm=True, or leave norm out"
             )
         return
-    for name in ("channels", "kernels", "strides", "padding", "norm"):
-        if (value := getattr(config, name)) != fields[name].default:
+    used_keys = {key for kind in kinds for key in IMAGES[kind].keys}
+    for name in IMAGES["conv"].keys:
+        if name not in used_keys and (value := getattr(config, name)) != fields[name].default:
             used = f"the encoder of images is {kinds[0]!r}" if kinds else "images are flattened"
             raise ConfigError(f"{name}={value!r} has no effect, as {used}; use encoder='conv', or leave {name} out")
 

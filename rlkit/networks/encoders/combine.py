@@ -31,7 +31,7 @@ class Encoder(nn.Module):
     obs_space: Space
     encoder: str  # "auto", or a name of `VECTORS` or `IMAGES`
     hidden_sizes: tuple[int, ...]
-    channels: tuple[int, ...]  # of "conv", and the next four as well
+    channels: tuple[int, ...]  # of "conv", and the next four as well; of "resnet"
     activation: str
     layer_norm: bool
     compute_dtype: str
@@ -79,7 +79,8 @@ class Encoder(nn.Module):
     ) -> nn.Module:
         """An encoder of images of this shape (H, W, C)."""
         if kind != "conv":
-            return IMAGES[kind].make(dense, **settings)
+            own = {name: getattr(self, name) for name in IMAGES[kind].keys}
+            return IMAGES[kind].make(dense, **settings, **own)
         layers = conv_layers(self.channels, self.kernels, self.strides, self.padding, shape)
         return Conv(layers, dense, **settings, norm=self.norm)
 
