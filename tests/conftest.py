@@ -88,3 +88,12 @@ def _platform_is_unchanged() -> Iterator[None]:
     jax.devices()  # started with the present settings, whichever test is first
     yield
     assert os.environ.get("JAX_PLATFORMS") == PLATFORMS, "JAX_PLATFORMS was set during the tests"
+
+
+@pytest.fixture(scope="module")
+def compiled_once() -> Iterator[None]:
+    """Programs of equal shapes, also small ones, are compiled once for the tests of a file."""
+    from tiny_runs import shared_compilations
+
+    with shared_compilations():
+        yield

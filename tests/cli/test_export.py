@@ -10,11 +10,13 @@ import jax
 import numpy as np
 import pytest
 from command_line import fails
-from tiny_runs import SMALL, shared_compilations
+from tiny_runs import SMALL
 
 import rlkit
 from rlkit import cli, runs
 from rlkit.runs import loop
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 PAGE = Path(__file__).parents[2] / "docs/export.md"
 needs_page = pytest.mark.skipif(not PAGE.exists(), reason="a source distribution has no docs/")
@@ -28,12 +30,6 @@ MEMORY = {
     "recurrent": "gru",
 }
 RECURRENT = {"env": "CartPole-v1", "num_envs": 4, "num_steps": 8, "total_steps": 32, "hidden_sizes": [8], **MEMORY}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once():
-    with shared_compilations():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_runs import SMALL, shared_compilations
+from tiny_runs import SMALL
 
 from rlkit import cli
 from rlkit.runs import loop, overview, run_directory
 from rlkit.types import ConfigError
 
-pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once():
-    with shared_compilations():
-        yield
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("compiled_once")]
 
 
 @pytest.fixture(scope="module")

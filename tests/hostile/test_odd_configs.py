@@ -102,23 +102,14 @@ REFUSED: dict[str, list[str | tuple[str, str]]] = {
         *(f"num_minibatches: {value}" for value in NO_COUNTS),
     ],
     "num_envs": ["num_envs: 16777216\nnum_steps: 64\ntotal_steps: 1e10"],
-    "total_steps": ["total_steps: 31"],
-    "num_seeds": ["num_seeds: 0"],
-    "batch_size": [("dqn", "batch_size: 200\ncapacity: 100")],
     "replay_ratio": [("dqn", "replay_ratio: 0.3"), ("dqn", "replay_ratio: 0")],
     "capacity": [("dqn", "n_step: 100000000")],
-    "target_every": [("dqn", "target_every: 0")],
-    "tau": [("dqn", "tau: 0")],
     "learning_rate": [("dqn", f"learning_rate: {value}") for value in NO_NUMBERS],
     "normalize_obs": [f"normalize_obs: {value}" for value in NO_FLAGS],
-    "keep_best": ["keep_best: true"],
-    "eval_episodes": ["eval_episodes: 0\neval_every: 64"],
-    "keep_checkpoints": ["keep_checkpoints: 0"],
     "hidden_sizes": [
         *(f"hidden_sizes: {value}" for value in ("1,000", "[64, -1]", "[1048576, 1048576]")),
         ("sac", "hidden_sizes: null"),
     ],
-    "num_critics": [("sac", "num_critics: 65")],
     "v_min": [("c51", "v_min: -.inf"), ("c51", "v_min: 10\nv_max: -10")],
     "v_max": [("c51", "v_max: 1e39")],
     "seed": ["seed: -1", "seed: 4294967296", "seed: [1, 2]", "seed: 2147483647\nnum_seeds: 2"],
@@ -143,10 +134,6 @@ def test_what_does_not_fit_is_refused(capsys, tmp_path, field):
         refused(capsys, tmp_path, text(agent, change), field)
 
 
-def test_a_line_of_a_file_is_named(capsys, tmp_path):
-    refused(capsys, tmp_path, text("dqn", "gamma: 7"), "c.yaml, line 6: gamma=7 must ", "; the default is ")
-
-
 @pytest.mark.parametrize("agent", agents.names())
 def test_no_whole_number_of_an_agent_is_endless(capsys, tmp_path, agent):
     """A number beyond int32 would overflow while a program is traced, far from the key."""
@@ -166,22 +153,6 @@ def test_no_whole_number_of_an_agent_is_endless(capsys, tmp_path, agent):
 )
 def test_files_that_are_no_config(capsys, tmp_path, content):
     refused(capsys, tmp_path, content)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--gamma"], ["--gamma needs a value"]),
-        (["--gamma", "7"], ["gamma=7 must be"]),
-        (["--gamma", "0.5", "--gamma", "0.6"], ["--gamma is given twice"]),
-        (["gamma=0.5"], ["write --gamma 0.5"]),
-        (["--gamma", "[" * 4000], ["--gamma="]),
-        (["--agent.learning_rate", "1"], ["agent.learning_rate is not a key"]),
-        (["--" + "x" * 5000, "1"], ["is not a key"]),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused(capsys, tmp_path, flags, words):
-    refused(capsys, tmp_path, text("ppo"), *words, flags=flags)
 
 
 @pytest.mark.parametrize(

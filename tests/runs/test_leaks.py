@@ -7,22 +7,16 @@ import threading
 import jax
 import pytest
 from host_runs import DQN
-from tiny_runs import SMALL, shared_compilations
+from tiny_runs import SMALL
 
 from rlkit.runs import loop
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("compiled_once")]
 OFTEN = {"eval_every": 64, "checkpoint_every": 64, "keep_checkpoints": 2, "report": False}
 RUNS = {
     "jax": SMALL | OFTEN | {"log_every": 32, "total_steps": 32 * 20},
     "processes": DQN | OFTEN | {"log_every": 32, "total_steps": 32 * 20, "backend": "process", "num_workers": 2},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once():
-    with shared_compilations():
-        yield
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tiny_runs import shared_compilations
 
 from rlkit import cli, runs, training
 from rlkit.agents import iql
@@ -17,7 +16,7 @@ from rlkit.runs.devices import memory
 from rlkit.runs.programs.make import make_program
 from rlkit.types import ConfigError
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("compiled_once")]
 
 TINY = {
     "env": "Probe-Continuous",
@@ -29,12 +28,6 @@ TINY = {
     "eval_episodes": 4,
 }
 ONLINE = TINY | {"agent": "sac", "total_steps": 64, "learning_starts": 0, "replay_ratio": 0.125}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _few_compilations():
-    with shared_compilations():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import jax
 import numpy as np
 import pytest
 from mistakes import mistake
-from tiny_runs import shared_compilations
 
 from rlkit import runs
 from rlkit.runs import datasets
@@ -13,7 +12,7 @@ from rlkit.runs.programs import offline
 from rlkit.runs.programs.make import make_program
 from rlkit.types import ConfigError
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("compiled_once")]
 
 CONFIG = {
     "agent": "td3_bc",
@@ -26,12 +25,6 @@ CONFIG = {
     "capacity": 4096,
     "eval_episodes": 4,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _few_compilations():
-    with shared_compilations():
-        yield
 
 
 def arrays(num_steps, length):

@@ -6,19 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from doc_pages import blocks
-from tiny_runs import SMALL, THREE, shared_compilations
+from tiny_runs import SMALL, THREE
 
 from rlkit import runs
 from rlkit.runs import metrics
 from rlkit.types import ConfigError
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 PAGE = Path(__file__).parents[2] / "docs" / "training-from-python.md"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once():
-    with shared_compilations():
-        yield
 
 
 def train(path, on_chunk, **keys):

@@ -4,7 +4,7 @@ import signal
 
 import numpy as np
 import pytest
-from tiny_runs import SMALL, digest, shared_compilations, without_clock
+from tiny_runs import SMALL, digest, without_clock
 
 from rlkit.runs import loop, metrics
 from rlkit.runs.checkpoints import checkpoint
@@ -12,14 +12,10 @@ from rlkit.runs.config.parse import parse
 from rlkit.runs.programs import jax_program, parts
 from rlkit.runs.programs.protocol import Chunk
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 BATCH, LINE = 32, 5  # steps of an update, updates of a metric line
 CONFIG = SMALL | {"log_every": LINE * BATCH, "checkpoint_every": 2 * LINE * BATCH}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once():
-    with shared_compilations():
-        yield
 
 
 def asked_in(monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from compilations import remembered_programs
 from mistakes import mistake
-from tiny_runs import SMALL, THREE, digest, shared_compilations, without_clock
+from tiny_runs import SMALL, THREE, digest, without_clock
 
 import rlkit
 from rlkit import envs
@@ -23,11 +23,7 @@ from rlkit.runs.config.parse import parse
 from rlkit.runs.programs import jax_program
 from rlkit.types import ConfigError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once():
-    with shared_compilations():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,12 @@
 """A run of an agent with replay that is stopped and resumed is the uninterrupted run, to the bit."""
 
 import pytest
-from tiny_runs import SMALL, digest, shared_compilations, without_clock
+from tiny_runs import SMALL, digest, without_clock
 
 from rlkit.runs import loop
 from rlkit.runs.checkpoints import checkpoint
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 RUN = {key: value for key, value in SMALL.items() if key not in ("num_epochs", "num_minibatches")} | {"report": False}
 BUFFER = {"capacity": 256, "batch_size": 8, "learning_starts": 32, "replay_ratio": 0.25}  # it is full before the end
@@ -12,12 +14,6 @@ AGENTS = {
     "dqn": {"replay": "prioritized", "n_step": 3, "store_obs_once": True, "target_every": 100},
     "sac": {"env": "Pendulum-v1", "target_every": 100},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once():
-    with shared_compilations():
-        yield
 
 
 @pytest.mark.slow  # in the thorough tier test_killed.py resumes DQN, and the contracts load a state of each agent

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from doc_pages import unexplained
 from mistakes import mistake
-from tiny_runs import SMALL, THREE, digest, shared_compilations
+from tiny_runs import SMALL, THREE, digest
 
 import rlkit
 from rlkit import runs
@@ -21,11 +21,7 @@ from rlkit.runs.config.parse import parse
 from rlkit.runs.pictures import curves
 from rlkit.types import ConfigError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once():
-    with shared_compilations():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from mistakes import assert_mistake
 from report_pages import line, make_run
 
 from rlkit import runs
@@ -35,10 +36,6 @@ RECORDS = {
 }
 
 
-def refuse(error):
-    assert "\n" not in str(error)
-
-
 def read_all(run, folder):
     """What `report`, `watch`, `runs`, `compare` and `plot` read of a run; each succeeds or raises a line."""
     compose(read_runs([run])).render()
@@ -54,7 +51,7 @@ def read_all(run, folder):
         try:
             function()
         except ConfigError as error:
-            refuse(error)
+            assert_mistake(error)
     return found
 
 
@@ -121,7 +118,7 @@ def test_the_result_of_a_block_of_every_type_is_one_line(tmp_path, field):
         try:
             blocks.read(tmp_path, one, 1, [None])
         except ConfigError as error:
-            refuse(error)
+            assert_mistake(error)
 
 
 @pytest.mark.parametrize("cell", ["x", "", "-1", "1e9", "nan", "9" * 30])
@@ -135,7 +132,7 @@ def test_a_table_of_trials_without_numbers_is_one_line(tmp_path, cell):
         try:
             runs.report(tmp_path)
         except ConfigError as error:
-            refuse(error)
+            assert_mistake(error)
             assert column == "trial"
 
 

@@ -153,7 +153,6 @@ def test_the_disk_is_asked_for_what_is_gathered_and_little_else(size):
         (lambda d: d.sample_slices(0, 2, True), "slice_len=True"),
         (lambda d: d.sample_slices(0, 2, 41), "slice_len=41 must not exceed the longest episode"),
         (lambda d: d.sample_slices(np.array([0, 1]), 2, 2), "seed is a ndarray and must be an integer or"),
-        (lambda d: d.sample_slices(None, 2, 2), "seed is a NoneType"),
         (lambda d: d.sample_slices(-1, 2, 2), "seed=-1"),
         (lambda d: d.num_slices(-1), "slice_len=-1"),
         (lambda d: d.chunks(0), "num_rows=0"),
