@@ -117,6 +117,7 @@ def test_an_opponent_beside_the_state_of_the_game():
     assert env.observation_space(()) == race().observation_space(())
     assert env.game_model(()) is not None
     assert race("random").game_model(()) is None
+    assert race("self", game_state=True).game_model(()) is None
     assert GAME_STATE not in race("random").observation_space(()).spaces
     _, (obs, *_) = play_numpy(env, (), 50, legal)
     np.testing.assert_array_equal(jax.vmap(env.game_model(()).player)(obs), 0)

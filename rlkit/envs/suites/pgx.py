@@ -67,12 +67,15 @@ class PgxEnv(Adapter):
         return PgxEnv(self.name, self.env, "self", game_state=True)
 
     def game_model(self, params: Any) -> Model | None:
-        """Return the rules of the game for agents that plan, whoever the opponent is here; None without `game_state`.
+        """Return the rules of the game for agents that plan, of one stream that makes the moves.
+
+        They are the same with the opponents `none` and `random`. None without `game_state`, and with the opponent
+        `self`, where each player is a stream, whose turn it is not in every step.
 
         Raises:
           ConfigError: the game has more than two players.
         """
-        if not self.has_game_state:
+        if not self.has_game_state or self.opponent == "self":
             return None
         if self.env.num_players > 2:
             raise ConfigError(
