@@ -67,12 +67,6 @@ def test_a_mistake_of_an_optimizer_is_one_line(optimizer, words):
         start(ppo, num_minibatches=1, optimizer=optimizer)
 
 
-def test_an_exception_of_the_users_own_is_the_cause():
-    with pytest.raises(ConfigError) as error:
-        start(ppo, num_minibatches=1, optimizer=boom)
-    assert isinstance(error.value.__cause__, RuntimeError)
-
-
 def test_each_part_with_a_rate_of_its_own_is_checked():
     with pytest.raises(ConfigError, match=r"^optimizer=.*the parameters' shapes"):
         start(sac, "Pendulum-v1", {"actor_learning_rate": 1e-3}, optimizer=without_state(sums))

@@ -7,6 +7,7 @@ import random
 import shutil
 
 import pytest
+from mistakes import mistake
 from tiny_datasets import NAMES, write
 
 from rlkit.runs import datasets
@@ -20,7 +21,7 @@ def test_two_hundred_damages_are_detected_and_named(tmp_path):
     chance = random.Random(0)
     folder = write(tmp_path / "a")
     shutil.copytree(folder, tmp_path / "safe")
-    for trial in range(200):
+    for _ in range(200):
         path = folder / chance.choice([*NAMES, "manifest.json"])
         data = bytearray(path.read_bytes())
         kind = chance.choice(["flip", "flip", "cut", "lose", "lengthen", "swap"])
@@ -38,10 +39,8 @@ def test_two_hundred_damages_are_detected_and_named(tmp_path):
         path.unlink()
         if kind != "lose":
             path.write_bytes(data)
-        with pytest.raises(datasets.DatasetError) as caught:
+        with mistake(str(path), kind=datasets.DatasetError):
             datasets.load(folder, verify=True)
-        assert str(path) in str(caught.value), f"trial {trial}: {kind}"
-        assert len(str(caught.value).splitlines()) == 1
         if path.name == "manifest.json" or kind in ("cut", "lose", "lengthen"):  # seen without reading the files
             with pytest.raises(datasets.DatasetError, match=path.name):
                 datasets.load(folder)
@@ -127,10 +126,8 @@ def test_a_forged_dataset_is_refused_in_one_line(tmp_path, monkeypatch, name):
     folder = write(tmp_path / "a")
     (tmp_path / "secret").write_bytes(json.dumps({"secret": 1}).encode())
     MALICE[name](folder)
-    with pytest.raises(datasets.DatasetError) as caught:
+    with mistake(str(folder), kind=datasets.DatasetError):
         datasets.load(folder)
-    assert len(str(caught.value).splitlines()) == 1
-    assert str(folder) in str(caught.value)
     assert not (tmp_path / "pwned").exists()
 
 

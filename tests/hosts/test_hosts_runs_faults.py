@@ -8,6 +8,7 @@ import time
 
 import pytest
 from host_runs import PPO, lines
+from mistakes import mistake
 
 from rlkit import runs
 from rlkit.hosts import HostError
@@ -47,9 +48,7 @@ def test_a_fault_after_the_last_restart_keeps_the_state(tmp_path, monkeypatch, c
 
 def test_the_error_for_a_nan_reward_names_its_environment(tmp_path):
     values = PPO | {"env": "host_envs:Wrong", "env_kwargs": {"how": "reward nan"}, "backend": "serial"}
-    with pytest.raises(
-        ConfigError, match=r"reward of environment 0 of worker 0, seed \d+: expected finite numbers, got nan"
-    ):
+    with mistake("reward of environment 0 of worker 0, seed ", "expected finite numbers, got nan"):
         runs.train(values, out=tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
 

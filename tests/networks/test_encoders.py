@@ -12,7 +12,6 @@ from rlkit.networks.encoders.conv import Conv, ConvLayer, conv_layers, smallest_
 from rlkit.networks.encoders.impala import Impala
 from rlkit.runs.config.parse import parse
 from rlkit.spaces import Box, Dict, Discrete
-from rlkit.types import ConfigError
 
 
 def convolved(x, weights):
@@ -126,16 +125,15 @@ def test_sizes_that_do_not_fit_are_one_line(settings, side, words):
 @pytest.mark.parametrize(
     ("settings", "side", "words"),
     [
-        ({"channels": (32,)}, 84, r"channels=\(32,\) has no effect, as the encoder of images is 'nature'"),
-        ({"encoder": "impala", "padding": "same"}, 10, "padding='same' has no effect, .* 'impala'; use encoder='conv'"),
-        ({"encoder": "mlp", "norm": "layer"}, 10, "norm='layer' has no effect, as images are flattened"),
+        ({"channels": (32,)}, 84, ["channels=(32,) has no effect", "'nature'"]),
+        ({"encoder": "impala", "padding": "same"}, 10, ["padding='same' has no effect", "use encoder='conv'"]),
+        ({"encoder": "mlp", "norm": "layer"}, 10, ["norm='layer' has no effect", "flattened"]),
     ],
 )
 def test_settings_of_conv_without_conv_are_one_line(settings, side, words):
     image = Box(0, 255, (side, side, 3), np.uint8)
-    with pytest.raises(ConfigError, match=words) as error:
+    with mistake(*words):
         dqn.make(dqn.Config(**settings), image, Discrete(2))
-    assert "\n" not in str(error.value)
     dqn.make(dqn.Config(**settings | {"encoders": {"far": "conv"}}), Dict({"near": image, "far": image}), Discrete(2))
 
 

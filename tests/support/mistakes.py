@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,8 @@ def assert_mistake(error: BaseException | str, *parts: str) -> None:
 
 
 @contextmanager
-def mistake(*parts: str, kind: type[Exception] | tuple[type[Exception], ...] = ConfigError) -> Iterator[None]:
+def mistake(*parts: str, kind: type[Exception] | tuple[type[Exception], ...] = ConfigError) -> Iterator[Any]:
     """Require that the block raises an error in one line that holds all parts."""
     with pytest.raises(kind) as caught:
-        yield
+        yield caught
     assert_mistake(caught.value, *parts)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from mistakes import mistake
 
 from rlkit.runs.config import changes
 from rlkit.runs.config.load import find, load_config, names
@@ -39,11 +40,8 @@ def test_configs_are_found_by_path_by_name_and_without_a_folder(tmp_path, monkey
     assert find("ppo/cartpole").samefile(own)
     assert find(str(own)) == own
     for source in ("ppo/cartpol", "nothing", "../../etc/passwd", "x" * 5000, "a\0b", ""):
-        with pytest.raises(ConfigError) as caught:
+        with mistake("config=", "did you mean 'ppo/cartpole'" if source == "ppo/cartpol" else ""):
             find(source)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(ConfigError, match="did you mean 'ppo/cartpole'"):
-        find("ppo/cartpol")
 
 
 def test_overrides_replace_keys_and_entries(tmp_path):
@@ -69,12 +67,6 @@ def test_the_config_of_a_run_may_hold_keys_that_were_removed(tmp_path):
 def test_a_file_that_is_no_config(content, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="config=") as caught:
-        load_config(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_directory_or_an_endless_file_is_no_config(tmp_path):
-    for source in (tmp_path, "/dev/zero"):
-        with pytest.raises(ConfigError, match="config="):
+    for source in (path, tmp_path, "/dev/zero"):
+        with mistake("config="):
             load_config(source)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
+from mistakes import mistake
 
 from rlkit import envs
 from rlkit.hosts.placeholder import HostEnv
@@ -29,11 +30,11 @@ def check(given, env=None):
 SPACES = {
     "equal": (OBS, ACTION, None),
     "bounds": (spaces.Box(-9, 9, (2,), np.float32), ACTION, None),
-    "number": (OBS, spaces.Discrete(4, start=1), "action space of some:Env, integers 1 to 3, and it has integers 1 to"),
+    "number": (OBS, spaces.Discrete(4, start=1), "integers 1 to 3, and it has integers 1 to"),
     "start": (OBS, spaces.Discrete(3), "integers 1 to 3, and it has integers 0 to 2"),
-    "kind": (OBS, spaces.MultiDiscrete([3], start=[1]), r"integers 1 to 3, and it has integers \[1\] to \[3\]"),
-    "shape": (spaces.Box(-1, 1, (3,)), ACTION, r"obs space of some:Env, float32\[2\], and it has float32\[3\]"),
-    "structure": (spaces.Dict({"a": OBS}), ACTION, r"float32\[2\], and it has a float32\[2\]"),
+    "kind": (OBS, spaces.MultiDiscrete([3], start=[1]), "it has integers [1] to [3]"),
+    "shape": (spaces.Box(-1, 1, (3,)), ACTION, "float32[2], and it has float32[3]"),
+    "structure": (spaces.Dict({"a": OBS}), ACTION, "it has a float32[2]"),
 }
 
 
@@ -44,9 +45,8 @@ def test_spaces_of_a_dataset_are_those_of_the_environment(name):
     if message is None:
         check(given)
         return
-    with pytest.raises(ConfigError, match=message) as caught:
+    with mistake("some:Env", message):
         check(given)
-    assert "\n" not in str(caught.value)
 
 
 def test_spaces_with_parts_are_compared_part_by_part():
