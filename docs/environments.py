@@ -34,6 +34,7 @@ _SUFFIXES = ("-MinAtar", "-bsuite", "-misc")  # of gymnax's ids
 PACKAGES = {
     "brax": ("brax",),
     "craftax": ("craftax",),
+    "jaxmarl": ("jaxmarl",),
     "jumanji": ("jumanji",),
     "pgx": ("pgx",),
     "playground": ("playground", "mujoco-mjx"),
@@ -61,7 +62,8 @@ SUITES = (
     Suite("Craftax", "suites/craftax.md", ("craftax",), ("craftax",)),
     Suite("XLand-MiniGrid", "suites/xland.md", ("xland",), ("xland",)),
     Suite("Jumanji", "suites/jumanji.md", ("jumanji",), ("jumanji",), "controlled as one"),
-    Suite("pgx", "suites/pgx.md", ("pgx",), ("pgx",), "the others play at random"),
+    Suite("JaxMARL", "suites/jaxmarl.md", ("jaxmarl",), ("jaxmarl",), "players of a world"),
+    Suite("pgx", "suites/pgx.md", ("pgx",), ("pgx",), "self-play, or the others play at random"),
     Suite(
         "Gymnasium, Atari, envpool",
         "host-environments.md",

@@ -79,8 +79,9 @@ class Env(Protocol):
     An environment of several players has a field `num_players`, P > 1. Its actions, observations, rewards, flags and
     the entries of its infos then have a first axis [P]; the spaces are those of one player, and there is one state. An
     episode ends for all players in the same step: `terminated | truncated` is equal for all, and either flag may
-    differ. A player that is out before that gets the reward 0 and a mask that permits action 0 alone. Where its field
-    `shared_reward` is true, the players are a team, and metrics have the sum of its returns.
+    differ. A player that is out before that stays a stream: its mask permits one action alone, by rule action 0, and
+    its reward is 0, or its team's. Where the field `shared_reward` is true, the players are a team, and metrics have
+    the sum of its returns.
     """
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:

@@ -39,6 +39,10 @@ class Adapter:
         """Take one step without any reset: -> obs, state, reward, terminated, truncated."""
         raise NotImplementedError
 
+    def _info(self, state: Any) -> dict[str, Array]:
+        """Return what the info of a step has beside the final observation, from the state that the step led to."""
+        return {}
+
     def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         """Start an episode: -> obs, state."""
         with standard_promotion():
@@ -54,13 +58,14 @@ class Adapter:
         players = () if self.num_players == 1 else (self.num_players,)
         terminated, truncated = (jnp.reshape(jnp.asarray(flag, bool), players) for flag in (terminated, truncated))
         final_obs = self._observation(final_obs, params)
+        info = {"final_observation": final_obs, **self._info(next_state)}
         reset_obs, reset_state = self.reset(reset_key, params)
         done = terminated | truncated
         done = done if self.num_players == 1 else jnp.any(done)
         obs = jax.tree.map(lambda new, old: jnp.where(done, new, old), reset_obs, final_obs)
         state = jax.tree.map(lambda new, old: jnp.where(done, new, cast_like(old, new)), reset_state, next_state)
         reward = cast(jnp.reshape(reward, players), np.float32)
-        return obs, state, reward, terminated, truncated, {"final_observation": final_obs}
+        return obs, state, reward, terminated, truncated, info
 
     def advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
         """Take one step without any reset: -> obs, state, reward, terminated, truncated, in the library's dtypes.

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlkit.envs import gymnax, own, probes, wrappers
 from rlkit.envs.adapter import suggestion
-from rlkit.envs.suites import brax, craftax, jumanji, pgx, playground, xland
+from rlkit.envs.suites import brax, craftax, jaxmarl, jumanji, pgx, playground, xland
 from rlkit.names import did_you_mean, shorten, wrapper_arguments
 from rlkit.types import ConfigError, Env
 
@@ -14,6 +14,7 @@ from rlkit.types import ConfigError, Env
 SUITES: dict[str, Any] = {
     "brax": brax,
     "craftax": craftax,
+    "jaxmarl": jaxmarl,
     "jumanji": jumanji,
     "pgx": pgx,
     "playground": playground,

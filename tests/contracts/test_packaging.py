@@ -42,6 +42,7 @@ MODULES = {  # that an extra is for
     "envpool": "envpool",
     "brax": "brax.envs",
     "craftax": "craftax.craftax_env",
+    "jaxmarl": "jaxmarl",
     "jumanji": "jumanji",
     "pgx": "pgx",
     "playground": "mujoco_playground",

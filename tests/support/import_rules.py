@@ -34,6 +34,7 @@ ADAPTERS = {
     "rlkit/envs/gymnax.py": {"gymnax"},
     "rlkit/envs/suites/brax.py": {"brax"},
     "rlkit/envs/suites/craftax.py": {"craftax"},
+    "rlkit/envs/suites/jaxmarl.py": {"jaxmarl"},
     "rlkit/envs/suites/jumanji.py": {"jumanji"},
     "rlkit/envs/suites/pgx.py": {"pgx"},
     "rlkit/envs/suites/playground.py": {"mujoco_playground"},
