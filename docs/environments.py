@@ -65,10 +65,10 @@ SUITES = (
     Suite("JaxMARL", "suites/jaxmarl.md", ("jaxmarl",), ("jaxmarl",), "players of a world"),
     Suite("pgx", "suites/pgx.md", ("pgx",), ("pgx",), "self-play, or the others play at random"),
     Suite(
-        "Gymnasium, Atari, envpool",
+        "Gymnasium, Atari, envpool, PettingZoo",
         "host-environments.md",
         ("gymnasium", "mujoco", "atari"),
-        ("host", "mujoco", "atari", "envpool"),
+        ("host", "mujoco", "atari", "envpool", "pettingzoo"),
         device="CPU, in processes or threads",
     ),
 )

@@ -20,6 +20,7 @@ ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"  # leaves of an ob
 OWN_REWARD = "own_reward"  # in the info of a step: the task's own, where a wrapper changes rewards for learning
 MAX_FRAMES = 1024  # of `frame_stack`: arrays of one concatenation
 MAX_NUMBERS = 2**26  # of a stacked observation, whose bounds are arrays
+PLAYER = "player"  # the leaf of an observation with the number of its player, where players differ
 PRIVILEGED = "privileged"  # the part of a Dict observation, at its top level, that is for critics and values alone
 IMAGE_AXES = ("auto", "last", "first")  # the places of an image's channels
 

@@ -21,7 +21,13 @@ SUITES: dict[str, Any] = {
     "xland": xland,
 }
 
-OUTSIDE = ("gymnasium", "atari", "ale", "envpool")  # what the names of environments outside of JAX start with
+OUTSIDE = (
+    "gymnasium",
+    "atari",
+    "ale",
+    "envpool",
+    "pettingzoo",
+)  # what the names of environments outside of JAX start with
 # By name: the wrapper, the types of its arguments, and an example.
 _WRAPPERS: dict[str, tuple[Callable[..., Env], tuple[type, ...], str]] = {
     "flatten": (wrappers.Flatten, (), "flatten"),

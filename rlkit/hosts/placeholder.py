@@ -15,6 +15,7 @@ class HostEnv(NamedTuple):
 
     Integers of its spaces count from 0. Those of the environment itself count from `obs_starts` and `action_starts`, in
     the structure of an observation and of an action, as `hosts.spaces.starts` returns them; 0 where all count from 0.
+    Spaces are those of one player.
     """
 
     name: str
@@ -23,6 +24,8 @@ class HostEnv(NamedTuple):
     obs_starts: PyTree = 0
     action_starts: PyTree = 0
     action_tree: contract.SpaceTree | None = None  # of the environment's own action space; None where it is unknown
+    num_players: int = 1
+    shared_reward: bool = False
 
     @property
     def counts_from_0(self) -> bool:

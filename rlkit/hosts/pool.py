@@ -1,7 +1,6 @@
 """Pools: N copies of an environment outside of JAX that are reset and stepped together."""
 
 import atexit
-import itertools
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from rlkit.hosts.worker import contract, group, messages, shared_arrays
 from rlkit.hosts.worker.group import Fault
 from rlkit.hosts.worker.recipe import Recipe
 from rlkit.names import MASK_SOURCES
+from rlkit.training import worlds
 from rlkit.types import ConfigError, PyTree
 
 BACKENDS = ("process", "serial")
@@ -109,7 +109,8 @@ class Pool(Closeable):
     """N environments in worker processes or in this process; `rlkit.hosts.make` makes one.
 
     All workers end when the pool is closed, when its `with` block is left, and when this process ends in any way.
-    `first` is the index of its first environment among those of all processes that train together.
+    `first` is the index of its first environment among those of all processes that train together. The players of an
+    environment of several, `num_players`, are adjacent among the N, and `shared_reward` is true where they are a team.
     """
 
     lockstep = True  # every environment takes a step in each `step`, except at restarts
@@ -139,9 +140,9 @@ class Pool(Closeable):
         self.attempts = np.zeros(num_envs, np.int64)  # [N] number of restarts of its worker
         self.raised: dict[int, str] = {}  # by worker, the exception that it raised since its last completed step
         count = 1 if backend == "serial" else min(num_envs, num_workers or num_cores())
-        self.shares = _shares(num_envs, count)
+        self.shares = group.shares(num_envs, count)
         self.workers: Processes | Serial = (
-            Processes(recipe, self.shares, timeout) if backend == "process" else Serial(recipe, num_envs)
+            Processes(recipe, num_envs, count, timeout) if backend == "process" else Serial(recipe, num_envs)
         )
         self._set_close(self.workers.close)
         try:
@@ -154,12 +155,16 @@ class Pool(Closeable):
 
     def _start(self) -> None:
         workers = range(len(self.shares))
-        spaces, faults = self.workers.start(workers)
+        found, faults = self.workers.start(workers)
         self._raise_first(faults)
-        (self.obs_tree, self.action_tree), *others = (spaces[worker] for worker in workers)
-        for other in others:
-            if not contract.equal(self.obs_tree, other[0]) or not contract.equal(self.action_tree, other[1]):
-                raise ConfigError(f"env={self.name!r}: expected equal spaces in all workers, got different ones")
+        self.facts = found[0]
+        if not all(self.facts.equals(other) for other in found.values()):
+            raise ConfigError(f"env={self.name!r}: expected equal spaces in all workers, got different ones")
+        self.obs_tree, self.action_tree, self.num_players, self.shared_reward = self.facts
+        worlds.check_streams("num_envs", self.num_envs, self)
+        self.shares = group.shares(self.num_envs, len(self.shares), self.num_players)
+        self.workers.keep(self.shares)
+        workers = range(len(self.shares))
         layout = shared_arrays.make_layout(self.num_envs, self.obs_tree, self.action_tree)
         self._raise_first(self.workers.attach(layout, workers))
         self.views = self.workers.views()
@@ -286,12 +291,11 @@ class Pool(Closeable):
         workers = [worker for worker, _ in faults]
         for worker in workers:
             self.attempts[self._envs(worker)] += 1
-        spaces, new_faults = self.workers.start(workers)
-        started = [worker for worker in spaces if worker not in {worker for worker, _ in new_faults}]
+        found, new_faults = self.workers.start(workers)
+        started = [worker for worker in found if worker not in {worker for worker, _ in new_faults}]
         for worker in started:
-            obs_tree, action_tree = spaces[worker]
-            if not (contract.equal(obs_tree, self.obs_tree) and contract.equal(action_tree, self.action_tree)):
-                text = f"spaces: expected the same as before the restart, got {contract.dtypes_and_shapes(obs_tree)}"
+            if not self.facts.equals(found[worker]):
+                text = f"spaces: expected the same as before the restart, got {found[worker]}"
                 self._raise_first([(worker, Fault("contract", self.shares[worker][0], group.MAKING, text))])
             for env in self._envs(worker):
                 self.views.seed[env] = self._seed(env)
@@ -335,12 +339,6 @@ def derive(seed: int, env: int, attempt: int = 0) -> int:
 def num_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _shares(num_envs: int, workers: int) -> list[tuple[int, int]]:
-    """Divide the environments evenly: (first, count) for each worker."""
-    ends = [num_envs * worker // workers for worker in range(workers + 1)]
-    return [(first, last - first) for first, last in itertools.pairwise(ends)]
 
 
 def _expand(mask: np.ndarray, like: np.ndarray) -> np.ndarray:

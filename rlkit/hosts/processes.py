@@ -21,8 +21,7 @@ from typing import Any
 
 from rlkit.hosts.orphans import OrphanKiller
 from rlkit.hosts.worker import group, messages, shared_arrays
-from rlkit.hosts.worker.contract import SpaceTree
-from rlkit.hosts.worker.group import Fault
+from rlkit.hosts.worker.group import Facts, Fault
 from rlkit.hosts.worker.recipe import Recipe
 
 _POLL_SECONDS = 0.1  # between two checks of workers that have not answered
@@ -103,12 +102,14 @@ class Processes:
 
     Args:
       recipe: of the environments.
-      shares: (first, count), the environments of each worker.
+      num_envs: N, which the workers divide as `group.shares` does.
+      workers: their number.
       timeout: seconds, the longest duration of one call of an environment's code.
     """
 
-    def __init__(self, recipe: Recipe, shares: list[tuple[int, int]], timeout: float):
-        self.recipe, self.shares, self.timeout = recipe, shares, timeout
+    def __init__(self, recipe: Recipe, num_envs: int, workers: int, timeout: float):
+        self.recipe, self.num_envs, self.timeout = recipe, num_envs, timeout
+        self.shares = shares = group.shares(num_envs, workers)  # until the number of players is known
         self.interrupted: Callable[[], bool] = lambda: False
         pages = -(-len(shares) * messages.STATUS_SIZE * 8 // mmap.ALLOCATIONGRANULARITY)
         self.status_bytes = pages * mmap.ALLOCATIONGRANULARITY
@@ -123,8 +124,8 @@ class Processes:
         self.poll = select.poll()
         self.by_fd: dict[int, int] = {}
 
-    def start(self, workers: Iterable[int]) -> tuple[dict[int, tuple[SpaceTree, SpaceTree]], list[tuple[int, Fault]]]:
-        """Start workers; return the spaces of each, and the faults of those that failed."""
+    def start(self, workers: Iterable[int]) -> tuple[dict[int, Facts], list[tuple[int, Fault]]]:
+        """Start workers; return the facts about the environments of each, and the faults of those that failed."""
         workers = list(workers)
         for worker in workers:
             slot = worker * messages.STATUS_SIZE
@@ -134,12 +135,19 @@ class Processes:
             self.orphans.add(process.popen.pid)
             self.by_fd[process.answers] = worker
             self.poll.register(process.answers, select.POLLIN)
-        values = {worker: (self.recipe, *self.shares[worker], self.status_bytes) for worker in workers}
+        value = self.recipe, self.num_envs, len(self.shares), self.status_bytes
+        values = dict.fromkeys(workers, value)
         answers, faults = self._request(workers, messages.ATTACH, values)
-        spaces = {worker: value for worker, value in answers.items() if not isinstance(value, Fault)}
+        facts = {worker: value for worker, value in answers.items() if not isinstance(value, Fault)}
         if self.layout is not None:
-            faults += self.attach(self.layout, spaces)
-        return spaces, faults
+            faults += self.attach(self.layout, facts)
+        return facts, faults
+
+    def keep(self, shares: list[tuple[int, int]]) -> None:
+        """Set the environments (first, count) of each worker, and end the workers that have none."""
+        self.shares = shares
+        for worker in range(len(shares), len(self.processes)):
+            self._remove(worker)
 
     def _launch(self, worker: int) -> _Process:
         arguments = [str(worker), str(os.getpid()), json.dumps([path or os.getcwd() for path in sys.path])]

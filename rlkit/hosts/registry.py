@@ -12,7 +12,7 @@ from rlkit.envs import own, registry
 from rlkit.hosts import gymnasium_names, library_vectors
 from rlkit.hosts.pool import Pool
 from rlkit.hosts.vector import VectorPool
-from rlkit.hosts.worker import atari, wrapper_names
+from rlkit.hosts.worker import atari, pettingzoo_names, wrapper_names
 from rlkit.hosts.worker.recipe import Recipe, registered_specs
 from rlkit.names import MODULE_ID, OWN_CODE, did_you_mean, name_of_object, registered
 from rlkit.types import ConfigError
@@ -75,12 +75,14 @@ def names(prefix: str) -> list[str]:
     if prefix in gymnasium_names.GROUPS:
         return [f"gymnasium:{task}" for task in sorted(gymnasium_names.ids(prefix))]
     extra = {"gymnasium": "host", "ale": "atari"}.get(prefix, prefix)
-    package = {"gymnasium": "gymnasium", "envpool": "envpool"}.get(prefix, "ale_py")
+    package = prefix if prefix in ("gymnasium", "envpool", "pettingzoo") else "ale_py"
     _check_installed(package, extra, f"suite={prefix!r}")
     if prefix == "envpool":
         import envpool  # pyright: ignore[reportMissingImports]
 
         return [f"envpool:{task}" for task in sorted(envpool.list_all_envs())]
+    if prefix == "pettingzoo":
+        return [f"pettingzoo:{task}" for task in pettingzoo_names.names()]
     import gymnasium
 
     if prefix == "gymnasium":
@@ -104,7 +106,8 @@ def checked_name(env: str) -> str:
         raw = f"gymnasium:ALE/{game[1]}-v5"
         raise ConfigError(f"env={env!r} must name the game alone; try {prefix}:{game[1]}, or for raw frames {raw}")
     if prefix in PREFIXES and not _ID.fullmatch(task):
-        example = "Breakout" if is_atari else "CartPole-v1"
+        examples = {"atari": "Breakout", "ale": "Breakout", "pettingzoo": "mpe2/simple_spread_v3"}
+        example = examples.get(prefix, "CartPole-v1")
         raise ConfigError(f"env={env!r} must name one environment after the colon; try {prefix}:{example}")
     return env
 
@@ -149,6 +152,8 @@ def recipe(env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
             raise ConfigError(f"env={env!r}: {error}") from None
     if prefix == "envpool":
         _check_installed("envpool", "envpool", f"env={env!r}")
+    if prefix == "pettingzoo":
+        _check_pettingzoo(task)
     return Recipe(prefix, task, kwargs)
 
 
@@ -163,6 +168,7 @@ def _recipe_of_object(env: Any, kwargs: dict[str, Any]) -> Recipe:
     try:
         data = b"" if callable(env) else cloudpickle.dumps(env)
         make = (lambda: env(**kwargs)) if callable(env) else (lambda: cloudpickle.loads(data))
+        make.shared_reward = bool(getattr(env, "shared_reward", False))
         return Recipe("pickled", name, {}, cloudpickle.dumps(make))
     except Exception as error:  # whatever an object raises where it cannot be pickled
         line = str(error).partition("\n")[0]
@@ -232,7 +238,7 @@ def make(
     wrappers: Sequence[str] = (),
     **kwargs: Any,
 ) -> Pool | VectorPool:
-    """Make a pool of environments with Gymnasium's interface.
+    """Make a pool of environments with Gymnasium's interface, or with PettingZoo's parallel one.
 
         with hosts.make("gymnasium:CartPole-v1", num_envs=16) as pool:
             obs = pool.reset()
@@ -240,8 +246,9 @@ def make(
 
     Args:
       env: "gymnasium:ID" or the id alone, "atari:Breakout" (with the usual preprocessing), "ale:Breakout" or
-        "envpool:ID" (in their own threads), or "module:Class", or a function or class that makes one environment.
-      num_envs: N.
+        "envpool:ID" (in their own threads), "pettingzoo:mpe2/simple_spread_v3", or "module:Class", or a function or
+        class that makes one environment, or an instance.
+      num_envs: N. Of environments of P players it counts players, which are adjacent: a multiple of P.
       backend: "process": worker processes; "serial": in this process, one after another. The transitions are the same,
         unless an environment draws from the global generators of Python or NumPy, which only worker processes seed.
       seed: of the pool; a seed for each environment is derived from it.
@@ -307,6 +314,18 @@ def _check_module(name: str) -> None:
             f"env={name!r} is the id {task!r} of a module {module!r}, which is not here or among the installed ones; "
             "install the package that registers the id"
         )
+
+
+def _check_pettingzoo(task: str) -> None:
+    """Raise ConfigError where `pettingzoo:FAMILY/NAME` names no environment of an installed package."""
+    env, (family, _, _) = f"pettingzoo:{task}", task.partition("/")
+    package = pettingzoo_names.FAMILIES.get(family, "pettingzoo").partition(".")[0]
+    _check_installed("pettingzoo", "pettingzoo", f"env={env!r}")
+    if not _is_installed(package):
+        raise ConfigError(f"env={env!r} needs the package {package}; install it: pip install {package}")
+    if task not in (known := pettingzoo_names.names()):
+        remedy = did_you_mean(task, known, cutoff=0.5, prefix="pettingzoo:") or "; try pettingzoo:mpe2/simple_spread_v3"
+        raise ConfigError(f"env={env!r} is not an installed environment of PettingZoo's{remedy}")
 
 
 def _is_installed(module: str) -> bool:

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from rlkit.hosts.worker import group, messages, shared_arrays
-from rlkit.hosts.worker.contract import SpaceTree
-from rlkit.hosts.worker.group import Failed, Fault, Group
+from rlkit.hosts.worker.group import Facts, Failed, Fault, Group
 from rlkit.hosts.worker.recipe import Recipe, constructor
 
 
@@ -18,19 +17,23 @@ class Serial:
         self.layout: shared_arrays.Layout | None = None
         self.buffer: bytearray | None = None
 
-    def start(self, workers: Iterable[int]) -> tuple[dict[int, tuple[SpaceTree, SpaceTree]], list[tuple[int, Fault]]]:
-        """Make the environments; return their spaces, and the fault of one that failed."""
+    def start(self, workers: Iterable[int]) -> tuple[dict[int, Facts], list[tuple[int, Fault]]]:
+        """Make the environments; return the facts about them, and the fault of one that failed."""
         try:
             try:
                 make_env = constructor(self.recipe)
             except Exception as error:
                 raise Failed(group.fault(error, 0, group.MAKING)) from error
-            self.group = Group(make_env, 0, self.num_envs, lambda stage, env: None)
+            self.group = Group(make_env, self.num_envs, 1, 0, lambda stage, env: None)
             if self.layout is not None:
                 self.group.attach(self.views())
         except Failed as failed:
             return {}, self._remove(failed)
-        return {0: (self.group.obs, self.group.action)}, []
+        assert self.group.facts is not None
+        return {0: self.group.facts}, []
+
+    def keep(self, shares: list[tuple[int, int]]) -> None:
+        """Do nothing: one group has all environments."""
 
     def attach(self, layout: shared_arrays.Layout, workers: Iterable[int]) -> list[tuple[int, Fault]]:
         """Allocate the arrays of a layout, for the environments."""

@@ -58,17 +58,17 @@ def _reset(pool: Any, seed: int) -> tuple[PyTree, list[str]]:
     observation at the next reset, which is the same for all environments again. So it is where each counts its resets,
     which may be meant; it is therefore not refused.
     """
-    others, starts = pool.num_envs - 1, []
+    others, starts = pool.num_envs // pool.num_players - 1, []
     while len(starts) < 2 or len(starts) * others < _COMPARED:
         obs = pool.reset(seed)
-        leaves = jax.tree.leaves(obs)
+        leaves = [x[:: pool.num_players] for x in jax.tree.leaves(obs)]  # of the first player of each world
         if others == 0 or not isinstance(pool, Pool) or any((x != x[:1]).any() for x in leaves):
             return obs, []
         starts.append([x[0].copy() for x in leaves])
         if len(starts) == 2 and all(map(np.array_equal, *starts)):
             return obs, []
     text = (
-        f"env={pool.name!r}: all {pool.num_envs} environments begin with the same observation, and all with another "
+        f"env={pool.name!r}: all {others + 1} environments begin with the same observation, and all with another "
         "one when they are reset with the same seeds again: copies of one state, which ignore seeds; draw from "
         "self.np_random after super().reset(seed=seed), or give a class or a function in place of an instance"
     )

@@ -39,7 +39,7 @@ class VectorPool(Closeable):
         rlkit does not support one of its spaces.
     """
 
-    first = 0  # as of `Pool`
+    first, num_players, shared_reward = 0, 1, False  # as of `Pool`
 
     def __init__(self, make: Callable[[int], Any], *, name: str, seed: int = 0):
         self.name, self.make, self.seed, self.restarted = name, make, seed, 0

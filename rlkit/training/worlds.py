@@ -13,7 +13,7 @@ from rlkit.types import Array, ConfigError, Env, Key, PyTree, num_players
 Step = tuple[PyTree, PyTree, Array, Array, Array, dict[str, Any]]
 
 
-def check_streams(name: str, value: int, env: Env) -> None:
+def check_streams(name: str, value: int, env: Any) -> None:
     """Raise ConfigError where a number of streams is not one of whole worlds."""
     players = num_players(env)
     if value % players:

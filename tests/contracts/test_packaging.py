@@ -44,6 +44,7 @@ MODULES = {  # that an extra is for
     "craftax": "craftax.craftax_env",
     "jaxmarl": "jaxmarl",
     "jumanji": "jumanji",
+    "pettingzoo": "pettingzoo",
     "pgx": "pgx",
     "playground": "mujoco_playground",
     "xland": "xminigrid",

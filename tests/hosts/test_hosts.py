@@ -9,8 +9,8 @@ import pytest
 from mistakes import mistake
 
 from rlkit import hosts
-from rlkit.hosts import pool as pools
 from rlkit.hosts.pool import derive
+from rlkit.hosts.worker import group
 from rlkit.spaces import Box, MultiDiscrete
 from rlkit.types import ConfigError
 
@@ -252,7 +252,7 @@ def test_a_closed_pool_can_be_closed_again_and_not_used():
 def test_shares_are_even_and_complete():
     for num_envs in range(1, 20):
         for workers in range(1, num_envs + 1):
-            shares = pools._shares(num_envs, workers)
+            shares = group.shares(num_envs, workers)
             assert [env for first, count in shares for env in range(first, first + count)] == list(range(num_envs))
             assert max(count for _, count in shares) - min(count for _, count in shares) <= 1
 

@@ -12,10 +12,9 @@ from flax import struct
 
 from rlkit import spaces
 from rlkit.envs.adapter import Adapter, construct, known_task, library, standard_promotion, suggestion, unbounded_box
-from rlkit.names import ACTION_MASK, OWN_REWARD, PRIVILEGED, SUCCESS, shorten
+from rlkit.names import ACTION_MASK, OWN_REWARD, PLAYER, PRIVILEGED, SUCCESS, shorten
 from rlkit.types import Array, ConfigError, Key, PyTree
 
-PLAYER = "player"  # the leaf of an observation with the number of its player
 CANNOT_RUN = {
     "LearnedPolicyEnemySMAX": "it needs the parameters of a policy; use HeuristicEnemySMAX or SMAX",
     "MPE_simple_world_comm_v3": "the actions of its agents are of different kinds",

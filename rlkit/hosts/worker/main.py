@@ -51,7 +51,7 @@ def _die_with(parent: int) -> None:
 
 
 def _serve(commands: int, answers: int, shared: int, number: int) -> None:
-    sequence, _, (env_recipe, first, count, status_bytes) = messages.receive(commands)
+    sequence, _, (env_recipe, num_envs, workers, status_bytes) = messages.receive(commands)
     start = number * messages.STATUS_SIZE
     status = memoryview(mmap.mmap(shared, status_bytes)).cast("q")[start : start + messages.STATUS_SIZE]
     calls = 0
@@ -61,14 +61,16 @@ def _serve(commands: int, answers: int, shared: int, number: int) -> None:
         calls += 1
         status[0], status[1], status[2] = stage, env, calls
 
+    first = num_envs * number // workers  # of environments of one player
     report(group.IMPORTING, first)
     try:
-        envs = Group(recipe.constructor(env_recipe), first, count, report)
+        envs = Group(recipe.constructor(env_recipe), num_envs, workers, number, report)
     except Exception as error:
         fault = error.fault if isinstance(error, Failed) else group.fault(error, first, group.MAKING)
         messages.send(answers, sequence, fault)
         return
-    messages.send(answers, sequence, (envs.obs, envs.action))
+    messages.send(answers, sequence, envs.facts)
+    first = envs.first
     try:
         while True:
             report(group.READY, first)

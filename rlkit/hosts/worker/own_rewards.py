@@ -18,7 +18,8 @@ _FOR_LEARNING = {
 class Recorder:
     """An environment that adds up its rewards and counts its resets; everything else is the environment's.
 
-    It also records a vector environment, whose rewards are arrays [N].
+    It also records a vector environment, whose rewards are arrays [N], and one of several players, where they are a
+    dict by agent.
     """
 
     def __init__(self, env: Any):
@@ -37,7 +38,7 @@ class Recorder:
     def step(self, action: Any) -> Any:
         """Take one step."""
         result = self.env.step(action)
-        self.reward = self.reward + result[1]
+        self.reward = _sum(self.reward, result[1])
         return result
 
     def take_reward(self) -> Any:
@@ -49,6 +50,12 @@ class Recorder:
         """Return true where the environment has been reset since the last call."""
         count, self.num_resets = self.num_resets, 0
         return count > 0
+
+
+def _sum(total: Any, reward: Any) -> Any:
+    if not isinstance(reward, dict):
+        return total + reward
+    return (total or {}) | {agent: (total or {}).get(agent, 0.0) + x for agent, x in reward.items()}
 
 
 def record(env: Any) -> Recorder | None:

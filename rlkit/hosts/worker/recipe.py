@@ -5,18 +5,20 @@ import sys
 import warnings
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-from rlkit.hosts.worker import atari, wrapper_names
+from rlkit.hosts.worker import atari, pettingzoo_names, wrapper_names
 from rlkit.hosts.worker.contract import Violation
+from rlkit.hosts.worker.players import is_world
 from rlkit.names import find_object, import_module
 
 
 class Recipe(NamedTuple):
     """A description of one environment; plain data, which is sent to worker processes."""
 
-    kind: str  # gymnasium, atari, module, pickled
-    name: str  # the id, module:ID or module:attribute
+    kind: str  # gymnasium, atari, pettingzoo, module, pickled
+    name: str  # the id, FAMILY/NAME, module:ID or module:attribute
     kwargs: dict[str, Any]
     pickled: bytes = b""
     wrappers: tuple[str, ...] = ()  # from the inside out, e.g. ("time_limit:200", "frame_stack:4")
@@ -69,7 +71,10 @@ def _register(specs: bytes, needed: str) -> None:
 
 
 def constructor(recipe: Recipe) -> Callable[[], Any]:
-    """Import the modules that an environment needs, and return a function that makes it."""
+    """Import the modules that an environment needs, and return a function that makes it.
+
+    The function has the attribute `shared_reward` where the user's own class or function has it, see `players.World`.
+    """
     if recipe.specs:
         _register(recipe.specs, recipe.name.rpartition(":")[2])
     make, wraps = _constructor(recipe), [(spec, wrapper_names.make(spec)) for spec in recipe.wrappers]
@@ -79,12 +84,18 @@ def constructor(recipe: Recipe) -> Callable[[], Any]:
         for spec, wrap in wraps:
             if env is None:
                 break  # which the contract reports
+            if is_world(env) and not wrapper_names.is_own(spec):
+                expected = "an environment of one player; for several, give a wrapper with PettingZoo's interface"
+                raise Violation(f"wrapper {spec}", f"{expected} as module:Class", type(env).__name__)
             env = wrap(env)
             if env is None:
                 raise Violation(f"wrapper {spec}", "an environment", "None; add its `return`")
         return env
 
-    return wrapped if wraps else make
+    if not wraps:
+        return make
+    wrapped.shared_reward = getattr(make, "shared_reward", False)
+    return wrapped
 
 
 def _constructor(recipe: Recipe) -> Callable[[], Any]:
@@ -94,10 +105,14 @@ def _constructor(recipe: Recipe) -> Callable[[], Any]:
 
         return cloudpickle.loads(recipe.pickled)  # a function of the process that started this one
     if recipe.kind == "module":
-        make = find_object(recipe.name)
-        return lambda: make(**recipe.kwargs)
+        found = find_object(recipe.name)
+        make = partial(found, **recipe.kwargs)
+        make.shared_reward = getattr(found, "shared_reward", False)  # type: ignore[attr-defined]
+        return make
     if recipe.kind == "atari":
         return atari.constructor(recipe.name, recipe.kwargs)
+    if recipe.kind == "pettingzoo":
+        return partial(pettingzoo_names.maker(recipe.name), **recipe.kwargs)
     import gymnasium
     from gymnasium.envs.registration import load_env_creator
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rlkit.envs.last_state import LAST_STATE, keep_last_state
@@ -23,7 +24,7 @@ from rlkit.runs.config.own_code import OwnCode
 from rlkit.runs.pictures.frames import frame, save_gif, save_mp4
 from rlkit.runs.policy import Policy, load
 from rlkit.runs.versions import require
-from rlkit.types import ConfigError
+from rlkit.types import ConfigError, num_players
 
 _FPS = 30.0  # of an environment that declares none
 
@@ -139,10 +140,12 @@ def _record_host(policy: Policy, max_steps: int) -> tuple[list[np.ndarray], floa
     run, (env, kwargs, wrappers) = policy.config.run, policy.config.task
     kwargs = {**plain_value(kwargs), "render_mode": "rgb_array"}
     game = re.sub("^ale:", "atari:", env)  # the same game, of which the vector environment has no picture
-    memory = policy.memory
+    players = num_players(policy.env)
+    memory = jax.tree.map(lambda x: jnp.stack([x] * players), policy.memory)
+    act = jax.vmap(policy.policy, (None, 0, 0, 0))
     try:
         options = {"backend": "serial", "seed": run.seed, "restarts": 0, "wrappers": wrappers}
-        pool = registry.pool(game, kwargs, num_envs=1, **options)
+        pool = registry.pool(game, kwargs, num_envs=players, **options)
     except HostError as error:
         if not _NO_RENDER_MODE.search(str(error)):
             raise HostError(f"{error}{_headless_remedy(str(error))}") from error
@@ -159,8 +162,8 @@ def _record_host(policy: Policy, max_steps: int) -> tuple[list[np.ndarray], floa
         frames = camera.take(run.env)
         for _ in range(max_steps):
             key, act_key = jax.random.split(key)
-            memory, action, _ = policy.policy(policy.actor, memory, jax.tree.map(lambda x: x[0], obs), act_key)
-            step = pool.step(jax.tree.map(lambda x: np.asarray(x)[None], action))
+            memory, action, _ = act(policy.actor, memory, obs, jax.random.split(act_key, players))
+            step = pool.step(jax.tree.map(np.asarray, action))
             obs, pictures = step.obs, camera.take(run.env)
             if step.lengths[0]:  # the environment has been reset since
                 return [*frames, pictures[0]], frame_rate(camera)

@@ -151,12 +151,18 @@ class HostEnvironments:
         try:
             spaces = self.pool.observation_space, self.pool.action_space
             obs_tree, action_tree = self.pool.obs_tree, self.pool.action_tree
-            self.env = HostEnv(run.env, *spaces, starts(obs_tree), starts(action_tree), action_tree)
+            players = {"num_players": self.pool.num_players, "shared_reward": self.pool.shared_reward}
+            self.env = HostEnv(run.env, *spaces, starts(obs_tree), starts(action_tree), action_tree, **players)
             self.eval_env = self.env  # with the same spaces
             # A function that returns one object again, for evaluations too, fails here and not at the first of them.
             alone = len(envs) == 1 and run.backend != "process"
             if (alone or run.eval_task != run.task) and run.eval_episodes:
                 check_spaces(run, spaces, (self.eval_pool.observation_space, self.eval_pool.action_space))
+                if (found := self.eval_pool.num_players) != self.env.num_players:
+                    raise ConfigError(
+                        f"eval_env={run.eval_task.env!r} must have the {self.env.num_players} player(s) of "
+                        f"env={run.env!r}, and it has {found}; choose another, or other eval_env_kwargs"
+                    )
         except BaseException:
             self.close()
             raise
@@ -175,8 +181,8 @@ class HostEnvironments:
     @cached_property
     def eval_pool(self) -> hosts.Pool | hosts.VectorPool:
         """The pool of evaluations."""
-        run = self.config.run
-        return self._new_pool(min(run.num_envs, run.eval_episodes), self.config.eval_task)
+        run, players = self.config.run, self.env.num_players
+        return self._new_pool(min(run.num_envs, run.eval_episodes * players), self.config.eval_task)
 
     def goal_reward(self) -> Callable[..., Any] | None:
         """The environment's rewards of goals, see `goals`; None where it has none."""
@@ -209,7 +215,7 @@ class HostEnvironments:
     def evaluate(
         self, agent: Agent, policy: Callable[..., Any], actor: PyTree, seed: int, on_progress: Callable[[str], None]
     ) -> Evaluation:
-        """Play greedy episodes, at least `eval_episodes`, equally many in each environment; leaves [N, E].
+        """Play greedy episodes, at least `eval_episodes`, equally many in each environment; leaves [N, E] of players.
 
         The episodes of a seed are the same every time, so that evaluations differ only by the policy.
 
@@ -221,7 +227,7 @@ class HostEnvironments:
           on_progress: called with a line of text where it takes long.
         """
         run, pool = self.config.run, self.eval_pool
-        episodes = -(-run.eval_episodes // pool.num_envs)
+        episodes = -(-run.eval_episodes * pool.num_players // pool.num_envs)
         limit = (run.eval_max_steps or 1_000_000) * episodes
         settings = {"seed": derive(seed, _EVALUATION), "episodes_per_env": episodes, "max_steps": limit}
         actor = jax.device_put(actor, self.device)

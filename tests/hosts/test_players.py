@@ -1,0 +1,148 @@
+"""Environments of several players outside of JAX: their players are rows of a pool."""
+
+import numpy as np
+import pytest
+from mistakes import mistake
+from player_envs import AGENTS, Doubled, DoubledToLearn, Meeting, Signal, Unlike, make
+
+from rlkit import hosts
+from rlkit.hosts import validation
+from rlkit.hosts.pool import derive
+from rlkit.spaces import Box, Dict, Discrete
+
+
+def serial(env, num_envs, **options):
+    return hosts.make(env, num_envs=num_envs, backend="serial", **options)
+
+
+def test_worlds_are_those_of_a_plain_loop():
+    """Two worlds of players that leave and come, over two episodes, against a loop over the environment itself."""
+    rng = np.random.default_rng(1)
+    with serial(Meeting, 6, seed=5) as pool:
+        assert (pool.num_players, pool.shared_reward) == (3, True)
+        obs, worlds = pool.reset(), [Meeting(), Meeting()]
+        seen = [world.reset(seed=derive(5, 3 * i))[0] for i, world in enumerate(worlds)]
+        returns = np.zeros(6)
+        for time in range(8):
+            for row in range(6):
+                world, agent = worlds[row // 3], AGENTS[row % 3]
+                there = agent in world.agents
+                assert np.array_equal(obs["obs"][row], seen[row // 3][agent] if there else np.zeros(2))
+                assert obs["action_mask"][row].tolist() == ([True] * 3 if there else [True, False, False])
+            actions = rng.integers(3, size=6).astype(np.int32)
+            step, over, acting = pool.step(actions), time % 4 == 3, [list(world.agents) for world in worlds]
+            assert step.terminated.tolist() == [over and row % 3 == 1 for row in range(6)]
+            assert step.truncated.tolist() == [over and row % 3 != 1 for row in range(6)]
+            for i, world in enumerate(worlds):
+                taken = {x: actions[3 * i + AGENTS.index(x)] for x in acting[i]}
+                seen[i], rewards, *_ = world.step(taken)
+                expected = [rewards.get(agent, 0.0) for agent in AGENTS]
+                assert step.reward[3 * i : 3 * i + 3].tolist() == expected
+                returns[3 * i : 3 * i + 3] += expected
+                if over:
+                    for row, agent in enumerate(AGENTS, 3 * i):
+                        last = seen[i][agent] if agent in acting[i] else np.zeros(2)
+                        assert np.array_equal(step.next_obs["obs"][row], last)
+                    seen[i] = world.reset()[0]
+            assert step.lengths.tolist() == [4 * over] * 6
+            if over:
+                assert np.array_equal(step.returns, returns)
+                assert np.array_equal(step.successes, [1, np.nan, 0] * 2, equal_nan=True)
+                returns[:] = 0
+            obs = step.obs
+
+
+def test_unlike_players_are_padded_masked_and_numbered():
+    with serial(Unlike, 4) as pool:
+        box = Box(np.array([-2, -1, -1], np.float32), np.array([9, 1, 1], np.float32))
+        assert pool.action_space == Discrete(4)
+        assert isinstance(pool.observation_space, Dict)
+        assert pool.observation_space.spaces["obs"] == box
+        assert pool.observation_space.spaces["player"] == Discrete(2)
+        obs = pool.reset()
+        assert obs["player"].tolist() == [0, 1, 0, 1]
+        assert obs["obs"].tolist() == [[0.5] * 3, [0.25, 0, 0]] * 2
+        for time in range(6):
+            legal = [[True, True, False, False], (np.arange(4) == time % 3).tolist()] * 2
+            assert obs["action_mask"].tolist() == legal
+            step = pool.step(np.array([1, time % 3, 0, time % 3], np.int32))
+            assert step.reward.tolist() == [1, 2, 1, 2]
+            assert step.terminated.all() == (time % 3 == 2)
+            obs = step.obs
+        assert validation.check(pool, 0) == []
+
+
+def test_workers_have_whole_worlds():
+    """Of three workers for two worlds of two players, two are left; the steps are those of this process."""
+    actions = np.random.default_rng(0).integers(2, size=(8, 4)).astype(np.int32)
+
+    def rows(backend):
+        with hosts.make(Signal, num_envs=4, backend=backend, num_workers=3, seed=3) as pool:
+            first = pool.reset()["obs"]
+            assert len(pool.shares) == (2 if backend == "process" else 1)
+            steps = [pool.step(x) for x in actions]
+            return [first, *(x for step in steps for x in (step.reward, step.truncated, step.obs["obs"]))]
+
+    for one, other in zip(rows("process"), rows("serial"), strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("env", [Signal, Signal(), make, lambda: Doubled(Signal())], ids=lambda x: str(x)[:20])
+def test_classes_instances_and_makers(env):
+    factor = 2 if env not in (Signal, make) and callable(env) else 1
+    with serial(env, 4) as pool:
+        assert pool.shared_reward == (env is make)
+        obs = pool.reset()
+        assert len(np.unique(obs["obs"], axis=0)) == 2
+        assert pool.step(obs["obs"].argmax(1).astype(np.int32)).reward.tolist() == [factor] * 4
+
+
+def test_wrappers():
+    """One of the user's own is part of the environment, or for learning alone; those by name are refused."""
+    for name, own in (("Doubled", 10.0), ("DoubledToLearn", 5.0)):
+        with serial(Signal, 2, wrappers=[f"player_envs:{name}"]) as pool:
+            obs = pool.reset()["obs"]
+            for _ in range(5):
+                step = pool.step(obs.argmax(1).astype(np.int32))
+                obs = step.obs["obs"]
+                assert step.reward.tolist() == [2, 2]
+            assert step.returns.tolist() == [own, own]
+    assert issubclass(DoubledToLearn, Doubled)
+    with mistake("time_limit", "player"):
+        serial(Signal, 2, wrappers=["time_limit:3"])
+
+
+class Turns(Signal):
+    def agent_iter(self): ...
+
+
+class Mixed(Signal):
+    def observation_space(self, agent):
+        return Unlike().observation_space("a") if agent == "left" else Unlike().action_space("a")
+
+
+class Silent(Signal):
+    def step(self, actions):
+        obs, rewards, *rest = super().step(actions)
+        return obs, {"left": rewards["left"]}, *rest
+
+
+@pytest.mark.parametrize(
+    ("env", "num_envs", "words"),
+    [
+        (Meeting, 4, ("num_envs=4", "3", "try 3 or 6")),
+        (Turns, 2, ("agent", "aec_to_parallel")),
+        (Mixed, 2, ("observation_space", "one kind")),
+        (lambda: object(), 2, ("Gymnasium",)),
+    ],
+)
+def test_mistakes(env, num_envs, words):
+    with mistake(*words):
+        serial(env, num_envs)
+
+
+def test_a_missing_reward_names_the_agent():
+    with serial(Silent, 2) as pool:
+        pool.reset()
+        with mistake("rewards", "right"):
+            pool.step(np.zeros(2, np.int32))
