@@ -102,6 +102,15 @@ def test_the_state_of_the_world_is_for_critics_and_shaped_rewards_for_learning()
     np.testing.assert_array_equal(reward, [2 + 10, 2 + 20])
 
 
+def test_a_limit_of_steps_may_be_an_end_of_the_task():
+    env = JaxMarlEnv("jaxmarl:hunt", Hunt(), limit_terminates=True)
+    *_, terminated, truncated, final = play_numpy(env, (), 100, legal)[1]
+    limited = (final["obs"][:, 1, 0] > 0) & (final["obs"][:, 1, 1] >= 6)
+    assert limited.any()
+    assert terminated[limited].all()
+    assert not truncated.any()
+
+
 def test_agents_of_different_kinds_are_refused():
     class Odd(Hunt):
         def action_space(self, agent):

@@ -27,6 +27,7 @@ _TEAMS = (
     *("MPE_simple_spread_v3", "MPE_simple_speaker_listener_v4", "MPE_simple_reference_v3", "HeuristicEnemySMAX"),
     *("hanabi", "overcooked", "overcooked_v2", "switch_riddle"),
 )
+_FLAGS = ("player_number", "world_state", "limit_terminates")  # arguments that are true or false
 # Whose episodes end by a limit of steps alone, beside those with a function `is_terminal`.
 _LIMITS_ALONE = ("MPE_", "coin_game")
 
@@ -56,6 +57,8 @@ class JaxMarlEnv(Adapter):
       player_number: True for the leaf `player`; None for True where the agents' spaces differ.
       world_state: True for the leaf `privileged`: the suite's own state of the world, or else the observations of all
         players, one after the other.
+      limit_terminates: True where a limit of steps is the task's own end, as JaxMARL's agents take it: no value beyond
+        it is estimated.
       shaped_reward: factor of the rewards for learning that the suite gives beside its own, which scores count alone.
 
     Raises:
@@ -70,11 +73,13 @@ class JaxMarlEnv(Adapter):
         team: bool = False,
         player_number: bool | None = None,
         world_state: bool = False,
+        limit_terminates: bool = False,
         shaped_reward: float = 0.0,
     ):
         self.name, self.env, self.shared_reward = name, env, team
         self.agents, self.num_players = tuple(env.agents), len(env.agents)
         self.world_state, self.shaped_reward = world_state, shaped_reward
+        self.limit_terminates = limit_terminates
         self._limits_alone = name.removeprefix("jaxmarl:").startswith(_LIMITS_ALONE)
         with standard_promotion():
             obs, state = jax.eval_shape(env.reset, jax.eval_shape(jax.random.key, 0))
@@ -129,6 +134,8 @@ class JaxMarlEnv(Adapter):
 
     def _terminal(self, state: Any) -> Array | bool:
         """True where an episode that is over would be over without a limit of steps too."""
+        if self.limit_terminates:
+            return True
         if self._limits_alone:
             return False
         if not hasattr(self.env, "is_terminal"):
@@ -215,8 +222,9 @@ def make(task: str, /, **kwargs: Any) -> tuple[JaxMarlEnv, tuple[()]]:
 
     Args:
       task: a name of JaxMARL.
-      kwargs: `player_number`, `world_state` and `shaped_reward`, see `JaxMarlEnv`; `scenario` of SMAX and `layout` of
-        Overcooked by their names, such as 3m and cramped_room; and arguments of the environment's class.
+      kwargs: `player_number`, `world_state`, `limit_terminates` and `shaped_reward`, see `JaxMarlEnv`; `scenario` of
+        SMAX and `layout` of Overcooked by their names, such as 3m and cramped_room; and arguments of the environment's
+        class.
 
     Raises:
       ConfigError: JaxMARL is not installed, the name is unknown, the task cannot run, or an argument does not fit.
@@ -224,8 +232,8 @@ def make(task: str, /, **kwargs: Any) -> tuple[JaxMarlEnv, tuple[()]]:
     if task in CANNOT_RUN:
         raise ConfigError(f"env='jaxmarl:{task}' cannot run: {CANNOT_RUN[task]}")
     name, jaxmarl = f"jaxmarl:{known_task(task, names(), 'jaxmarl:')}", library("jaxmarl", "jaxmarl")
-    own = {key: kwargs.pop(key) for key in ("player_number", "world_state", "shaped_reward") if key in kwargs}
-    for key in own.keys() & {"player_number", "world_state"}:
+    own = {key: kwargs.pop(key) for key in (*_FLAGS, "shaped_reward") if key in kwargs}
+    for key in own.keys() & set(_FLAGS):
         if not isinstance(own[key], bool):
             raise ConfigError(f"{key}={shorten(repr(own[key]))} of env={name!r} must be true or false")
     factor = own.get("shaped_reward", 0.0)
