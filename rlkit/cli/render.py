@@ -1,4 +1,4 @@
-"""`rlkit render`: record a policy as a GIF or a video."""
+"""`rlkit render`: record a policy as a GIF, a video or the drawing of a game."""
 
 import argparse
 from typing import Any
@@ -9,9 +9,12 @@ from rlkit.cli.jax_settings import enable_compilation_cache
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = add_command(commands, "render", run, "a GIF or a video of the policy")
+    parser = add_command(commands, "render", run, "a GIF, a video or a drawn game of the policy")
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--out", help="the GIF, or a video where the name ends in .mp4 (RUN/policy.gif)")
+    parser.add_argument(
+        "--out",
+        help="the GIF; a video where the name ends in .mp4, and a drawn game of pgx for .svg (RUN/policy.gif or .svg)",
+    )
     parser.add_argument("--seed", type=integer, help="seed of the policy, in a run with several (the first)")
     add_checkpoint(parser)
     add_own_code(parser)
@@ -19,7 +22,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Record a GIF or a video, and print its path."""
+    """Record an episode, and print its path."""
     enable_compilation_cache()
     from rlkit.runs.pictures.rendering import render
     from rlkit.runs.progress import note_if_slow

@@ -55,9 +55,9 @@ class Policy(NamedTuple):
         return f"Policy(run={str(self.run)!r}, {run.agent} on {run.env}, step {self.step}{evaluated})"
 
     def _repr_html_(self) -> str:
-        """Describe the policy in a notebook, with the learning curve and the GIF of its run where these exist."""
+        """Describe the policy in a notebook, with the learning curve and the pictures of its run that exist."""
         pictures = []
-        for name, media in (("curve.png", "image/png"), ("policy.gif", "image/gif")):
+        for name, media in (("curve.png", "image/png"), ("policy.gif", "image/gif"), ("policy.svg", "image/svg+xml")):
             with suppress(OSError):
                 data = base64.b64encode(files.read(self.run / name, _MAX_PICTURE)).decode()
                 pictures.append(f'<img src="data:{media};base64,{data}" alt="{name}" style="max-width:48%">')
@@ -69,8 +69,12 @@ class Policy(NamedTuple):
         For an environment outside of JAX, the action is one of its `action_space`: NumPy in its dtypes, or JAX under
         `jax.vmap`. For others it is an array of JAX.
 
+        All players of an environment of several act by `jax.vmap(policy.act)(obs, jax.random.split(key, P))`, whose
+        observations, memories and actions have a first axis [P].
+
         Args:
-          obs: one observation of the environment; integers count from where those of its space do, as in the action.
+          obs: one observation of the environment, of one player where it has several; integers count from where those
+            of its space do, as in the action.
           key: for policies that draw their greedy actions.
           memory: as returned at the step before; None at the start of an episode.
 

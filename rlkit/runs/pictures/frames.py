@@ -1,4 +1,4 @@
-"""Frames of environments, drawn from their states and observations, and GIFs and videos of frames."""
+"""Frames of environments, drawn from their states and observations; GIFs and videos of frames; drawings of games."""
 
 import contextlib
 import io
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from rlkit.envs.adapter import library, standard_promotion
+from rlkit.names import GAME_STATE
 from rlkit.runs import files
 from rlkit.runs.versions import require
 from rlkit.types import ConfigError
@@ -72,8 +74,7 @@ def frame(name: str, env_state: Any, obs: Any) -> np.ndarray:
       env_state: the state of one environment, with or without those of wrappers around it.
       obs: its observation.
     """
-    while hasattr(env_state, "env_state"):  # of a wrapper
-        env_state = env_state.env_state
+    env_state = inner_state(env_state)
     if name in _CLASSIC:
         return _CLASSIC[name](env_state)
     if name in _MINATAR:
@@ -83,6 +84,13 @@ def frame(name: str, env_state: Any, obs: Any) -> np.ndarray:
             grid = cells.reshape(10, 10, -1)[..., -channels:]  # the newest, where several are stacked
             return _grid(grid, _MINATAR[name])
     return _other(name, obs)
+
+
+def inner_state(env_state: Any) -> Any:
+    """Return the state of an environment without those of wrappers around it."""
+    while hasattr(env_state, "env_state"):
+        env_state = env_state.env_state
+    return env_state
 
 
 def save_gif(frames: Sequence[np.ndarray], path: str | Path, fps: float = 30) -> None:
@@ -128,6 +136,20 @@ def save_mp4(frames: Sequence[np.ndarray], path: str | Path, fps: float = 30) ->
             text = (errors.decode(errors="replace").strip().splitlines() or [f"code {process.returncode}"])[-1]
             raise ConfigError(f"{subject} needs an ffmpeg that encodes H.264, and {ffmpeg} failed: {text}; take a GIF")
         files.replace(Path(path), video.read_bytes())
+
+
+def save_svg(states: Sequence[Any], path: str | Path) -> None:
+    """Write states of a game of pgx as an SVG that repeats; the file appears whole or not at all.
+
+    Each state is shown for half a second, and the last one for a second more.
+    """
+    if not len(states):
+        raise ValueError("states=[] must hold at least one state")
+    with tempfile.TemporaryDirectory() as folder, standard_promotion():  # pgx writes to a name
+        drawing = Path(folder) / "game.svg"
+        shown = [*states, states[-1], states[-1]]
+        library("pgx", "pgx").save_svg_animation(shown, drawing, frame_duration_seconds=0.5)
+        files.replace(Path(path), drawing.read_bytes())
 
 
 def _palette(frames: Sequence[np.ndarray]) -> Image.Image:
@@ -300,6 +322,8 @@ def _other(name: str, obs: Any) -> np.ndarray:
         cells = np.asarray(obs)[:, :, None] if np.ndim(obs) == 2 else np.asarray(obs)
         colors = (_SKY, _YELLOW, _SLATE, _CORAL, _MINT, _VIOLET, _ORANGE, _WHITE)
         return _grid(cells, [(i, colors[i % len(colors)], "block") for i in reversed(range(cells.shape[2]))])
+    if isinstance(obs, dict) and GAME_STATE in obs:  # arrays for the rules of a game
+        obs = {part: x for part, x in obs.items() if part != GAME_STATE}
     parts = obs.items() if isinstance(obs, dict) else enumerate(obs) if isinstance(obs, tuple) else [("", obs)]
     text = [f"{part} {np.array2string(np.asarray(x), precision=3, threshold=100)}".strip() for part, x in parts]
     canvas = _Canvas(480, 360)

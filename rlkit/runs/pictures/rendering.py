@@ -1,9 +1,9 @@
-"""Recording of a policy as a GIF or a video."""
+"""Recording of a policy as a GIF, a video, or the drawing of a game."""
 
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Unpack
@@ -20,11 +20,12 @@ from rlkit.hosts.pool import Pool
 from rlkit.hosts.worker.group import READY, fault
 from rlkit.runs import files, run_directory
 from rlkit.runs.config.errors import plain_value
+from rlkit.runs.config.load import read
 from rlkit.runs.config.own_code import OwnCode
-from rlkit.runs.pictures.frames import frame, save_gif, save_mp4
+from rlkit.runs.pictures.frames import frame, inner_state, save_gif, save_mp4, save_svg
 from rlkit.runs.policy import Policy, load
 from rlkit.runs.versions import require
-from rlkit.types import ConfigError, num_players
+from rlkit.types import ConfigError, PyTree, num_players
 
 _FPS = 30.0  # of an environment that declares none
 
@@ -46,12 +47,16 @@ def render(
     max_steps: int = 500,
     **own_code: Unpack[OwnCode],
 ) -> Path:
-    """Record one greedy episode of a run's newest checkpoint, or of another, as a GIF or an MP4.
+    """Record one greedy episode of a run's newest checkpoint, or of another, as a GIF, an MP4, or an SVG of pgx.
+
+    Frames of an environment of several players show the view of player 0. An SVG shows the whole game, which is
+    played as in training.
 
     Args:
       run: a run directory.
-      out: the file; a name that ends in .mp4 gives a video, which needs the extra `video`, and any other a GIF. None
-        for RUN/policy.gif.
+      out: the file; a name that ends in .mp4 gives a video, which needs the extra `video`, one that ends in .svg an
+        animation of a board or card game by pgx, and any other a GIF. None for RUN/policy.svg of such a game, and
+        RUN/policy.gif of any other environment.
       max_steps: largest number of steps; there is a frame before the first one, and one after each.
       seed, step, best, own_code: as for `rlkit.load`.
 
@@ -65,16 +70,29 @@ def render(
     """
     if max_steps < 1:
         raise ConfigError(f"max_steps={max_steps} must be at least 1; try 500")
-    path = Path(out) if out is not None else run_directory.existing(run) / "policy.gif"
+    folder = run_directory.existing(run)
+    env = str(read(folder / run_directory.CONFIG).get("env"))
+    is_game = env.startswith("pgx:") and not env.startswith("pgx:minatar-")  # pgx animates all but these
+    name = "policy.svg" if is_game else "policy.gif"
+    path = Path(out) if out is not None else folder / name
     if path.is_dir():
-        raise ConfigError(f"out={str(path)!r} must be a file, and it is a directory; try {path / 'policy.gif'}")
-    save = save_mp4 if path.suffix.lower() == ".mp4" else save_gif
-    if save is save_mp4:
+        raise ConfigError(f"out={str(path)!r} must be a file, and it is a directory; try {path / name}")
+    suffix = path.suffix.lower()
+    if suffix == ".svg" and not is_game:
+        raise ConfigError(
+            f"out={str(path)!r} must end in .gif or .mp4: only board and card games of pgx are drawn as SVG, and the "
+            f"run's env is {env!r}; try {path.with_suffix('.gif')}"
+        )
+    if suffix == ".mp4":
         require("imageio_ffmpeg", f"out={str(path)!r}", "video")
     policy = load(run, seed=seed, step=step, best=best, **own_code)
     files.require_writable(path.parent, f"out={str(path)!r}")
-    frames, fps = (_record_host if isinstance(policy.env, HostEnv) else _record_jax)(policy, max_steps)
-    save(frames, path, fps)
+    if suffix == ".svg":
+        states, _ = _record_jax(policy, max_steps, lambda name, state, obs: inner_state(state))
+        save_svg(states, path)
+        return path
+    frames, fps = _record_host(policy, max_steps) if isinstance(policy.env, HostEnv) else _record_jax(policy, max_steps)
+    (save_mp4 if suffix == ".mp4" else save_gif)(frames, path, fps)
     return path
 
 
@@ -89,19 +107,32 @@ def frame_rate(env: Any) -> float:
     return _FPS
 
 
-def _record_jax(policy: Policy, max_steps: int) -> tuple[list[np.ndarray], float]:
-    """The frames [height, width, 3] uint8 of an episode, and their number per second."""
+def _record_jax(
+    policy: Policy, max_steps: int, draw: Callable[[str, Any, PyTree], Any] | None = None
+) -> tuple[list[Any], float]:
+    """Pictures of each step of an episode by `draw`, by default frames [height, width, 3] uint8; their rate per second.
+
+    `draw` maps the environment's name, its state, and an observation, that of player 0, to a picture.
+    """
     name, step = policy.config.run.env, jax.jit(keep_last_state(policy.env).step)
+    draw, players = draw or frame, num_players(policy.env)
     reset_key, key = jax.random.split(jax.random.key(policy.config.run.seed))
     obs, state = jax.jit(policy.env.reset)(reset_key, policy.params)
-    frames, memory, done = [frame(name, state, obs)], policy.memory, False
+    act, memory = policy.act if players == 1 else jax.vmap(policy.act), None
+    frames, done = [draw(name, state, _first(obs, players))], False
     while not done and len(frames) <= max_steps:
         key, act_key, env_key = jax.random.split(key, 3)
-        action, memory = policy.act(obs, act_key, memory)
+        keys = act_key if players == 1 else jax.random.split(act_key, players)
+        action, memory = act(obs, keys, memory)
         obs, state, _, terminated, truncated, info = step(env_key, state, action, policy.params)
-        done = bool(terminated | truncated)
-        frames.append(frame(name, info.get(LAST_STATE, state), info["final_observation"]))
+        done = bool((terminated | truncated).any())
+        frames.append(draw(name, info.get(LAST_STATE, state), _first(info["final_observation"], players)))
     return frames, frame_rate(policy.env)
+
+
+def _first(obs: PyTree, players: int) -> PyTree:
+    """The observation of player 0."""
+    return obs if players == 1 else jax.tree.map(lambda x: x[0], obs)
 
 
 class _Camera:

@@ -140,7 +140,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], marked: Iterable
 
 
 def picture(media: str, data: bytes, name: str) -> str:
-    """Return the HTML of a GIF or a video with its caption."""
+    """Return the HTML of a GIF, a drawing or a video with its caption."""
     source = f"data:{media};base64,{base64.b64encode(data).decode()}"
     label = html.escape(name)
     shown = (

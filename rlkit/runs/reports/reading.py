@@ -12,7 +12,12 @@ from rlkit.runs.reports.statistics import finite
 from rlkit.runs.scores import iqm_and_interval
 from rlkit.types import ConfigError
 
-_PICTURES = {"policy.gif": "image/gif", "policy.mp4": "video/mp4", "policy.webm": "video/webm"}
+_PICTURES = {
+    "policy.gif": "image/gif",
+    "policy.svg": "image/svg+xml",
+    "policy.mp4": "video/mp4",
+    "policy.webm": "video/webm",
+}
 _MAX_BYTES = 16 << 20  # of a picture
 
 
@@ -26,7 +31,7 @@ class Run(NamedTuple):
     returns: np.ndarray  # [S] float, the final mean return of each seed that has one
     episodes: np.ndarray  # [E] float, the returns of single greedy episodes at the end, of a run of one seed
     kind: str  # of which episodes these are: "greedy" or "training"
-    picture: tuple[str, bytes] | None  # a GIF or video of the policy: its media type and bytes
+    picture: tuple[str, bytes] | None  # a GIF, drawing or video of the policy: its media type and bytes
     notes: list[str]  # what the report has to leave out, and why
 
     @property
