@@ -145,3 +145,22 @@ def test_settings_of_an_installed_game():
         envs.make("pgx:tic_tac_toe", opponent="me")
     with pytest.raises(ConfigError, match="game_state=1 must be true or false"):
         envs.make("pgx:tic_tac_toe", game_state=1)
+
+
+def test_an_opening_is_of_random_moves():
+    """Of up to two moves by 1 or 2, each as often as not; one that ends the game is none."""
+    env = race("none", opening=2)
+    envs.check(env, (), KEY)
+    obs, state = jax.jit(jax.vmap(env.reset, (0, None)))(jax.random.split(KEY, 400), ())
+    total, count = np.unique(np.asarray(state.score).sum(1), return_counts=True)
+    np.testing.assert_array_equal(total, [0, 1, 2, 3, 4])
+    assert 100 < count[0] < 170  # a third
+    assert not state.terminated.any()
+    np.testing.assert_array_equal(np.asarray(obs["obs"])[:, 0], state.score[np.arange(400), state.current_player])
+    _, state = jax.jit(jax.vmap(race("none", opening=9).reset, (0, None)))(jax.random.split(KEY, 400), ())
+    assert not state.terminated.any()
+    assert 0.2 < np.mean(np.asarray(state.score).sum(1) == 0) < 0.8  # the openings that were over, and those of none
+    assert env.with_all_players().opening == 0  # a match has one of its own
+    for opening in (-1, 1.5, True, "long"):
+        with pytest.raises(ConfigError, match=r"opening=.*at least 0"):
+            envs.make("pgx:tic_tac_toe", opening=opening)

@@ -35,18 +35,24 @@ class PgxEnv(Adapter):
 
     An illegal move ends the game with pgx's penalty.
 
+    With an opening of n moves, the first moves of a game are random, and their number is drawn from 0 to n. An agent
+    that plays against itself so learns from games that it would not play.
+
     Args:
       name: of the environment.
       env: the game, as pgx makes it.
       opponent: see above.
       game_state: True for the leaf `game_state`, the arrays of pgx's state; None for True with the opponent `none`.
+      opening: largest number of random moves at the start of a game; where they end the game, it starts without them.
 
     Raises:
       ConfigError: the opponent is `none`, and the game has more than two players.
     """
 
-    def __init__(self, name: str, env: Any, opponent: Opponent = "random", game_state: bool | None = None):
-        self.name, self.env, self.opponent = name, env, opponent
+    def __init__(
+        self, name: str, env: Any, opponent: Opponent = "random", game_state: bool | None = None, opening: int = 0
+    ):
+        self.name, self.env, self.opponent, self.opening = name, env, opponent, opening
         self.num_players = env.num_players if opponent == "self" else 1
         self.has_game_state = opponent == "none" if game_state is None else game_state
         if opponent == "none" and env.num_players > 2:
@@ -108,7 +114,7 @@ class PgxEnv(Adapter):
     def _start(self, key: Key, params: Any) -> tuple[PyTree, Any]:
         init_key, loop_key = jax.random.split(key)
         if self.env.num_players == 1 or self.opponent != "random":
-            return self._observe(state := self.env.init(init_key)), state
+            return self._observe(state := self._new_game(init_key)), state
 
         def not_ready(carry: tuple[Any, Key]) -> Array:
             return (carry[0].current_player != 0) | _over(carry[0])
@@ -116,12 +122,27 @@ class PgxEnv(Adapter):
         def move(carry: tuple[Any, Key]) -> tuple[Any, Key]:
             state, key = carry
             init_key, move_key, next_key = jax.random.split(key, 3)
-            moved, new_game = self._random_move(state, move_key), self.env.init(init_key)
+            moved, new_game = self._random_move(state, move_key), self._new_game(init_key)
             return jax.tree.map(lambda a, b: jnp.where(_over(state), a, b), new_game, moved), next_key
 
         # A game that ends before player 0's first turn is not an episode; it is replaced by a new one.
-        state, _ = jax.lax.while_loop(not_ready, move, (self.env.init(init_key), loop_key))
+        state, _ = jax.lax.while_loop(not_ready, move, (self._new_game(init_key), loop_key))
         return self._observe(state), state
+
+    def _new_game(self, key: Key) -> Any:
+        """The state of a new game after its opening."""
+        if not self.opening:
+            return self.env.init(key)
+        init_key, length_key, moves_key = jax.random.split(key, 3)
+        start = self.env.init(init_key)
+        length = jax.random.randint(length_key, (), 0, self.opening + 1)
+
+        def move(index: Array, state: Any) -> Any:
+            return self._random_move(state, jax.random.fold_in(moves_key, index))
+
+        # Until a game is over, as moves after its end are none; such a game is replaced by its start.
+        state = jax.lax.fori_loop(0, length, move, start)
+        return jax.tree.map(lambda a, b: jnp.where(_over(state), a, b), start, state)
 
     def _advance(self, key: Key, state: Any, action: PyTree, params: Any) -> tuple[PyTree, Any, Array, Array, Array]:
         step_key, loop_key = jax.random.split(key)
@@ -192,18 +213,20 @@ def make(task: str, /, **kwargs: Any) -> tuple[PgxEnv, tuple[()]]:
 
     Args:
       task: a name of pgx.
-      kwargs: `opponent` and `game_state`, see `PgxEnv`. pgx has no settings of its own, and no time limit, for which
-        there is the wrapper time_limit.
+      kwargs: `opponent`, `game_state` and `opening`, see `PgxEnv`. pgx has no settings of its own, and no time limit,
+        for which there is the wrapper time_limit.
 
     Raises:
       ConfigError: pgx is not installed, the name is unknown, or a keyword or its value is.
     """
     name = f"pgx:{known_task(task, names(), 'pgx:')}"
-    check_keywords(name, kwargs, ("opponent", "game_state"))
+    check_keywords(name, kwargs, ("opponent", "game_state", "opening"))
     if (opponent := kwargs.get("opponent", "random")) not in get_args(Opponent):
         raise ConfigError(f"opponent={shorten(repr(opponent))} must be one of {', '.join(get_args(Opponent))}")
     if not isinstance(game_state := kwargs.get("game_state", False), bool):
         raise ConfigError(f"game_state={shorten(repr(game_state))} must be true or false")
+    if not isinstance(opening := kwargs.get("opening", 0), int) or isinstance(opening, bool) or opening < 0:
+        raise ConfigError(f"opening={shorten(repr(opening))} must be an integer of at least 0; try 4")
     with standard_promotion():
         return PgxEnv(name, library("pgx", "pgx").make(task), **kwargs), ()
 
