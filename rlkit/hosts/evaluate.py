@@ -72,7 +72,8 @@ def play(
             )
         if clock() - shown > _EVERY_SECONDS:
             shown = clock()
-            on_progress(f"evaluating: {counts.sum()} of {result.finished.size} episodes, {time:,} steps of each")
+            played, wanted = (int(x) // pool.num_players for x in (counts.sum(), result.finished.size))
+            on_progress(f"evaluating: {played} of {wanted} episodes, {time:,} steps of each")
         ended = step.lengths > 0
         for env in env_indices[ended & (counts < episodes_per_env)]:
             episode = (env, counts[env])

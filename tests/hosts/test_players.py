@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from mistakes import mistake
-from player_envs import AGENTS, Doubled, DoubledToLearn, Meeting, Signal, Unlike, make
+from player_envs import AGENTS, Doubled, DoubledToLearn, FailsOnce, Lingering, Meeting, Signal, Unlike, make
 
 from rlkit import hosts
 from rlkit.hosts import validation
@@ -72,6 +72,20 @@ def test_unlike_players_are_padded_masked_and_numbered():
         assert validation.check(pool, 0) == []
 
 
+def test_an_agent_may_be_out_while_it_is_listed_and_come_back():
+    """It is paid 0 and observes what is nearest to 0 in its space; actions that are numbers have no mask."""
+    with serial(Lingering, 2) as pool:
+        assert pool.reset().tolist() == [[2], [2]]
+        steps = [pool.step(np.zeros((2, 2), np.float32)) for _ in range(5)]
+        assert [step.next_obs.tolist() for step in steps] == [[[1], [x]] for x in (3, 4)] + [
+            [[5], [5]],
+            [[1], [6]],
+            [[1], [7]],
+        ]
+        assert [step.reward.tolist() for step in steps] == [[1, 1], [0, 1], [0, 1], [1, 1], [0, 1]]
+        assert [step.terminated.tolist() for step in steps] == [[False] * 2] * 4 + [[True] * 2]
+
+
 def test_workers_have_whole_worlds():
     """Of three workers for two worlds of two players, two are left; the steps are those of this process."""
     actions = np.random.default_rng(0).integers(2, size=(8, 4)).astype(np.int32)
@@ -85,6 +99,18 @@ def test_workers_have_whole_worlds():
 
     for one, other in zip(rows("process"), rows("serial"), strict=True):
         assert np.array_equal(one, other)
+
+
+def test_a_restart_is_of_all_players_of_its_worlds(tmp_path):
+    """Of two workers with a world each, the one that is first at its second step fails, and begins anew."""
+    actions = np.zeros(4, np.int32)
+    with hosts.make(FailsOnce, path=str(tmp_path / "failed"), num_envs=4, num_workers=2) as pool:
+        pool.reset()
+        assert pool.step(actions).real.all()
+        assert pool.step(actions).real.tolist() in ([False, False, True, True], [True, True, False, False])
+        lengths = [pool.step(actions).lengths.tolist() for _ in range(5)]
+        assert pool.restarted == 1
+        assert [sorted(row) for row in lengths] == [[0] * 4, [0] * 4, [0, 0, 5, 5], [0] * 4, [0, 0, 5, 5]]
 
 
 @pytest.mark.parametrize("env", [Signal, Signal(), make, lambda: Doubled(Signal())], ids=lambda x: str(x)[:20])

@@ -1,5 +1,7 @@
 """Environments of several players with PettingZoo's parallel interface, without that package."""
 
+from pathlib import Path
+
 import numpy as np
 from gymnasium import spaces
 
@@ -115,6 +117,48 @@ class Signal:
     def _see(self):
         self.shown = {agent: int(self.rng.integers(2)) for agent in self.possible_agents}
         return {agent: np.eye(2, dtype=np.float32)[shown] for agent, shown in self.shown.items()}
+
+
+class Lingering:
+    """Agents "a" and "b" with actions of numbers that stay in `agents`; "a" has its flag from step 1 on, but not at 3.
+
+    At step 5 both have it.
+    """
+
+    possible_agents = ("a", "b")
+
+    def observation_space(self, agent):
+        return spaces.Box(1, 9, (1,), np.float64)
+
+    def action_space(self, agent):
+        return spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.time, self.agents = 0, ["a", "b"]
+        return self._see(), {}
+
+    def step(self, actions):
+        assert {agent: action.shape for agent, action in actions.items()} == {"a": (2,), "b": (2,)}
+        self.time += 1
+        flags = {"a": self.time != 3, "b": self.time == 5}
+        return self._see(), {"a": 1, "b": 1}, flags, {"a": False, "b": False}, {}
+
+    def _see(self):
+        return {agent: np.array([self.time + 2], np.float64) for agent in self.agents}
+
+
+class FailsOnce(Signal):
+    """`Signal` that raises at its second step, unless there is the file `path`, which it makes then."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = Path(path)
+
+    def step(self, actions):
+        if self.time == 1 and not self.path.exists():
+            self.path.touch()
+            raise RuntimeError("once")
+        return super().step(actions)
 
 
 class Doubled:

@@ -25,7 +25,7 @@ class Actions(NamedTuple):
 
     def own(self, actions: Sequence[Any]) -> list[Any]:
         """Return actions [P] of `space` as those of the agents' own spaces; their last one in place of a larger one."""
-        if not self.starts:
+        if len({*zip(self.starts, self.sizes, strict=True)}) < 2:
             return list(actions)
         rows = zip(actions, self.starts, self.sizes, strict=True)
         return [start + np.minimum(action - self.space.start, size - 1) for action, start, size in rows]
@@ -88,6 +88,8 @@ class Observations:
             added[ACTION_MASK] = spaces.MultiBinary(sum(player_actions.parts))
         self.space = spaces.Dict(leaves | added) if added else merged
         self.nothing = _zero(merged)
+        self.all_legal = [player_actions.mask(index) for index in range(len(own))] if self.has_mask else []
+        self.out = player_actions.first_alone if self.has_mask else None
 
     def fit(self, index: int, field: str, obs: Any, mask: Any, *, over: bool) -> Any:
         """Return an agent's observation as one of `space`.
@@ -109,17 +111,18 @@ class Observations:
             obs = _fit(field, obs, self.own[index], self.merged)
         if not self.has_mask:
             return self._with(index, obs, None)
-        legal = self.actions.mask(index)
+        legal = self.all_legal[index]
         if mask is not None and not (over and not np.any(mask)):
             mask = np.ravel(mask).astype(bool)
             if len(mask) != legal.sum():
                 raise Violation(f"{ACTION_MASK}, {field}", f"{legal.sum()} entries, one for each action", len(mask))
-            legal[legal] = mask
+            legal = legal.copy()
+            legal[: len(mask)] = mask
         return self._with(index, obs, legal)
 
     def absent(self, index: int) -> Any:
         """Return the observation of a player that is out."""
-        return self._with(index, self.nothing, self.actions.first_alone if self.has_mask else None)
+        return self._with(index, self.nothing, self.out)
 
     def _with(self, index: int, obs: Any, mask: np.ndarray | None) -> Any:
         """An observation with the leaves that are added."""
@@ -128,8 +131,10 @@ class Observations:
         leaves = obs if self.is_dict else {"obs": obs}
         if not isinstance(leaves, dict):
             return leaves  # which the contract reports
-        added = {PLAYER: index} if self.has_player else {}
-        return leaves | added | ({} if mask is None else {ACTION_MASK: mask.astype(np.int8)})
+        added: dict[str, Any] = {PLAYER: index} if self.has_player else {}
+        if mask is not None:
+            added[ACTION_MASK] = mask.view(np.int8)
+        return leaves | added
 
 
 def observations(own: list[Any], player_actions: Actions) -> Observations:
