@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from host_runs import lines
 from mistakes import mistake
-from player_envs import Meeting, Signal, make
+from PIL import Image
+from player_envs import Drawn, Meeting, Signal, make
 
 from rlkit import runs
 from rlkit.cli import main
@@ -81,3 +82,10 @@ def test_streams_are_whole_worlds(tmp_path):
     with mistake("num_envs=5", "2", "try 4 or 6"):
         runs.train(PPO | {"env": Signal, "num_envs": 5, "num_minibatches": 1}, out=tmp_path / "run", show=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_picture_of_a_world(tmp_path):
+    """An episode of 5 steps has 6 frames, which the environment draws once for all players."""
+    trained = runs.train(DQN | {"env": Drawn, "total_steps": 96}, out=tmp_path / "run", show=False)
+    with Image.open(runs.render(trained.run, env=Drawn, out=tmp_path / "world.gif")) as picture:
+        assert picture.n_frames == 6

@@ -193,7 +193,7 @@ def test_best_needs_a_run_that_kept_it(finished):
 def test_an_evaluation_that_ctrl_c_interrupts_is_made_after_resuming(tmp_path, monkeypatch):
     means = iter([None, 5.0, 2.0, 3.0, 1.0])
 
-    def summary(result, batched):
+    def summary(*arguments):
         if (mean := next(means)) is None:
             signal.raise_signal(signal.SIGINT)
             raise Interrupted

@@ -1,6 +1,7 @@
 """Environments of several players with PettingZoo's parallel interface, without that package."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -159,6 +160,19 @@ class FailsOnce(Signal):
             self.path.touch()
             raise RuntimeError("once")
         return super().step(actions)
+
+
+class Drawn(Signal):
+    """`Signal` with pictures, each of another gray."""
+
+    metadata: ClassVar[dict] = {"render_fps": 5}
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((8, 8, 3), 40 * self.time, np.uint8)
 
 
 class Doubled:
