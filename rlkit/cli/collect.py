@@ -16,7 +16,7 @@ def add_to(commands: Any) -> None:
     help = "steps of all environments together"
     parser.add_argument("--steps", dest="num_steps", metavar="STEPS", type=integer, required=True, help=help)
     parser.add_argument("--out", help="the dataset's folder (RUN/dataset)")
-    parser.add_argument("--num-envs", type=integer, default=16, help="environments side by side (%(default)s)")
+    parser.add_argument("--num-envs", type=integer, help="environments side by side (16)")
     parser.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
     add_checkpoint(parser)
     parser.add_argument("--seed", type=integer, default=0, help="of the environments and the exploration (%(default)s)")

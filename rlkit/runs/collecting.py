@@ -14,7 +14,7 @@ from rlkit.runs.devices.memory import tree_num_bytes
 from rlkit.runs.policy import NO_EVAL_ENV, actor_of, load_state
 from rlkit.runs.programs.protocol import Program
 from rlkit.spaces import shape_of
-from rlkit.types import ConfigError
+from rlkit.types import ConfigError, num_players
 
 _MAX_STEPS, _MAX_BYTES = 1 << 16, 1 << 28  # of one rollout, in all environments
 
@@ -24,7 +24,7 @@ def collect(
     num_steps: int,
     out: str | Path | None = None,
     *,
-    num_envs: int = 16,
+    num_envs: int | None = None,
     greedy: bool = False,
     step: int | None = None,
     best: bool = False,
@@ -37,7 +37,8 @@ def collect(
       run: a run directory.
       num_steps: steps of all environments together, rounded up to a multiple of their number.
       out: the dataset's folder; None for RUN/dataset.
-      num_envs: environments side by side.
+      num_envs: environments side by side, or players of them, see `rlkit.training.worlds`; None for 16, or as many as
+        whole worlds have up to there.
       greedy: True to act as in evaluation; False to explore as in training.
       seed: of the environments and of the exploration. Of a run with several seeds, the first seed's policy acts.
       step, best, own_code: as for `rlkit.load`.
@@ -51,7 +52,7 @@ def collect(
       HostError: an environment outside of JAX fails.
     """
     for name, value in (("steps", num_steps), ("num_envs", num_envs)):
-        if value < 1:
+        if value is not None and value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")
     path = run_directory.existing(run)
     folder = Path(out) if out is not None else path / "dataset"
@@ -62,6 +63,8 @@ def collect(
     with closing(program):
         agent = program.agent._replace(act=program.agent.policy) if greedy else program.agent
         actor = actor_of(program, state, 0)
+        players = num_players(program.env)
+        num_envs = players * max(1, 16 // players) if num_envs is None else num_envs
         rows = -(-num_steps // num_envs)
         max_steps = min(_MAX_STEPS, _MAX_BYTES // _step_num_bytes(program))
         length = min(rows, max(max_steps // num_envs, 1))

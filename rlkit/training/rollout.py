@@ -43,6 +43,7 @@ def reset(agent: Agent, env: Env, params: Any, key: Key, num_envs: int, *, axis_
     of the mesh axis `axis_name` starts its own of them, as one device alone would.
     """
     check_keys(key)
+    worlds.check_streams("num_envs", num_envs, env)
     keys = _mesh.own(key if key.ndim else jax.random.split(key, num_envs), axis_name)
     obs, env_state = worlds.reset(env, params, keys)
     state = EnvsState(

@@ -58,6 +58,14 @@ def test_games_against_random_moves_and_against_a_run(run, tmp_path, capsys):
         assert "40 games" in capsys.readouterr().out
 
 
+def test_a_dataset_holds_the_players_of_whole_worlds(run, tmp_path):
+    folder = runs.collect(run, 100, tmp_path / "data")
+    assert runs.datasets.load(folder).num_envs == 16
+    with pytest.raises(ConfigError) as error:
+        runs.collect(run, 100, tmp_path / "odd", num_envs=5)
+    assert "num_envs=5" in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

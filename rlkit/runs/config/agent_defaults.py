@@ -12,7 +12,7 @@ from rlkit.names import OWN_CODE
 from rlkit.networks.features import is_image
 from rlkit.runs.config.schema import schema
 from rlkit.spaces import leaf_spaces
-from rlkit.types import ConfigError
+from rlkit.types import ConfigError, num_players
 
 _SIZES = ("num_envs", "num_steps")
 
@@ -36,25 +36,32 @@ def with_agent_defaults(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], tupl
         return dict(values), ()
     agent, stored = values["agent"], values.get("dataset") is not None
     in_jax = not is_host(env)
-    task = Task(in_jax, _has_images(env, values.get("env_kwargs")), stored)
-    defaults, known = agents.get(agent).Config.run_defaults(task), schema(agent).fields
+    images, players = _observed(env, values.get("env_kwargs"))
+    task = Task(in_jax, images, stored)
+    defaults, fields = agents.get(agent).Config.run_defaults(task), schema(agent).fields
+    known = set(fields)
     if missing == ["total_steps"]:
         defaults = {"total_steps": defaults["total_steps"]}
     if values.get("replay") == "hindsight":  # of single steps, each with a goal of its own
-        known = known.keys() - {"n_step", "store_obs_once"}
+        known -= {"n_step", "store_obs_once"}
     filled = {key: value for key, value in defaults.items() if key in known and key not in values}
+    if "num_envs" in filled and players > 1:  # they count players of whole worlds
+        filled["num_envs"] = num_envs = players * max(1, filled["num_envs"] // players)
+        if "capacity" in known and "capacity" not in values:  # of whole rows
+            capacity = filled.get("capacity", fields["capacity"].default)
+            filled["capacity"] = capacity // num_envs * num_envs
     return {**values, **filled}, tuple(filled)
 
 
-def _has_images(env: str, kwargs: Any) -> bool:
-    """True for an Atari game, and for an environment in JAX whose observations hold an image.
+def _observed(env: str, kwargs: Any) -> tuple[bool, int]:
+    """True for an Atari game, and for an environment in JAX whose observations hold an image; and its players.
 
-    Of other environments outside of JAX the observations are not known before a worker makes one.
+    Of other environments outside of JAX neither is known before a worker makes one.
     """
     if is_host(env):
-        return env.startswith(("atari:", "ale:"))
+        return env.startswith(("atari:", "ale:")), 1
     try:
         made, params = envs.make(env, **(kwargs or {}))
     except (ConfigError, TypeError):
-        return False  # validation reports it
-    return any(map(is_image, jax.tree.leaves(leaf_spaces(made.observation_space(params)))))
+        return False, 1  # validation reports it
+    return any(map(is_image, jax.tree.leaves(leaf_spaces(made.observation_space(params))))), num_players(made)

@@ -36,6 +36,7 @@ def make(config, obs_space, action_space):
         ("gymnasium:CartPole-v1", {}),
         ("atari:Pong", {}),
         ("Pendulum-v1", {"dataset": "data"}),
+        ("Probe-Players", {}),
     ],
 )
 def test_an_agent_and_an_environment_are_enough(agent, env, kwargs):
@@ -49,6 +50,14 @@ def test_an_agent_and_an_environment_are_enough(agent, env, kwargs):
         assert config.agent.num_gradient_steps(config.steps_per_update) >= 1
     assert parse(config.flat()).flat() == config.flat()  # the resolved config says all of it
     assert not parse(config.flat()).filled
+
+
+@pytest.mark.parametrize("agent", agents.names())
+def test_defaults_are_of_whole_worlds(agent):
+    config = parse({"agent": agent, "env": "Probe-Players"})
+    assert config.run.num_envs % 3 == 0
+    assert getattr(config.agent, "capacity", 0) % config.run.num_envs == 0
+    assert parse({"agent": agent, "env": "Probe-Players", "num_envs": 7}).run.num_envs == 7  # refused where it is made
 
 
 def test_defaults_depend_on_the_kind_of_task_and_a_given_key_is_kept():
