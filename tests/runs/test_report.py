@@ -162,7 +162,12 @@ def test_text_of_files_is_no_html(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "tag", "media"),
-    [("policy.gif", "img", "image/gif"), ("policy.mp4", "video", "video/mp4"), ("policy.webm", "video", "video/webm")],
+    [
+        ("policy.gif", "img", "image/gif"),
+        ("policy.svg", "img", "image/svg+xml"),
+        ("policy.mp4", "video", "video/mp4"),
+        ("policy.webm", "video", "video/webm"),
+    ],
 )
 def test_the_page_asks_for_nothing_from_a_network(two, tmp_path, name, tag, media):
     (two[0] / name).write_bytes(b"GIF89a")
