@@ -18,6 +18,7 @@ KEY = jax.random.key(0)
 LIBRARIES = {
     "brax": "brax",
     "craftax": "craftax",
+    "jaxmarl": "jaxmarl",
     "jumanji": "jumanji",
     "pgx": "pgx",
     "playground": "mujoco_playground",
