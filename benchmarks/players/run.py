@@ -78,8 +78,8 @@ def render(results: Mapping[str, Any]) -> str:
         "GRU and a hidden layer in each head, of 128; 128 steps, 4 epochs, 4 minibatches. connect_four: AlphaZero "
         "beside the example of pgx's repository, 128 games x 32 moves, 32 simulations, two residual blocks of 32 "
         "channels; the heads differ. Medians over alternating rounds, each with another seed; the ratio is that of "
-        "the medians, with the least and the greatest ratio of a round. The peer's compile time in connect_four is that of its first "
-        "iteration. Returns are a player's, while exploring, over the last tenth of the updates: mean over the seeds "
+        "the medians, with the least and the greatest ratio of a round. The peer's compile time in connect_four is that "
+        "of its first iteration. Returns are a player's, while exploring, over the last tenth of the updates: mean over the seeds "
         "(least to greatest). Those of simple_spread's peer are means over all steps, in which an episode counts until "
         "the next one ends.\n\n"
         + report.table(header, rows)
