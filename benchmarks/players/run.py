@@ -73,15 +73,15 @@ def render(results: Mapping[str, Any]) -> str:
     header += ["steps of a round", "return, rlkit", "return, peer"]
     return (
         "# Several players beside JaxMARL and pgx\n\n"
-        "Steps are of worlds. simple_spread and smax_3m: IPPO, beside the script of JaxMARL's repository, with the "
-        "settings of its configs: 16 worlds of three players, 2 x 64 tanh; and 128 worlds of three, a dense layer, a "
-        "GRU and a hidden layer in each head, of 128; 128 steps, 4 epochs, 4 minibatches. connect_four: AlphaZero "
-        "beside the example of pgx's repository, 128 games x 32 moves, 32 simulations, two residual blocks of 32 "
-        "channels; the heads differ. Medians over alternating rounds, each with another seed; the ratio is that of "
-        "the medians, with the least and the greatest ratio of a round. The peer's compile time in connect_four is that "
-        "of its first iteration. Returns are a player's, while exploring, over the last tenth of the updates: mean over the seeds "
-        "(least to greatest). Those of simple_spread's peer are means over all steps, in which an episode counts until "
-        "the next one ends.\n\n"
+        "Steps are of worlds. simple_spread and smax_3m: IPPO, beside the script of JaxMARL's repository, with "
+        "the settings of its configs: 16 worlds of three players, 2 x 64 tanh; and 128 worlds of three, a dense "
+        "layer, a GRU and a hidden layer in each head, of 128; 128 steps, 4 epochs, 4 minibatches. connect_four: "
+        "AlphaZero beside the example of pgx's repository, 128 games x 32 moves, 32 simulations, two residual "
+        "blocks of 32 channels; the heads differ. Medians over alternating rounds, each with another seed; the "
+        "ratio is that of the medians, with the least and the greatest ratio of a round. The peer's compile time "
+        "in connect_four is that of its first iteration. Returns are a player's, while exploring, over the last "
+        "tenth of the updates: mean over the seeds (least to greatest). Those of simple_spread's peer are means "
+        "over all steps, in which an episode counts until the next one ends.\n\n"
         + report.table(header, rows)
         + "\n"
         + report.provenance_lines(result["made"] for result in results.values())
