@@ -80,6 +80,10 @@ def _match(options: argparse.Namespace) -> int:
         raise ConfigError(f"{unused} does not go with --against, whose games are of the run's env; leave it out")
     own_code = {key: value for key, value in vars(options).items() if key in OwnCode.__annotations__}
     games = 1000 if options.episodes is None else options.episodes
+    if games < 2 or games % 2:
+        raise ConfigError(
+            f"episodes={games} must be even with --against, as both sides are played equally often; try 1000"
+        )
     settings = {"opening": options.opening, "out": options.out, "step": options.step, "best": options.best}
     with note_if_slow("compiling ..."):
         print(match(options.run, options.against, games=games, **settings, **own_code))

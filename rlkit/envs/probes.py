@@ -328,6 +328,7 @@ class Nim(Probe):
     """
 
     length: int = 7
+    alternates: ClassVar[bool] = True
 
     def observation_space(self, params: Any = ()) -> Space:
         state = Box(0, np.array([self.length, 1]))

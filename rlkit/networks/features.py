@@ -36,7 +36,7 @@ def leaves(space: Space, obs: PyTree = None) -> list[Leaf]:
 def _leaves(space: Space, obs: PyTree, name: str) -> Iterator[Leaf]:
     if isinstance(space, Dict):
         for key, child in space.spaces.items():
-            if key not in _NO_FEATURES:
+            if key != ACTION_MASK and (key != GAME_STATE or name):  # the latter is one at the top level alone
                 yield from _leaves(child, None if obs is None else obs[key], f"{name}/{key}".lstrip("/"))
     elif isinstance(space, Tuple):
         for i, child in enumerate(space.spaces):

@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.names import ACTION_MASK, LEARNING_PARTS, PRIVILEGED
+from rlkit.names import ACTION_MASK, GAME_STATE, LEARNING_PARTS, PRIVILEGED
 from rlkit.runs import files, run_directory, scores
 from rlkit.runs.checkpoints import checkpoint
 from rlkit.runs.checkpoints.leaves import layout
@@ -30,6 +30,7 @@ from rlkit.runs.programs.protocol import Program
 from rlkit.spaces import Dict, Space, Tuple
 from rlkit.types import ConfigError, Env, Key, PyTree
 
+_MAY_LACK = {PRIVILEGED, ACTION_MASK, GAME_STATE}  # parts of an observation that acting can do without
 _MAX_PICTURE = 16 << 20  # bytes
 # For what plays no evaluations, and need not make their environment.
 NO_EVAL_ENV = {"eval_env": None, "eval_env_kwargs": None, "eval_wrappers": None}
@@ -95,7 +96,7 @@ class Policy(NamedTuple):
 def _check_single(space: Space, obs: PyTree, name: str) -> None:
     """Raise ConfigError where a leaf of an observation is missing or has another shape; some leaves may be missing."""
     if isinstance(space, Dict):
-        if not isinstance(obs, Mapping) or (missing := space.spaces.keys() - obs.keys() - {PRIVILEGED, ACTION_MASK}):
+        if not isinstance(obs, Mapping) or (missing := space.spaces.keys() - obs.keys() - _MAY_LACK):
             found = f"lacks {sorted(missing)[0]!r}" if isinstance(obs, Mapping) else f"is {type(obs).__name__}"
             raise ConfigError(f"{name} must be a dict with the entries {', '.join(space.spaces)}, and it {found}")
         for key in space.spaces.keys() & obs.keys():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from rlkit._mesh import vary_like
 from rlkit.envs.checks import legal_action
+from rlkit.names import OWN_REWARD
 from rlkit.ops._arrays import check_key
 from rlkit.types import Array, ConfigError, Env, Key, PyTree, num_players
 
@@ -29,9 +30,9 @@ class Contestant(NamedTuple):
 class Match(NamedTuple):
     """Results of G pairs of games. In the second game of a pair the contestants have changed their places."""
 
-    returns: Array  # [G, 2, 2] float32: of pair, game and contestant, undiscounted
+    returns: Array  # [G, 2, 2] float32: of pair, game and contestant, undiscounted, of the game's own rewards
     lengths: Array  # [G, 2] int32, in steps
-    finished: Array  # [G, 2] bool, False only where max_steps ended the game
+    finished: Array  # [G, 2] bool, False where max_steps or a time limit cut the game
 
 
 def match(
@@ -87,8 +88,8 @@ def match(
         return jnp.stack([jnp.where(first, one, other), jnp.where(first, other, one)], 1)
 
     def unfinished(carry: tuple) -> Array:
-        *_, result, time = carry
-        return (time < max_steps) & ~jnp.all(result.finished)
+        *_, over, _, time = carry
+        return (time < max_steps) & ~jnp.all(over)
 
     worlds, action_space = jnp.arange(2 * num_pairs), env.action_space(params)
 
@@ -97,7 +98,7 @@ def match(
         return jax.vmap(lambda key, obs: legal_action("match", action_space, key, obs))(jax.random.split(key), obs)
 
     def step(carry: tuple) -> tuple:
-        obs, state, memories, result, time = carry
+        obs, state, memories, over, result, time = carry
         keys = jax.random.split(jax.random.fold_in(run_key, time), (num_pairs, 4))
         keys = jnp.repeat(keys, 2, 0)  # the same in both games of a pair
         moves = []
@@ -109,18 +110,19 @@ def match(
         if opening:
             random = jax.vmap(random_move)(keys[:, 2], obs)
             action = jax.tree.map(lambda x, y: jnp.where(time < opening, y, x), action, random)
-        obs, state, reward, terminated, truncated, _ = jax.vmap(env.step, (0, 0, 0, None))(
+        obs, state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
             keys[:, 3], state, action, params
         )
-        done = (terminated | truncated).any(1)
+        reward = info.get(OWN_REWARD, reward)
         mine = jnp.stack([reward[worlds, places], reward[worlds, 1 - places]], 1)
         result = Match(
-            result.returns + jnp.where(result.finished[:, None], 0.0, mine),
-            jnp.where(result.finished, result.lengths, time + 1),
-            result.finished | done,
+            result.returns + jnp.where(over[:, None], 0.0, mine),
+            jnp.where(over, result.lengths, time + 1),
+            result.finished | (~over & terminated.any(1)),
         )
-        return vary_like((obs, state, memories, result, time + 1), carry)
+        over |= (terminated | truncated).any(1)
+        return vary_like((obs, state, memories, over, result, time + 1), carry)
 
-    carry = (obs, state, memories, empty, jnp.zeros((), jnp.int32))
-    result = jax.lax.while_loop(unfinished, step, vary_like(carry, contestants[0].actor, contestants[1].actor))[3]
+    carry = (obs, state, memories, empty.finished, empty, jnp.zeros((), jnp.int32))
+    result = jax.lax.while_loop(unfinished, step, vary_like(carry, contestants[0].actor, contestants[1].actor))[4]
     return jax.tree.map(lambda x: x.reshape(num_pairs, 2, *x.shape[1:]), result)

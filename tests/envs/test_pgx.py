@@ -164,3 +164,11 @@ def test_an_opening_is_of_random_moves():
     for opening in (-1, 1.5, True, "long"):
         with pytest.raises(ConfigError, match=r"opening=.*at least 0"):
             envs.make("pgx:tic_tac_toe", opening=opening)
+
+
+@pytest.mark.thorough
+def test_no_agent_plans_with_cards_that_its_player_does_not_see():
+    pytest.importorskip("pgx", reason="pip install 'rlkit-jax[pgx]' runs this")
+    env, params = envs.make("pgx:kuhn_poker", opponent="none")
+    with pytest.raises(ConfigError, match="kuhn_poker"):
+        env.game_model(params)

@@ -69,9 +69,10 @@ def test_a_dataset_holds_the_players_of_whole_worlds(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--against", "random", "--episodes", "3"], ["games=3", "even"]),
+        (["--against", "random", "--episodes", "3"], ["episodes=3", "even"]),
         (["--against", "nowhere"], ["nowhere"]),
         (["--opening", "2"], ["--against"]),
+        (["--against", "random", "--opening", "-1"], ["opening=-1"]),
         (["--against", "random", "--eval-env", "CartPole-v1"], ["eval_env", "--against"]),
     ],
 )
@@ -79,6 +80,17 @@ def test_mistakes_are_one_line(run, capsys, arguments, words):
     assert cli.main(["eval", str(run), *arguments]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert all(word in line for word in words)
+
+
+def test_a_policy_that_saw_its_own_turns_alone_plays_if_it_keeps_nothing(run, tmp_path):
+    alone = CONFIG | {"env_kwargs": {}, "eval_env_kwargs": {}, "eval_episodes": 0}
+    plain = runs.train(alone, out=tmp_path / "plain", show=False).run
+    assert runs.match(plain, run, games=20).games == 20
+    assert runs.match(run, plain, games=20).games == 20
+    recurrent = runs.train(alone | {"recurrent": "gru", "memory_size": 4}, out=tmp_path / "gru", show=False).run
+    with pytest.raises(ConfigError) as error:
+        runs.match(run, recurrent, games=20)
+    assert "memory" in str(error.value)
 
 
 def test_one_player_is_no_match(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from suite_stand_ins import Race
 
-from rlkit.envs import probes
+from rlkit.envs import probes, wrappers
 from rlkit.envs.suites.pgx import PgxEnv
 from rlkit.training.matches import Contestant, match
 from rlkit.types import ConfigError
@@ -64,6 +64,18 @@ def test_games_that_are_cut_are_not_finished():
     result = play(steady(2), steady(2), num_pairs=2, max_steps=2)
     assert not result.finished.any()
     np.testing.assert_array_equal(result.lengths, 2)
+
+
+def test_results_are_of_the_games_own_rewards_and_ends():
+    def of(env, **sizes):
+        return jax.device_get(
+            jax.jit(lambda key: match(env, (), (steady(1), steady(2)), key, num_pairs=4, **sizes))(jax.random.key(0))
+        )
+
+    np.testing.assert_array_equal(of(wrappers.ScaleReward(race(), -1.0)).returns, of(race()).returns)
+    cut = of(wrappers.TimeLimit(race(), 4))
+    np.testing.assert_array_equal(np.sort(cut.finished), [[False, True]] * 4)  # of 5 and of 4 steps
+    np.testing.assert_array_equal(cut.lengths, 4)
 
 
 def test_a_match_needs_two_players():

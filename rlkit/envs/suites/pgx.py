@@ -18,6 +18,7 @@ from rlkit.envs.adapter import (
 from rlkit.names import ACTION_MASK, GAME_STATE, shorten
 from rlkit.types import Array, ConfigError, Key, Model, PyTree
 
+_HIDDEN = ("kuhn_poker", "leduc_holdem")  # games for two with cards that only one of them sees
 Opponent = Literal["random", "self", "none"]
 
 
@@ -54,6 +55,8 @@ class PgxEnv(Adapter):
     ):
         self.name, self.env, self.opponent, self.opening = name, env, opponent, opening
         self.num_players = env.num_players if opponent == "self" else 1
+        # The next observation is another player's, so that its value counts with the other sign.
+        self.alternates = opponent == "none" and env.num_players > 1
         self.has_game_state = opponent == "none" if game_state is None else game_state
         if opponent == "none" and env.num_players > 2:
             raise ConfigError(
@@ -79,10 +82,15 @@ class PgxEnv(Adapter):
         `self`, where each player is a stream, whose turn it is not in every step.
 
         Raises:
-          ConfigError: the game has more than two players.
+          ConfigError: the game has more than two players, or cards that a player does not see.
         """
         if not self.has_game_state or self.opponent == "self":
             return None
+        if self.name.removeprefix("pgx:") in _HIDDEN:
+            raise ConfigError(
+                f"planning uses the state of the game, of which players of {self.name!r} do not see all; use an agent "
+                "that does not plan, such as ppo"
+            )
         if self.env.num_players > 2:
             raise ConfigError(
                 f"planning needs a game of at most two players, and {self.name!r} has {self.env.num_players}; take "

@@ -31,6 +31,10 @@ class Wrapper:
     def shared_reward(self) -> bool:
         return getattr(self.env, "shared_reward", False)
 
+    @property
+    def alternates(self) -> bool:
+        return getattr(self.env, "alternates", False)
+
     def each(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Return a function of one player's arrays as one of all players' of a world, which have a first axis [P]."""
         return function if self.num_players == 1 else jax.vmap(function)

@@ -11,9 +11,10 @@ import numpy as np
 from rlkit import envs
 from rlkit.envs.checks import legal_action
 from rlkit.hosts.placeholder import HostEnv
-from rlkit.runs import records
+from rlkit.runs import records, run_directory
 from rlkit.runs.config.errors import plain_value
-from rlkit.runs.config.own_code import OwnCode
+from rlkit.runs.config.load import read
+from rlkit.runs.config.own_code import OwnCode, is_own
 from rlkit.runs.policy import Policy, load
 from rlkit.spaces import Dict, Space
 from rlkit.training.matches import Contestant, Match
@@ -21,6 +22,7 @@ from rlkit.training.matches import match as play
 from rlkit.types import ConfigError, Env, Key, PyTree, num_players
 
 RANDOM = "random"
+_STATELESS = ("flatten", "clip_reward", "scale_reward", "time_limit")  # wrappers of which a policy notices nothing
 
 
 class Score(NamedTuple):
@@ -29,7 +31,7 @@ class Score(NamedTuple):
     Fields:
       run, against: the run directories, or "random".
       games: finished games; of half of them the first policy is player 0, of the others player 1.
-      unfinished: games that were not over after `max_steps`; they count nowhere else.
+      unfinished: games that `max_steps` or a time limit cut; they count nowhere else.
       wins, draws, losses: shares of the games. A game is won with a higher return than the other's.
       intervals: (low, high) of each of these shares, Wilson's 95% intervals.
       mean: return of the first policy.
@@ -83,7 +85,7 @@ def match(
       out: a file for the scores as JSON; None for none.
       step, best: the checkpoint of `run`, as for `rlkit.load`.
       max_steps: limit on the steps of a game.
-      own_code: of `run`, as for `rlkit.load`; its environment and wrappers count for both.
+      own_code: of `run`, as for `rlkit.load`, and of the other run where that has code of its own there.
 
     Returns:
       `Score`.
@@ -96,9 +98,13 @@ def match(
         raise ConfigError(
             f"games={games} must be even and at least 2, as both sides are played equally often; try 1000"
         )
+    if opening is not None and opening < 0:
+        raise ConfigError(f"opening={opening} must be at least 0; try 2")
     policies = [load(run, step=step, best=best, **own_code)]
     if str(against) != RANDOM:
-        policies.append(load(against, env=own_code.get("env"), wrappers=own_code.get("wrappers")))
+        stored = read(run_directory.existing(against) / run_directory.CONFIG)
+        shared: Any = {key: x for key, x in own_code.items() if x is not None and is_own(key, stored.get(key))}
+        policies.append(load(against, **shared))
     env, params = _arena(policies)
     contestants = [_contestant(policy, env.observation_space(params)) for policy in policies]
     contestants += [_random(env.action_space(params))] if len(policies) == 1 else []
@@ -129,8 +135,21 @@ def _arena(policies: list[Policy]) -> tuple[Env, Any]:
             )
     task, params = tasks[0], policies[0].params
     env, _ = envs.make(task.env, **plain_value(task.kwargs))
-    if num_players(env) == 1 and (whole := getattr(env, "with_all_players", None)) is not None:
+    if (whole := getattr(env, "with_all_players", None)) is not None:
         env = whole()
+    elif any(other.kwargs != task.kwargs for other in tasks):
+        raise ConfigError(
+            f"against={str(policies[1].run)!r} must have the env_kwargs of run={str(policies[0].run)!r}, "
+            f"{plain_value(task.kwargs)}, and it has {plain_value(tasks[1].kwargs)}"
+        )
+    for policy in policies:
+        kept = [name for name in task.wrappers if name.partition(":")[0] not in _STATELESS]
+        if num_players(policy.env) == 1 and num_players(env) > 1 and (kept or jax.tree.leaves(policy.memory)):
+            what = f"the wrapper {kept[0]!r}" if kept else "a memory"
+            raise ConfigError(
+                f"run={str(policy.run)!r} was trained by one player alone, who did not see the other's turns, and "
+                f"has {what}, which would see them in a match; train it with env_kwargs {{opponent: self}}"
+            )
     if num_players(env) != 2:
         raise ConfigError(
             f"env={task.env!r} has {num_players(env)} player(s), and a match needs 2; train in a game such as "

@@ -6,11 +6,11 @@ from typing import Any
 
 from rlkit import agents
 from rlkit.agents.common.config import OffPolicyConfig
-from rlkit.names import UnknownName, find_object, raised
+from rlkit.names import GAME_STATE, UnknownName, find_object, raised
 from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.programs.goals import with_goal_reward
-from rlkit.spaces import Space
+from rlkit.spaces import Dict, Space
 from rlkit.types import Agent, ConfigError
 
 
@@ -40,8 +40,10 @@ def make_agent(
     module, name = agents.get(config.run.agent), config.run.network
     make = module.make if config.run.agent in agents.names() else partial(_make_own, config.run.agent, module)
     make = make if axis_name is None else partial(make, axis_name=axis_name)
-    if environments is not None and "model" in inspect.signature(module.make).parameters:
-        make = partial(make, model=environments.model())
+    if environments is not None:
+        plans = "model" in inspect.signature(module.make).parameters
+        _check_game(config, environments.env, obs_space, plans=plans)
+        make = partial(make, model=environments.model()) if plans else make
     if name is None:
         return make(own, obs_space, action_space)
     try:
@@ -60,6 +62,25 @@ def make_agent(
             "None; add its `return`"
         )
     return make(own, obs_space, action_space, networks)
+
+
+def _check_game(config: RunConfig, env: Any, obs_space: Space, *, plans: bool) -> None:
+    """Raise ConfigError where an agent would learn values of the wrong sign, or would lose a part of observations."""
+    run = config.run
+    if getattr(env, "alternates", False) and not plans and run.agent != "bc":
+        raise ConfigError(
+            f"agent={run.agent!r} takes the value of the next observation for its own, and in env={run.env!r} the "
+            "other player moves there; use env_kwargs: {opponent: self}, or agent: alphazero"
+        )
+    if not isinstance(obs_space, Dict) or GAME_STATE not in obs_space.spaces:
+        return
+    while env is not None and not hasattr(env, "game_model"):
+        env = getattr(env, "env", None)
+    if env is None:
+        raise ConfigError(
+            f"env={run.env!r} observes {GAME_STATE!r}, a name that is kept for the rules of a game and that no network "
+            "has; give that part another name"
+        )
 
 
 def _make_own(name: str, module: Any, *arguments: Any, **named: Any) -> Agent:
