@@ -47,7 +47,7 @@ def test_worlds_are_those_of_a_plain_loop():
             assert step.lengths.tolist() == [4 * over] * 6
             if over:
                 assert np.array_equal(step.returns, returns)
-                assert np.array_equal(step.successes, [1, np.nan, 0] * 2, equal_nan=True)
+                assert np.array_equal(step.successes, [1, 1, 0] * 2)  # of 7, which left before
                 returns[:] = 0
             obs = step.obs
 
@@ -136,6 +136,16 @@ def test_wrappers():
     assert issubclass(DoubledToLearn, Doubled)
     with mistake("time_limit", "player"):
         serial(Signal, 2, wrappers=["time_limit:3"])
+
+
+def test_episodes_of_a_wrapper_for_learning_are_not_the_environments_own():
+    """Of `Signal`'s 5 steps, the learner's episodes have 2, 2 and 1; the first one after each reset of the pool too."""
+    with serial(Signal, 2, wrappers=["player_envs:BriefToLearn"]) as pool:
+        for _ in range(2):
+            pool.reset()
+            steps = [pool.step(np.zeros(2, np.int32)) for _ in range(5)]
+            assert [bool(step.truncated.all()) for step in steps] == [False, True, False, True, True]
+            assert [step.lengths.tolist() for step in steps] == [[0, 0]] * 4 + [[5, 5]]
 
 
 class Turns(Signal):

@@ -46,7 +46,7 @@ class Meeting:
         if self.time == 1:
             self.agents.append("tail_9")
         rewards = {agent: float(actions[agent] + self.fields[agent]) for agent in acting}
-        infos = {agent: {"success": agent == "red"} for agent in acting}
+        infos = {agent: {"success": agent == "red" or (agent == 7 and self.time == 2)} for agent in acting}
         return self._see({*acting, *self.agents}), rewards, terminations, truncations, infos
 
     def close(self):
@@ -195,6 +195,26 @@ class DoubledToLearn(Doubled):
     """That for learning alone."""
 
     rlkit_for_learning = True
+
+
+class BriefToLearn(Doubled):
+    """A wrapper that truncates the learner's episodes after 2 steps, while the environment's go on."""
+
+    rlkit_for_learning = True
+    over = True
+
+    def reset(self, **arguments):
+        if self.over:
+            self.last = self.env.reset(**arguments)
+        self.over, self.time, self.agents = False, 0, list(self.env.agents)
+        return self.last
+
+    def step(self, actions):
+        obs, rewards, terminations, truncations, infos = self.env.step(actions)
+        self.time, self.over = self.time + 1, any(truncations.values())
+        self.last = obs, {agent: {} for agent in self.agents}
+        truncations = dict.fromkeys(self.agents, self.over or self.time == 2)
+        return obs, rewards, terminations, truncations, infos
 
 
 def make(**kwargs):

@@ -152,22 +152,22 @@ class Group:
         if seed_globals:
             random.seed(int(self._seed[0]))
             np.random.seed(int(self._seed[0]) % 2**32)  # noqa: NPY002 the generator that such environments use
-        for index, env in enumerate(self.envs):
-            index *= self.num_players
+        for number, (env, recorder) in enumerate(zip(self.envs, self.recorders, strict=True)):
+            index = number * self.num_players
             self.report(RESETTING, self.first + index)
             try:
                 seed = int(self._seed[index])
                 if self.in_worlds:
                     self._reset_world(index, env, seed)
-                    continue
-                result = env.reset(seed=seed)
-                obs = _observation(result)
-                self._write_obs("obs of reset", index, obs)
-                if self._inspect[index]:
-                    self._record(index, obs)
-                    if (source := wrappers.mask_source(env, result[1])) is not None:
-                        self._inspect[index] = 2 + MASK_SOURCES.index(source)
-                if (recorder := self.recorders[index]) is not None:
+                else:
+                    result = env.reset(seed=seed)
+                    obs = _observation(result)
+                    self._write_obs("obs of reset", index, obs)
+                    if self._inspect[index]:
+                        self._record(index, obs)
+                        if (source := wrappers.mask_source(env, result[1])) is not None:
+                            self._inspect[index] = 2 + MASK_SOURCES.index(source)
+                if recorder is not None:
                     recorder.take_reward()
                     recorder.take_reset()
             except (Exception, SystemExit) as error:

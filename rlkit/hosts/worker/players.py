@@ -21,7 +21,7 @@ class WorldStep(NamedTuple):
     rewards: list[float]
     terminated: list[bool]  # all false unless the episode is over
     truncated: list[bool]  # all false unless the episode is over; false where `terminated` is true
-    infos: list[Any]  # None of a player that is out
+    infos: list[Any]  # of each player, the last one of its steps in the episode; None where there was none yet
     over: bool
 
 
@@ -65,6 +65,7 @@ class World:
         self.views = player_spaces.observations([obs for obs, _ in own], self.actions)
         self.observation_space, self.action_space = self.views.space, self.actions.space
         self.flags: dict[Any, tuple[bool, bool]] = {}  # of each agent, the last: terminated, truncated
+        self.infos: dict[Any, Any] = {}  # of each agent, that of its last step in the episode
         self.present = [False] * self.num_players  # the players that are not out
         self.acted = self.present  # those of before the last step
 
@@ -90,7 +91,7 @@ class World:
         """Start an episode; return the observations of the players."""
         result = self.env.reset(**arguments)
         obs, infos = _dicts("reset", "obs, infos", result)
-        self.flags = {}
+        self.flags, self.infos = {}, {}
         self.present = self.acted = self._present()
         if not any(self.present):
             raise Violation("agents after reset", "at least one agent", [])
@@ -110,6 +111,8 @@ class World:
                 reward = _of("rewards", rewards, agent) if self.acted[index] else 0.0
                 paid[index] = contract.check_scalars(reward, *flags)
                 self.flags[agent] = bool(flags[0]), bool(flags[1])
+                if self.acted[index] and agent in infos:
+                    self.infos[agent] = infos[agent]
         self.present = self._present()
         over = not any(self.present)
         truncated = terminated = [False] * self.num_players
@@ -118,7 +121,7 @@ class World:
             truncated = [cut and not ended for ended, cut in last]
             terminated = [not cut for cut in truncated]
         seen = self._observe("step", obs, infos, self.acted if over else self.present, over=over)
-        return WorldStep(seen, paid, terminated, truncated, [infos.get(agent) for agent in self.agents], over)
+        return WorldStep(seen, paid, terminated, truncated, [self.infos.get(agent) for agent in self.agents], over)
 
     def of_players(self, rewards: dict[Any, Any]) -> list[float]:
         """Return rewards by agent as those of the players who acted in the last step, and 0 of others."""
