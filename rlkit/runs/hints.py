@@ -70,12 +70,13 @@ class HintsOfLines:
 
     Args:
       config: of the run.
+      players: P, of a world; `num_envs` counts them.
       seconds: of training before the session.
       show: gets a line of text.
     """
 
-    def __init__(self, config: RunConfig, seconds: float, show: Callable[[str], None]):
-        self.config, self.seconds, self.show = config, seconds, show
+    def __init__(self, config: RunConfig, players: int, seconds: float, show: Callable[[str], None]):
+        self.config, self.players, self.seconds, self.show = config, players, seconds, show
         self.shown: set[str] = set()
         self.first = True
 
@@ -83,7 +84,7 @@ class HintsOfLines:
         """Show the hints of a line that were not shown yet."""
         training = line["seconds"] - self.seconds
         found = {
-            "environments": None if self.first else slow_environments(self.config, line),
+            "environments": None if self.first else slow_environments(self.config, line, self.players),
             "evaluations": costly_evaluations(training, evaluations.seconds, evaluations.count),
         }
         self.first = False  # the rate of the first line includes the start-up
@@ -93,21 +94,22 @@ class HintsOfLines:
                 self.show(hint)
 
 
-def slow_environments(config: RunConfig, line: Mapping[str, Any]) -> str | None:
+def slow_environments(config: RunConfig, line: Mapping[str, Any], players: int = 1) -> str | None:
     """Return a hint where slow environments take most of the time and wait for each other in their workers.
 
     It is None where more workers cannot help, before learning starts, and for a metric line without `envs_idle`, as no
-    environments outside of JAX are stepped.
+    environments outside of JAX are stepped. Environments of several players are as many as there are worlds.
     """
     run = config.run
-    workers = 1 if run.backend == "serial" else min(run.num_envs, run.num_workers or num_cores())
+    worlds = run.num_envs // players
+    workers = 1 if run.backend == "serial" else min(worlds, run.num_workers or num_cores())
     vector = run.env.startswith(("ale:", "envpool:"))  # stepped in threads of their library
     learns = line["step"] > getattr(config.agent, "learning_starts", 0)
-    if line.get("envs_idle") is None or vector or workers == run.num_envs or not learns:
+    if line.get("envs_idle") is None or vector or workers == worlds or not learns:
         return None
     idle = float(np.mean(line["envs_idle"]))
-    envs_of_worker = -(-run.num_envs // workers)
-    seconds = (1.0 - idle) * run.num_envs / line["steps_per_second"] / envs_of_worker
+    worlds_of_worker = -(-worlds // workers)
+    seconds = (1.0 - idle) * run.num_envs / line["steps_per_second"] / worlds_of_worker
     if idle > 1.0 - _MOST or seconds < _SLOW_SECONDS:
         return None
     backend = "backend: process and " if run.backend == "serial" else ""
@@ -115,7 +117,7 @@ def slow_environments(config: RunConfig, line: Mapping[str, Any]) -> str | None:
     may_overlap = takes_turns and run.overlap is None and devices.acting()[1] is None
     return (
         f"environments take {1000 * seconds:.3g} ms a step: if they wait rather than compute, {backend}num_workers: "
-        f"{run.num_envs} (one for each environment) may help{'; so may overlap: true' * may_overlap}"
+        f"{worlds} (one for each environment) may help{'; so may overlap: true' * may_overlap}"
     )
 
 

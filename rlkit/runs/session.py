@@ -25,7 +25,7 @@ from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
 from rlkit.runs.signals import Signals
 from rlkit.training import processes
-from rlkit.types import ConfigError, PyTree
+from rlkit.types import ConfigError, PyTree, num_players
 
 OnChunk = Callable[[Line, PyTree], Mapping[str, Any] | bool | None]
 
@@ -118,7 +118,7 @@ class Session:
             self.program.compile()  # before the clock starts
         if signals.agreed is None:
             self.evaluations.prepare()
-        show_hints = hints.HintsOfLines(self.config, seconds, self.display.print)
+        show_hints = hints.HintsOfLines(self.config, num_players(self.program.env), seconds, self.display.print)
         lines = MetricLines(self.path, self.config, length=metrics_length, step=step) if self.writes else NoLines()
         parts = Parts(self.program.most_updates)
         with closing(lines):

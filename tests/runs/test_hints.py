@@ -27,6 +27,15 @@ def test_the_hint_has_the_seconds_of_a_step_and_the_number_of_workers():
     assert "backend" not in text
 
 
+def test_the_players_of_a_world_are_one_environment():
+    """Of 4 worlds of 2 players a worker steps two; with a worker for each there is no hint."""
+    config = parse(SLOW)
+    text = hints.slow_environments(config, LINE, 2) or ""
+    assert text.startswith("environments take 50 ms a step: ")
+    assert "num_workers: 4 (one for each environment)" in text
+    assert hints.slow_environments(parse(SLOW | {"num_workers": 4}), LINE, 2) is None
+
+
 def test_in_one_process_it_is_another_backend_that_helps():
     text = hint(LINE, backend="serial")
     assert text.startswith("environments take 12.5 ms a step: ")
@@ -63,7 +72,7 @@ def test_there_is_no_hint_where_more_workers_cannot_help(line, values):
 def test_rates_that_include_the_start_up_give_no_hint(tmp_path, monkeypatch):
     """Those of a session's first line, and of its last line, which is the mean over the session."""
     steps = []
-    monkeypatch.setattr(hints, "slow_environments", lambda config, line: steps.append(line["step"]))
+    monkeypatch.setattr(hints, "slow_environments", lambda config, line, players: steps.append(line["step"]))
     values = SLOW | {"num_envs": 4, "num_workers": 1, "num_steps": 2, "eval_episodes": 0, "log_every": 8}
     run = loop.train(values | {"total_steps": 32}, out=tmp_path / "run", show=False).run
     assert steps == [16, 24]
