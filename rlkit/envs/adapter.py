@@ -56,7 +56,8 @@ class Adapter:
         step_key, reset_key = jax.random.split(key)
         final_obs, next_state, reward, terminated, truncated = self.advance(step_key, state, action, params)
         players = () if self.num_players == 1 else (self.num_players,)
-        terminated, truncated = (jnp.reshape(jnp.asarray(flag, bool), players) for flag in (terminated, truncated))
+        spread = jnp.broadcast_to if players else jnp.reshape  # one flag of a world is that of all its players
+        terminated, truncated = (spread(jnp.asarray(flag, bool), players) for flag in (terminated, truncated))
         final_obs = self._observation(final_obs, params)
         info = {"final_observation": final_obs, **self._info(next_state)}
         reset_obs, reset_state = self.reset(reset_key, params)

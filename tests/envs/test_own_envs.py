@@ -3,17 +3,18 @@
 from contextlib import closing
 
 import jax
+import jax.numpy as jnp
 import jax_envs
 import numpy as np
 import pytest
 import yaml
 
 import rlkit
-from rlkit import envs, hosts, runs
+from rlkit import envs, hosts, runs, training
 from rlkit.agents import ppo
 from rlkit.cli import main
 from rlkit.runs.programs.make import make_program
-from rlkit.types import ConfigError
+from rlkit.types import Agent, ConfigError
 
 PPO = {
     "agent": "ppo",
@@ -47,6 +48,55 @@ def test_arguments_are_those_of_the_constructor_or_of_the_parameters():
     assert params.goal == 0.25
     with pytest.raises(ConfigError, match=r"gaol=1.*did you mean 'goal'"):
         envs.make("jax_envs:Walk", gaol=1)
+
+
+class Pair(jax_envs.Walk):
+    """Two players in gymnax's style, who walk on their own lines; its end is one flag of both."""
+
+    num_players = 2
+
+    def reset_env(self, key, params):
+        state = jax_envs.State(time=0, x=jax.random.uniform(key, (2, 1)))
+        return state.x, state
+
+    def step_env(self, key, state, action, params):
+        x = state.x + 0.1 * (2 * action[:, None] - 1)
+        end = jnp.abs(x[0, 0] - x[1, 0]) > 1
+        return x, jax_envs.State(time=state.time + 1, x=x), -jnp.abs(x[:, 0] - params.goal), end, {}
+
+
+class OldPair(Pair):
+    """That as before gymnax 1, where an end by the limit of steps is one flag too."""
+
+    is_truncated = None
+
+    def is_terminal(self, state, params):
+        return (jnp.abs(state.x[0, 0] - state.x[1, 0]) > 1) | (state.time >= params.max_steps_in_episode)
+
+    def step_env(self, key, state, action, params):
+        obs, state, reward, _, info = super().step_env(key, state, action, params)
+        return obs, state, reward, self.is_terminal(state, params), info
+
+
+@pytest.mark.parametrize("kind", [Pair, OldPair])
+def test_one_flag_of_several_players_in_the_style_of_gymnax(kind):
+    """Players on both sides of 0.5 walk apart to a terminal state; others walk together to the limit of steps."""
+    env, params = envs.adapt(kind())
+    envs.check(env, params, jax.random.key(0))
+    act = lambda actor, memory, obs, key: (memory, (obs[0] > 0.5).astype(jnp.int32), ())  # noqa: E731
+    agent = Agent(init=None, actor=lambda s: s, act=act, policy=act, update=None, memory=())
+
+    @jax.jit
+    def play(key):
+        return training.rollout(agent, env, params, (), training.reset(agent, env, params, key, 16), key, 40)
+
+    _, steps, episodes = jax.device_get(play(jax.random.key(0)))
+    x, terminated, truncated = steps.next_obs.reshape(40, 8, 2), steps.terminated, steps.truncated
+    apart = np.repeat(abs(x[..., 0] - x[..., 1]) > 1, 2, 1)
+    np.testing.assert_array_equal(terminated, apart)
+    np.testing.assert_array_equal(truncated & ~apart, (episodes.lengths == 10) & ~apart)
+    assert terminated.any()
+    assert (truncated & ~terminated).any()
 
 
 def test_gymnax_1_needs_no_is_terminated():
