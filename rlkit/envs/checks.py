@@ -71,6 +71,11 @@ def _check_types(env: Env, params: Any, key: Key, name: str, obs_space: Space, a
     _compare(name, "reward", _of_players(players, jax.ShapeDtypeStruct((), jnp.float32)), reward)
     for field, value in (("terminated", terminated), ("truncated", truncated)):
         _compare(name, field, _of_players(players, jax.ShapeDtypeStruct((), jnp.bool_)), value)
+    for field, value in info.items() if players > 1 else ():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+            if leaf.shape[:1] != (players,):
+                place = f"info[{field!r}]{jax.tree_util.keystr(path)}"
+                _fail(name, place, f"a first axis of the {players} players", f"shape {leaf.shape}")
 
 
 def _of_players(players: int, shapes: PyTree) -> PyTree:

@@ -50,6 +50,14 @@ def _finished(result: Evaluation, batched: bool) -> list[tuple[np.ndarray, np.nd
     return [(r[d].astype(np.float64), n[d]) for r, n, d in zip(returns, lengths, done, strict=True)]
 
 
+def _means_of_worlds(result: Evaluation, players: int) -> np.ndarray:
+    """The mean return of the players of a world, for each finished episode of one seed."""
+    returns, done = (np.asarray(x) for x in (result.returns, result.finished))
+    returns, done = (x.reshape(-1, players, x.shape[-1]) for x in (returns.astype(np.float64), done))
+    with np.errstate(invalid="ignore"):
+        return returns.mean(1)[done.all(1)]
+
+
 def _mean(values: np.ndarray) -> float | None:
     """The mean; None where there is no value or it is not finite."""
     with np.errstate(invalid="ignore"):  # of inf and -inf
@@ -84,16 +92,18 @@ def report(result: Evaluation, batched: bool, env: Any = None) -> dict[str, Any]
     With several seeds the IQM is that of the seeds' means and the interval is over seeds; with one seed both are over
     its episodes, and do not measure the spread over seeds. Episodes that max_steps cut are counted as `unfinished` and
     are in no mean. Of several players, returns are of each, `players` is their number in a world, and episodes count
-    worlds. `returns` are those of the finished episodes of each seed; None where there are more than 100,000.
+    worlds; the IQM and the interval over episodes are of the means over the players of each, who depend on each other.
+    `returns` are those of the finished episodes of each seed; None where there are more than 100,000.
     """
     seeds = _finished(result, batched)
     total = int(np.asarray(result.finished).size)
     every, lengths = (np.concatenate(parts) for parts in zip(*seeds, strict=True))
     with np.errstate(invalid="ignore"):
         means = np.array([returns.mean() for returns, _ in seeds if returns.size])
-    values = means if batched else every
-    center, low, high = map(_finite, iqm_and_interval(values.astype(np.float32))) if values.size else (None,) * 3
     players = num_players(env)
+    episodes = every if players == 1 else _means_of_worlds(result, players)
+    values = means if batched else episodes
+    center, low, high = map(_finite, iqm_and_interval(values.astype(np.float32))) if values.size else (None,) * 3
     mean = _mean(means)
     return {
         "episodes": every.size // players,

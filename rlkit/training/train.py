@@ -78,6 +78,7 @@ def make(
     def init(hyper: PyTree, key: Key) -> TrainState:
         check_key(key)
         if axis_name is not None:
+            worlds.check_streams("num_envs", num_envs, env, _mesh.size(axis_name))
             agent.check(num_envs, num_steps, _mesh.size(axis_name))
         return _init(agent, env, params, num_envs, total_steps, hyper, key)
 
@@ -185,7 +186,8 @@ def _init(
         hyper = hyper.replace(schedule_steps=jnp.float32(total_steps))
     keys = jax.random.split(key, 2 + num_envs)
     agent_key, run_key = keys[0], keys[1]
-    _mesh.share("num_envs", num_envs // num_players(env), _mesh.size(agent.axis_name))
+    worlds.check_streams("num_envs", num_envs, env, _mesh.size(agent.axis_name))
+    _mesh.share("num_envs", num_envs, _mesh.size(agent.axis_name))
     envs = reset(agent, env, params, keys[2:], num_envs, axis_name=agent.axis_name)
     agent_state = agent.init(hyper, agent_key, _example(env, params, envs), num_envs)
     return vary_like(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)), without=agent.axis_name)

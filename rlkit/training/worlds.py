@@ -13,14 +13,18 @@ from rlkit.types import Array, ConfigError, Env, Key, PyTree, num_players
 Step = tuple[PyTree, PyTree, Array, Array, Array, dict[str, Any]]
 
 
-def check_streams(name: str, value: int, env: Any) -> None:
-    """Raise ConfigError where a number of streams is not one of whole worlds."""
+def check_streams(name: str, value: int, env: Any, devices: int = 1) -> None:
+    """Raise ConfigError where a number of streams is not one of whole worlds, as many on each of the devices.
+
+    Of one player, any number passes.
+    """
     players = num_players(env)
-    if value % players:
-        below = value // players * players
-        remedy = " or ".join(str(multiple) for multiple in (below, below + players) if multiple)
+    if players > 1 and value % (step := players * devices):
+        below = value // step * step
+        remedy = " or ".join(str(multiple) for multiple in (below, below + step) if multiple)
+        divided = f" times the {devices} devices, {step}" if devices > 1 else ""
         raise ConfigError(
-            f"{name}={value} counts players, and must be a multiple of the {players} of a world; try {remedy}"
+            f"{name}={value} counts players, and must be a multiple of the {players} of a world{divided}; try {remedy}"
         )
 
 

@@ -96,7 +96,7 @@ def test_infinite_parameters_of_an_environment_leave_eval_json_json(tmp_path):
     kwargs = {"gravity": math.inf, "levels": (1.0, -math.inf), "name": "x"}
     run = SimpleNamespace(eval_task=Task("E", kwargs, ()), agent="ppo")
     result = Evaluation(np.ones((2, 2), np.float32), np.ones((2, 2), np.int32), np.ones((2, 2), bool))
-    program = SimpleNamespace(config=SimpleNamespace(run=run), seeds=np.arange(1), batched=False)
+    program = SimpleNamespace(config=SimpleNamespace(run=run), seeds=np.arange(1), batched=False, eval_env=None)
     program.evaluate = lambda state: result
     scores.save(tmp_path, scores.evaluate(program, None, 8))
     found = json.loads((tmp_path / "eval.json").read_text(), parse_constant=pytest.fail)

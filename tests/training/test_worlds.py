@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from counter_env import Counter
+from jax.sharding import AbstractMesh
+from mistakes import mistake
 
 from rlkit import envs, training
 from rlkit.agents import ppo
@@ -90,6 +92,33 @@ def test_streams_of_part_of_a_world_are_refused(num_envs):
     agent = ppo.make(ppo.Config(), Players().observation_space(), Players().action_space())
     with pytest.raises(ConfigError, match=f"num_envs={num_envs} .*{P}"):
         training.make(agent, Players(), (), num_envs=num_envs, num_steps=3)
+
+
+@pytest.mark.parametrize("num_envs", [9, 15])
+def test_worlds_that_do_not_divide_over_the_devices_are_refused(num_envs):
+    agent = ppo.make(
+        ppo.Config(num_minibatches=1), Players().observation_space(), Players().action_space(), axis_name="data"
+    )
+    run = training.make(agent, Players(), (), num_envs=num_envs, num_steps=3)
+    init = training.data_parallel(run, AbstractMesh((2,), ("data",)), "data").init
+    below = num_envs // (2 * P) * 2 * P
+    with mistake(f"num_envs={num_envs} ", f"{P}", "2 devices", f"try {below} or {below + 2 * P}"):
+        jax.eval_shape(init, ppo.Hyper(), jax.random.key(0))
+
+
+def test_the_interval_of_an_evaluation_is_over_worlds():
+    """It is that of the means over the players of each world whose episode ended; of one player, nothing changes."""
+    rng = np.random.default_rng(0)
+    returns, done = rng.normal(size=(4, P, 2)).astype(np.float32), np.array([[True] * 2] * 3 + [[True, False]])
+    means = returns.astype(np.float64).mean(1)[done].astype(np.float32)
+    streams = returns.reshape(4 * P, 2), np.full((4 * P, 2), 3), np.repeat(done, P, 0), np.full((4 * P, 2), np.nan)
+    found = scores.report(training.Evaluation(*streams), False, Players())
+    assert [found["iqm"], *found["interval"]] == [float(x) for x in scores.iqm_and_interval(means)]
+    assert (found["episodes"], found["unfinished"]) == (7, 1)
+    assert found["mean"] == pytest.approx(means.mean(), rel=1e-6)
+    alone = scores.report(training.Evaluation(*streams), False, Counter())
+    every = streams[0][streams[2]]
+    assert [alone["iqm"], *alone["interval"]] == [float(x) for x in scores.iqm_and_interval(every)]
 
 
 class Twins:
@@ -203,7 +232,18 @@ class Flat(Players):
         return obs, state, reward.sum(), *rest
 
 
-@pytest.mark.parametrize(("env", "field"), [(Apart(), "terminated | truncated"), (Flat(), "reward")])
+class Shared(Players):
+    """An entry of its infos has no axis of players."""
+
+    def step(self, key, state, action, params=()):
+        *results, info = super().step(key, state, action, params)
+        return *results, info | {"extra": {"success": jnp.bool_(True)}}
+
+
+@pytest.mark.parametrize(
+    ("env", "field"),
+    [(Apart(), "terminated | truncated"), (Flat(), "reward"), (Shared(), "info['extra']['success']: expected")],
+)
 def test_a_broken_contract_of_several_players_is_named(env, field):
     with pytest.raises(ConfigError) as error:
         envs.check(env, (), jax.random.key(0))
