@@ -212,7 +212,7 @@ def _action_space(name: str, actions: list[Any]) -> spaces.Space:
 
 def names() -> list[str]:
     """Return the names of JaxMARL that run: MPE_simple_spread_v3, HeuristicEnemySMAX, overcooked, hanabi, ..."""
-    known = _library("jaxmarl").registered_envs
+    known = _jaxmarl().registered_envs
     left_out = {*CANNOT_RUN, *(_MABRAX if importlib.util.find_spec("brax") is None else ())}
     return [name for name in known if name not in left_out and not name.startswith(_SUBMODULES)]
 
@@ -231,7 +231,7 @@ def make(task: str, /, **kwargs: Any) -> tuple[JaxMarlEnv, tuple[()]]:
     """
     if task in CANNOT_RUN:
         raise ConfigError(f"env='jaxmarl:{task}' cannot run: {CANNOT_RUN[task]}")
-    name, jaxmarl = f"jaxmarl:{known_task(task, names(), 'jaxmarl:')}", _library("jaxmarl")
+    name, jaxmarl = f"jaxmarl:{known_task(task, names(), 'jaxmarl:')}", _jaxmarl()
     own = {key: kwargs.pop(key) for key in (*_FLAGS, "shaped_reward") if key in kwargs}
     for key in own.keys() & set(_FLAGS):
         if not isinstance(own[key], bool):
@@ -242,19 +242,19 @@ def make(task: str, /, **kwargs: Any) -> tuple[JaxMarlEnv, tuple[()]]:
     if factor and not task.startswith("overcooked"):
         raise ConfigError(f"shaped_reward={factor} needs an environment with such rewards, overcooked; leave it out")
     if isinstance(scenario := kwargs.get("scenario"), str) and task.endswith("SMAX"):
-        smax = _library("jaxmarl.environments.smax.smax_env")
+        smax = library("jaxmarl.environments.smax.smax_env", "jaxmarl")
         kwargs["scenario"] = _by_name("scenario", scenario, smax.MAP_NAME_TO_SCENARIO)
     if isinstance(layout := kwargs.get("layout"), str) and task == "overcooked":
-        overcooked = _library("jaxmarl.environments.overcooked")
+        overcooked = library("jaxmarl.environments.overcooked", "jaxmarl")
         kwargs["layout"] = _by_name("layout", layout, overcooked.overcooked_layouts)
     env = construct(name, lambda **kwargs: jaxmarl.make(task, **kwargs), kwargs, kwargs)
     return JaxMarlEnv(name, env, team=task in _TEAMS, **own), ()
 
 
-def _library(module: str) -> Any:
-    """Import a module of JaxMARL without the lines that it prints when it is imported."""
+def _jaxmarl() -> Any:
+    """Import JaxMARL without the lines that it prints when it is imported."""
     with redirect_stdout(None):
-        return library(module, "jaxmarl")
+        return library("jaxmarl", "jaxmarl")
 
 
 def _by_name(key: str, name: str, known: Mapping[str, Any]) -> Any:
