@@ -228,7 +228,7 @@ def test_a_suite_by_name(tiny_brax):
         ("brax:slied", {}, "env='brax:slied' is not known; did you mean 'brax:slide'"),
         ("brax:swimmer", {}, "env='brax:swimmer' cannot run: Brax computes water"),
         ("brxa:slide", {}, "env='brxa:slide' does not start with the name of a suite; did you mean 'brax:'"),
-        ("nothing:slide", {}, "try brax:, craftax:, jumanji:, pgx:, playground:, xland:"),
+        ("nothing:slide", {}, "try brax:, craftax:, jaxmarl:"),
         ("brax:slide", {"sped": 2}, "sped=2 is not a parameter of env 'brax:slide'; did you mean 'speed'"),
         ("brax:slide", {"max_steps_in_episode": 0}, "brax:slide.max_steps_in_episode=0 must be an integer"),
         ("craftax:Craftax-Symbolik-v1", {}, "did you mean 'craftax:Craftax-Symbolic-v1'"),
