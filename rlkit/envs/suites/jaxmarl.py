@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -212,7 +212,7 @@ def _action_space(name: str, actions: list[Any]) -> spaces.Space:
 
 def names() -> list[str]:
     """Return the names of JaxMARL that run: MPE_simple_spread_v3, HeuristicEnemySMAX, overcooked, hanabi, ..."""
-    known = _jaxmarl().registered_envs
+    known = library("jaxmarl", "jaxmarl").registered_envs
     left_out = {*CANNOT_RUN, *(_MABRAX if importlib.util.find_spec("brax") is None else ())}
     return [name for name in known if name not in left_out and not name.startswith(_SUBMODULES)]
 
@@ -231,7 +231,7 @@ def make(task: str, /, **kwargs: Any) -> tuple[JaxMarlEnv, tuple[()]]:
     """
     if task in CANNOT_RUN:
         raise ConfigError(f"env='jaxmarl:{task}' cannot run: {CANNOT_RUN[task]}")
-    name, jaxmarl = f"jaxmarl:{known_task(task, names(), 'jaxmarl:')}", _jaxmarl()
+    name, jaxmarl = f"jaxmarl:{known_task(task, names(), 'jaxmarl:')}", library("jaxmarl", "jaxmarl")
     own = {key: kwargs.pop(key) for key in (*_FLAGS, "shaped_reward") if key in kwargs}
     for key in own.keys() & set(_FLAGS):
         if not isinstance(own[key], bool):
@@ -249,12 +249,6 @@ def make(task: str, /, **kwargs: Any) -> tuple[JaxMarlEnv, tuple[()]]:
         kwargs["layout"] = _by_name("layout", layout, overcooked.overcooked_layouts)
     env = construct(name, lambda **kwargs: jaxmarl.make(task, **kwargs), kwargs, kwargs)
     return JaxMarlEnv(name, env, team=task in _TEAMS, **own), ()
-
-
-def _jaxmarl() -> Any:
-    """Import JaxMARL without the lines that it prints when it is imported."""
-    with redirect_stdout(None):
-        return library("jaxmarl", "jaxmarl")
 
 
 def _by_name(key: str, name: str, known: Mapping[str, Any]) -> Any:
