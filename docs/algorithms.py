@@ -178,10 +178,12 @@ def _losses(module: ModuleType) -> list[str]:
 
 def logged(module: ModuleType) -> list[str]:
     """Return the names of an agent's metrics: those that docs/metrics.md explains in its order, then the others."""
-    made = (envs.make(name) for name in ("Probe-ObservationAction", "Probe-Continuous"))
+    plans = "model" in inspect.signature(module.make).parameters
+    made = (envs.make(name) for name in ("Probe-Nim",) * plans + ("Probe-ObservationAction", "Probe-Continuous"))
     env, params = next(pair for pair in made if module.supports(pair[0].action_space(pair[1])))
+    needed: dict[str, Any] = {"model": env.game_model(params)} if plans else {}  # type: ignore[attr-defined]
     config = module.Config(**{"kl_penalty": True} if "kl_penalty" in module.Config.model_fields else {})
-    agent = module.make(config, env.observation_space(params), env.action_space(params))
+    agent = module.make(config, env.observation_space(params), env.action_space(params), **needed)
     init, step = training.make(agent, env, params, num_envs=8, num_steps=64)
     names = set(jax.eval_shape(lambda key: step(init(module.Hyper(), key))[1], jax.random.key(0)))
     return [name for name in _explained() if name in names] + sorted(names - {*_explained(), *EPISODES, *SUMMARIES})
