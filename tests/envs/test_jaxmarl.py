@@ -26,6 +26,7 @@ class HuntState(struct.PyTreeNode):
     done: jax.Array
     health: jax.Array  # [2], of the agents
     prey: jax.Array
+    unit_alive: jax.Array | None = None  # in battles
 
 
 class Hunt:
@@ -100,6 +101,25 @@ def test_the_state_of_the_world_is_for_critics_and_shaped_rewards_for_learning()
     _, _, reward, *_ = env.step(KEY, state, jnp.array([1, 1]), ())
     np.testing.assert_array_equal(info["own_reward"], [2, 2])
     np.testing.assert_array_equal(reward, [2 + 10, 2 + 20])
+
+
+def test_battles_of_two_teams_have_no_success_of_all_players():
+    class Battle(Hunt):
+        num_allies = 1
+
+        def reset(self, key):
+            obs, state = super().reset(key)
+            return obs, state.replace(unit_alive=state.health > 0)
+
+        def step_env(self, key, state, actions):
+            obs, state, *rest = super().step_env(key, state, actions)
+            return obs, state.replace(unit_alive=state.health > 0), *rest
+
+    for team in (True, False):
+        env = JaxMarlEnv("jaxmarl:battle", Battle(), team=team)
+        _, state = env.reset(KEY, ())
+        *_, info = env.step(KEY, state, jnp.array([0, 0]), ())
+        assert ("is_success" in info) == team
 
 
 def test_a_limit_of_steps_may_be_an_end_of_the_task():

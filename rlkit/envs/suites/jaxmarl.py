@@ -28,8 +28,8 @@ _TEAMS = (
     *("hanabi", "overcooked", "overcooked_v2", "switch_riddle"),
 )
 _FLAGS = ("player_number", "world_state", "limit_terminates")  # arguments that are true or false
-# Whose episodes end by a limit of steps alone, beside those with a function `is_terminal`.
-_LIMITS_ALONE = ("MPE_", "coin_game")
+# Environments whose episodes end at a limit of steps only; a function `is_terminal` tells it of others.
+_END_AT_LIMIT_ONLY = ("MPE_", "coin_game")
 
 
 class JaxMarlState(struct.PyTreeNode):
@@ -80,7 +80,8 @@ class JaxMarlEnv(Adapter):
         self.agents, self.num_players = tuple(env.agents), len(env.agents)
         self.world_state, self.shaped_reward = world_state, shaped_reward
         self.limit_terminates = limit_terminates
-        self._limits_alone = name.removeprefix("jaxmarl:").startswith(_LIMITS_ALONE)
+        self._ends_at_limit_only = name.removeprefix("jaxmarl:").startswith(_END_AT_LIMIT_ONLY)
+        self._has_battles = team and hasattr(env, "num_allies")  # against a heuristic, so that all players win or none
         with standard_promotion():
             obs, state = jax.eval_shape(env.reset, jax.eval_shape(jax.random.key, 0))
             self._legal = _legal_actions(env, state)
@@ -130,13 +131,13 @@ class JaxMarlEnv(Adapter):
     def _info(self, state: Any) -> dict[str, Array]:
         info = {OWN_REWARD: state.own_reward} if self.shaped_reward else {}  # of two players at least
         won = jnp.broadcast_to(state.success, (self.num_players,) if self.num_players > 1 else ())
-        return info | ({SUCCESS: won} if _is_smax(self.env) else {})
+        return info | ({SUCCESS: won} if self._has_battles else {})
 
     def _terminal(self, state: Any) -> Array | bool:
         """True where an episode that is over would be over without a limit of steps too."""
         if self.limit_terminates:
             return True
-        if self._limits_alone:
+        if self._ends_at_limit_only:
             return False
         if not hasattr(self.env, "is_terminal"):
             return True
@@ -145,7 +146,7 @@ class JaxMarlEnv(Adapter):
         return self.env.is_terminal(state.replace(state=clear) if hasattr(state, "state") else clear)
 
     def _won(self, state: Any) -> Array | bool:
-        if not _is_smax(self.env):
+        if not self._has_battles:
             return False
         alive = (state.state if hasattr(state, "state") else state).unit_alive
         allies = self.env.num_allies
@@ -191,10 +192,6 @@ def _legal_actions(env: Any, state: Any) -> Callable[[Any], Mapping[str, Array]]
             if function is not None and jax.eval_shape(function, state) is not None:
                 return function
     return None
-
-
-def _is_smax(env: Any) -> bool:
-    return hasattr(env, "num_allies")
 
 
 def _action_space(name: str, actions: list[Any]) -> spaces.Space:
