@@ -82,6 +82,9 @@ class Env(Protocol):
     differ. A player that is out before that stays a stream: its mask permits one action alone, by rule action 0, and
     its reward is 0, or its team's. Where the field `shared_reward` is true, the players are a team, and metrics have
     the sum of its returns.
+
+    Where the field `alternates` is true, one stream moves for two players in turn, and the next observation may be the
+    other player's: its value counts with the opposite sign, as agents that plan take it.
     """
 
     def reset(self, key: Key, params: Any) -> tuple[PyTree, Any]:

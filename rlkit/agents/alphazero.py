@@ -339,7 +339,7 @@ def make(
     assert isinstance(action_space, Discrete)
     if model is None:
         raise ConfigError(
-            "agent='alphazero' needs the rules of a game, which this environment has not; use one that has them, such "
+            "agent='alphazero' plans with the rules of a game, and this environment has none; use one with rules, such "
             "as env: pgx:tic_tac_toe with env_kwargs: {opponent: none}, or give make a model"
         )
     _mctx()

@@ -114,9 +114,9 @@ def match(
             keys[:, 3], state, action, params
         )
         reward = info.get(OWN_REWARD, reward)
-        mine = jnp.stack([reward[worlds, places], reward[worlds, 1 - places]], 1)
+        gained = jnp.stack([reward[worlds, places], reward[worlds, 1 - places]], 1)
         result = Match(
-            result.returns + jnp.where(over[:, None], 0.0, mine),
+            result.returns + jnp.where(over[:, None], 0.0, gained),
             jnp.where(over, result.lengths, time + 1),
             result.finished | (~over & terminated.any(1)),
         )

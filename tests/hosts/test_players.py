@@ -1,5 +1,6 @@
 """Environments of several players outside of JAX: their players are rows of a pool."""
 
+import gymnasium
 import numpy as np
 import pytest
 from mistakes import mistake
@@ -50,6 +51,36 @@ def test_worlds_are_those_of_a_plain_loop():
                 assert np.array_equal(step.successes, [1, 1, 0] * 2)  # of 7, which left before
                 returns[:] = 0
             obs = step.obs
+
+
+class FromThree(Signal):
+    """Its observations and actions are numbered from 3."""
+
+    def observation_space(self, agent):
+        return gymnasium.spaces.Discrete(4, start=3)
+
+    def action_space(self, agent):
+        return gymnasium.spaces.Discrete(2, start=3)
+
+    def reset(self, seed=None, options=None):
+        self.agents = list(self.possible_agents)
+        return dict.fromkeys(self.agents, 3), {agent: {} for agent in self.agents}
+
+    def step(self, actions):
+        assert set(actions.values()) <= {3, 4}
+        rewards = {agent: float(action == 4) for agent, action in actions.items()}
+        flags, infos = dict.fromkeys(actions, False), {agent: {} for agent in actions}
+        return dict.fromkeys(actions, 6), rewards, flags, flags, infos
+
+
+def test_numbers_that_start_at_three():
+    with serial(FromThree, 2) as pool:
+        assert pool.action_space == Discrete(2)
+        assert pool.observation_space.spaces["obs"] == Discrete(4)
+        assert pool.reset()["obs"].tolist() == [0, 0]
+        step = pool.step(np.array([0, 1], np.int32))
+        assert step.obs["obs"].tolist() == [3, 3]
+        assert step.reward.tolist() == [0, 1]
 
 
 def test_unlike_players_are_padded_masked_and_numbered():

@@ -76,10 +76,10 @@ class PgxEnv(Adapter):
         return PgxEnv(self.name, self.env, "self", game_state=True)
 
     def game_model(self, params: Any) -> Model | None:
-        """Return the rules of the game for agents that plan, of one stream that makes the moves.
+        """Return the rules of the game for agents that plan: the same with the opponents `none` and `random`.
 
-        They are the same with the opponents `none` and `random`. None without `game_state`, and with the opponent
-        `self`, where each player is a stream, whose turn it is not in every step.
+        None without `game_state`. None also with the opponent `self`, where a stream is one player, who does not move
+        in every step.
 
         Raises:
           ConfigError: the game has more than two players, or cards that a player does not see.

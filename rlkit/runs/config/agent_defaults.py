@@ -36,7 +36,7 @@ def with_agent_defaults(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], tupl
         return dict(values), ()
     agent, stored = values["agent"], values.get("dataset") is not None
     in_jax = not is_host(env)
-    images, players = _observed(env, values.get("env_kwargs"))
+    images, players = _images_and_players(env, values.get("env_kwargs"))
     task = Task(in_jax, images, stored)
     defaults, fields = agents.get(agent).Config.run_defaults(task), schema(agent).fields
     known = set(fields)
@@ -53,7 +53,7 @@ def with_agent_defaults(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], tupl
     return {**values, **filled}, tuple(filled)
 
 
-def _observed(env: str, kwargs: Any) -> tuple[bool, int]:
+def _images_and_players(env: str, kwargs: Any) -> tuple[bool, int]:
     """True for an Atari game, and for an environment in JAX whose observations hold an image; and its players.
 
     Of other environments outside of JAX neither is known before a worker makes one.

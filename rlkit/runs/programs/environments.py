@@ -75,7 +75,7 @@ class JaxEnvironments:
         """The rules of the game for agents that plan, `game_model(params)` of the outermost wrapper that has one.
 
         Raises:
-          ConfigError: a wrapper changes what the game's rules are of.
+          ConfigError: a wrapper changes observations, actions or rewards, so that the game's rules do not fit them.
         """
         env, found = self.env, None
         while env is not None and found is None:
