@@ -325,7 +325,8 @@ def _other(name: str, obs: Any) -> np.ndarray:
     if isinstance(obs, dict) and GAME_STATE in obs:  # arrays for the rules of a game
         obs = {part: x for part, x in obs.items() if part != GAME_STATE}
     parts = obs.items() if isinstance(obs, dict) else enumerate(obs) if isinstance(obs, tuple) else [("", obs)]
-    text = [f"{part} {np.array2string(np.asarray(x), precision=3, threshold=100)}".strip() for part, x in parts]
+    form: Any = {"precision": 3, "threshold": 100, "max_line_width": 50}  # as wide as the picture
+    text = [f"{part} {np.array2string(np.asarray(x), **form)}".strip() for part, x in parts]
     canvas = _Canvas(480, 360)
     font, large = (ImageFont.load_default(size * _SHARPNESS) for size in (16, 22))
     canvas.draw.text((24 * _SHARPNESS, 20 * _SHARPNESS), name, _BLUE, large)
