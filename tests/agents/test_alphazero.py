@@ -1,6 +1,7 @@
 """rlkit.agents.alphazero: returns of alternating players, the loss in NumPy, the search, and learning a game."""
 
 import sys
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -13,9 +14,10 @@ from rlkit import envs, training
 from rlkit.agents import alphazero
 from rlkit.envs.probe_base import ProbeState
 from rlkit.envs.suites.pgx import PgxEnv
+from rlkit.networks import views
 from rlkit.runs.config.parse import parse
 from rlkit.runs.programs.make import make_program
-from rlkit.types import ConfigError
+from rlkit.types import ConfigError, Transition
 
 KEY = jax.random.key(0)
 RUN = {
@@ -73,6 +75,24 @@ def test_returns_by_a_slow_loop():
             following = reward[t, n] + (0.0 if terminated[t, n] else discount[t, n] * following)
             expected[t, n] = following
     found = jax.jit(alphazero.alternating_returns)(reward, next_value, discount, terminated, truncated)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_targets_have_the_values_of_the_network_where_an_episode_is_cut():
+    agent, shape = make(nim()), (5, 3)
+    rng, state = np.random.default_rng(1), started(make(nim()), nim()).agent
+    stones = rng.integers(1, 8, (2, *shape))
+    obs, next_obs = (jax.vmap(jax.vmap(nim_obs))(x) for x in stones)
+    terminated, truncated = rng.random((2, *shape)) < 0.2
+    assert truncated[:-1].any(1).sum() in (1, 2, 3)
+    reward = jnp.float32(rng.normal(size=shape))
+    rollout = Transition(obs, jnp.zeros(shape), reward, terminated, truncated, next_obs, ())
+    value = alphazero.apply(agent.static, agent.actor(state), views.actor_obs(next_obs))[1]
+    player, next_player = (jax.vmap(jax.vmap(agent.static.model.player))(x) for x in (obs, next_obs))
+    expected = alphazero.alternating_returns(
+        reward, value, jnp.where(player == next_player, 1.0, -1.0), terminated, truncated
+    )
+    found = jax.jit(partial(alphazero.targets, agent.static))(state, rollout)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
