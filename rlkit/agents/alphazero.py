@@ -266,11 +266,12 @@ def alternating_returns(
 
 def targets(static: Static, state: State, rollout: Transition) -> Array:
     """The value targets [T, N] of a rollout. Only rows where an episode is cut need next values."""
+    value_of = partial(apply, static, actor(state))
     cut = rollout.truncated.any(1).at[-1].set(True)
 
     def next_values(row: tuple[Array, PyTree]) -> Array:
-        of_network = lambda obs: apply(static, actor(state), obs)[1]
-        return jax.lax.cond(row[0], of_network, lambda _: jnp.zeros_like(rollout.reward[0]), row[1])
+        cut, next_obs = row
+        return jax.lax.cond(cut, lambda: value_of(next_obs)[1], lambda: jnp.zeros_like(rollout.reward[0]))
 
     next_value = jax.lax.map(next_values, (cut, views.actor_obs(rollout.next_obs)))
     player, next_player = (jax.vmap(jax.vmap(static.model.player))(obs) for obs in (rollout.obs, rollout.next_obs))
