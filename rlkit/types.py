@@ -83,6 +83,9 @@ class Env(Protocol):
     its reward is 0, or its team's. Where the field `shared_reward` is true, the players are a team, and metrics have
     the sum of its returns.
 
+    `reset_pool` of a run needs the method `step_with(start, key, state, action, params)`: the same step, where a new
+    episode is `start(key) -> obs, state` in place of a reset.
+
     Where the field `alternates` is true, one stream moves for two players in turn, and the next observation may be the
     other player's: its value counts with the opposite sign, as agents that plan take it.
     """

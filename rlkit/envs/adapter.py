@@ -1,7 +1,8 @@
 """Base class and helpers of the adapters for other libraries' environments.
 
 An adapter defines the start of an episode and one step without a reset; `Adapter` builds the protocol of
-`rlkit.types.Env` from the two. Every new episode starts from a reset with a key of its own, never from a stored state.
+`rlkit.types.Env` from the two. Every new episode starts from a reset with a key of its own, unless `step_with` is given
+other starts.
 """
 
 import importlib
@@ -53,6 +54,12 @@ class Adapter:
         self, key: Key, state: Any, action: PyTree, params: Any
     ) -> tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]:
         """Take one step: -> obs, state, reward, terminated, truncated, info, as in `rlkit.types.Env`."""
+        return self.step_with(lambda key: self.reset(key, params), key, state, action, params)
+
+    def step_with(
+        self, start: Callable[[Key], tuple[PyTree, Any]], key: Key, state: Any, action: PyTree, params: Any
+    ) -> tuple[PyTree, Any, Array, Array, Array, dict[str, Any]]:
+        """Take the same step, where a new episode starts as `start(key) -> obs, state` does."""
         step_key, reset_key = jax.random.split(key)
         final_obs, next_state, reward, terminated, truncated = self.advance(step_key, state, action, params)
         players = () if self.num_players == 1 else (self.num_players,)
@@ -60,7 +67,7 @@ class Adapter:
         terminated, truncated = (spread(jnp.asarray(flag, bool), players) for flag in (terminated, truncated))
         final_obs = self._observation(final_obs, params)
         info = {"final_observation": final_obs, **self._info(next_state)}
-        reset_obs, reset_state = self.reset(reset_key, params)
+        reset_obs, reset_state = start(reset_key)
         done = terminated | truncated
         done = done if self.num_players == 1 else jnp.any(done)
         obs = jax.tree.map(lambda new, old: jnp.where(done, new, old), reset_obs, final_obs)

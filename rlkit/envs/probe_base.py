@@ -1,5 +1,6 @@
 """Base class of the probe environments: its state, the automatic reset, and what a probe defines."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,6 +38,12 @@ class Probe:
         self, key: Key, state: ProbeState, action: PyTree, params: Any = ()
     ) -> tuple[PyTree, ProbeState, Array, Array, Array, dict[str, Any]]:
         """Take one step: -> obs, state, reward, terminated, truncated, info, as in `rlkit.types.Env`."""
+        return self.step_with(self.reset, key, state, action, params)
+
+    def step_with(
+        self, start: Callable[[Key], tuple[PyTree, Any]], key: Key, state: ProbeState, action: PyTree, params: Any = ()
+    ) -> tuple[PyTree, ProbeState, Array, Array, Array, dict[str, Any]]:
+        """Take the same step, where a new episode starts as `start(key) -> obs, state` does."""
         reward = jnp.asarray(self._reward(state, action), jnp.float32)
         state = ProbeState(state.time + 1, self._next_cue(state, action))
         final_obs = self._observe(state)
@@ -44,7 +51,7 @@ class Probe:
         terminal = self._terminal(state)
         info = {"final_observation": final_obs, **self._info(state)}
         ended = jnp.any(done)  # for all players, where there are several
-        obs, state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), self.reset(key), (final_obs, state))
+        obs, state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), start(key), (final_obs, state))
         return obs, state, reward, done & terminal, done & ~terminal, info
 
     def observation_space(self, params: Any = ()) -> Space:

@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from rlkit import _cpu, _mesh
 from rlkit._mesh import vary_like
+from rlkit.envs import reset_pool as starts
 from rlkit.ops._arrays import as_int, check_key
 from rlkit.spaces import zeros
 from rlkit.training import worlds
@@ -31,6 +32,7 @@ class TrainState(StateNode):
     envs: EnvsState | Any  # of another type for environments outside of JAX
     key: Key
     step: Array  # [] int32, calls of Training.step so far
+    starts: PyTree = ()  # obs, state, leaves [K, ...], the pool in which episodes begin; () for resets
 
 
 class Training(NamedTuple):
@@ -41,7 +43,14 @@ class Training(NamedTuple):
 
 
 def make(
-    agent: Agent, env: Env, params: Any, *, num_envs: int, num_steps: int, total_steps: int | None = None
+    agent: Agent,
+    env: Env,
+    params: Any,
+    *,
+    num_envs: int,
+    num_steps: int,
+    total_steps: int | None = None,
+    reset_pool: int | None = None,
 ) -> Training:
     """Combine an agent and an environment into a training run.
 
@@ -54,6 +63,9 @@ def make(
       num_steps: T, steps of each copy in one rollout.
       total_steps: environment steps of the run, with which schedules end where `schedule_steps` of Hyper is None:
         without either, β of prioritized replay stays where it starts.
+      reset_pool: K, starts that are made once, of which every episode draws one by its own key, in place of a reset in
+        every step. Each update replaces the oldest K / 16 by new ones, or fewer: at most one for 16 steps of it. None
+        for a reset at the start of each episode.
 
     Returns:
       `Training`. The metrics of `step` are the agent's, and
@@ -66,7 +78,8 @@ def make(
       Of an agent with an `axis_name`, both are functions for the inside of `jax.shard_map`, see `data_parallel`.
 
     Raises:
-      ConfigError: the agent cannot divide a rollout of this size, or N is not a multiple of P; and from `init`, where
+      ConfigError: the agent cannot divide a rollout of this size, N is not a multiple of P, or the environment has no
+        step without a reset and there is a `reset_pool`; and from `init`, where
         the values of `hyper` are not traced, one that does not go with the agent's Config, such as a schedule without
         an end, and with an `axis_name` a number that cannot be divided over the devices.
     """
@@ -74,19 +87,32 @@ def make(
     worlds.check_streams("num_envs", num_envs, env)
     agent.check(num_envs, num_steps)
     axis_name = agent.axis_name
+    if reset_pool is not None:
+        reset_pool = starts.check_size(reset_pool)
+        starts.from_pool(env)  # raises where it cannot be
 
     def init(hyper: PyTree, key: Key) -> TrainState:
         check_key(key)
         if axis_name is not None:
             worlds.check_streams("num_envs", num_envs, env, _mesh.size(axis_name))
             agent.check(num_envs, num_steps, _mesh.size(axis_name))
-        return _init(agent, env, params, num_envs, total_steps, hyper, key)
+        return _init(agent, env, params, num_envs, total_steps, hyper, key, reset_pool)
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         next_key, update_key, rollout_keys = step_keys(state.key, num_steps, num_envs)
         envs, transitions, episodes = rollout(
-            agent, env, params, agent.actor(state.agent), state.envs, rollout_keys, num_steps, axis_name=axis_name
+            agent,
+            *with_starts(env, params, state.starts),
+            agent.actor(state.agent),
+            state.envs,
+            rollout_keys,
+            num_steps,
+            axis_name=axis_name,
         )
+        if reset_pool is not None:
+            next_key, renew_key = jax.random.split(next_key)
+            world_steps = num_steps * num_envs // num_players(env)
+            state = state.replace(starts=starts.renew(env, params, state.starts, renew_key, state.step, world_steps))
         agent_state, metrics = agent.update(state.agent, transitions, update_key)
         ended = episodes.lengths > 0
         num_returns, sum_returns, sum_lengths, reward_mean = (
@@ -107,6 +133,11 @@ def make(
         return _next(agent, state, agent_state, envs, next_key), metrics
 
     return _training(init, step)
+
+
+def with_starts(env: Env, params: Any, pool: PyTree) -> tuple[Env, Any]:
+    """Return environment and parameters of the rollouts that follow a state with the `starts` of `pool`."""
+    return (starts.from_pool(env), starts.PoolParams(params, pool)) if pool else (env, params)
 
 
 def step_keys(key: Key, num_steps: int, num_envs: int) -> tuple[Key, Key, Key]:
@@ -180,7 +211,14 @@ def _training(init: Callable, step: Callable) -> Training:
 
 
 def _init(
-    agent: Agent, env: Env, params: Any, num_envs: int, total_steps: int | None, hyper: PyTree, key: Key
+    agent: Agent,
+    env: Env,
+    params: Any,
+    num_envs: int,
+    total_steps: int | None,
+    hyper: PyTree,
+    key: Key,
+    reset_pool: int | None = None,
 ) -> TrainState:
     if total_steps is not None and getattr(hyper, "schedule_steps", 0.0) is None:
         hyper = hyper.replace(schedule_steps=jnp.float32(total_steps))
@@ -188,14 +226,19 @@ def _init(
     agent_key, run_key = keys[0], keys[1]
     worlds.check_streams("num_envs", num_envs, env, _mesh.size(agent.axis_name))
     _mesh.share("num_envs", num_envs, _mesh.size(agent.axis_name))
-    envs = reset(agent, env, params, keys[2:], num_envs, axis_name=agent.axis_name)
+    pool: PyTree = ()
+    if reset_pool is not None:
+        run_key, pool_key = jax.random.split(run_key)
+        pool = starts.make_starts(env, params, jax.random.split(pool_key, reset_pool))
+    envs = reset(agent, *with_starts(env, params, pool), keys[2:], num_envs, axis_name=agent.axis_name)
     agent_state = agent.init(hyper, agent_key, _example(env, params, envs), num_envs)
-    return vary_like(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32)), without=agent.axis_name)
+    return vary_like(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32), pool), without=agent.axis_name)
 
 
 def _next(agent: Agent, before: TrainState, agent_state: PyTree, envs: EnvsState, key: Key) -> TrainState:
     """The state after a step, for the next one in a loop."""
-    return vary_like(TrainState(agent_state, envs, key, before.step + 1), before, without=agent.axis_name)
+    after = TrainState(agent_state, envs, key, before.step + 1, before.starts)
+    return vary_like(after, before, without=agent.axis_name)
 
 
 def _example(env: Env, params: Any, envs: EnvsState) -> Transition:

@@ -99,6 +99,12 @@ def _check(config: RunConfig) -> None:
         raise ConfigError(f"eval_episodes=0 does not go with eval_every={run.eval_every}; leave out one of them")
     if run.seed + run.num_seeds > 2**31:
         raise ConfigError(f"seed={run.seed} must leave room for num_seeds={run.num_seeds}; try {2**31 - run.num_seeds}")
+    if run.reset_pool is not None and (run.dataset is not None or is_host(run.env)):
+        reason = f"dataset={show_value(run.dataset)}" if run.dataset is not None else f"env={show_value(run.env)}"
+        raise ConfigError(
+            f"reset_pool={run.reset_pool} does not go with {reason}: only environments in JAX that are trained in draw "
+            "starts from a pool; leave it out"
+        )
     if is_host(run.env) and run.dataset is None and run.num_seeds > 1 and run.devices not in ("auto", 1):
         raise ConfigError(
             f"devices={show_value(run.devices)} must be 1 or auto with env={show_value(run.env)} and num_seeds="

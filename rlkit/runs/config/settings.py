@@ -45,6 +45,11 @@ class Settings(BaseModel):
     )
     num_envs: Annotated[int, Interval(ge=1, le=2**24), Stays] = Field(description="environments that step at once")
     num_steps: Annotated[int, Interval(ge=1, le=2**24), Stays] = Field(description="steps of each between updates")
+    reset_pool: Annotated[int | None, Interval(ge=1, le=2**16), Stays] = Field(
+        default=None,
+        description="starts made once, of which episodes of training draw theirs, for worlds in JAX that are costly to "
+        "make, e.g. 1024; null for a reset in every step",
+    )
     total_steps: _Steps = Field(description="steps in all, rounded up to whole updates")
     backend: Literal["process", "serial"] = Field(
         default="process", description="backend that steps environments outside of JAX"

@@ -25,7 +25,7 @@ from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import Runs, of_config
 from rlkit.training import mesh, processes
 from rlkit.training.data_parallel import shardings
-from rlkit.training.train import step_keys
+from rlkit.training.train import step_keys, with_starts
 from rlkit.types import Agent, Array, ConfigError, Env, PyTree
 
 METRICS_BYTES = 2**26  # of a chunk's metrics at most, unless a single update has more
@@ -137,7 +137,7 @@ class JaxProgram:
     def _training(self, data_mesh: Mesh | AbstractMesh | None) -> training.Training:
         """A run's training in its environment, divided over the devices of a mesh, or on one device."""
         run, agent = self.config.run, self.agent
-        sizes = {"num_envs": run.num_envs, "num_steps": run.num_steps}
+        sizes: dict[str, Any] = {"num_envs": run.num_envs, "num_steps": run.num_steps, "reset_pool": run.reset_pool}
         if data_mesh is not None:
             spaces = self.env.observation_space(self.params), self.env.action_space(self.params)
             agent = make_agent(self.config, *spaces, mesh.DATA, environments=self.environments)
@@ -408,9 +408,8 @@ class JaxProgram:
         def one(state: PyTree) -> dict[str, PyTree]:
             actor, run = self.agent.actor(state.agent), self.config.run
             *_, rollout_keys = step_keys(state.key, run.num_steps, run.num_envs)
-            _, steps, _ = training.rollout(
-                self.agent, self.environments.env, self.params, actor, state.envs, rollout_keys, run.num_steps
-            )
+            env, params = with_starts(self.environments.env, self.params, state.starts)
+            _, steps, _ = training.rollout(self.agent, env, params, actor, state.envs, rollout_keys, run.num_steps)
             return {"obs": floats((steps.obs, steps.next_obs)), "reward": [steps.reward]}
 
         return jax.jit(self._over_runs(one))(self._place(before))

@@ -20,10 +20,10 @@ from rlkit.types import Transition
 TARGET_KL = 1e-4
 
 
-def compare_runs(module, name, settings, hyper, num_envs=N):
-    expected, expected_metrics = run(make(module, name, settings, num_envs=num_envs)[1], hyper, 3)
+def compare_runs(module, name, settings, hyper, **sizes):
+    expected, expected_metrics = run(make(module, name, settings, **sizes)[1], hyper, 3)
     for devices, check_vma in ((2, True), (8, False)):
-        pair = make(module, name, settings, "data", num_envs=num_envs)[1]
+        pair = make(module, name, settings, "data", **sizes)[1]
         pair = training.data_parallel(pair, mesh(devices), "data", check_vma=check_vma)
         state, metrics = run(pair, hyper, 3)
         label = f"{module.__name__} on {devices}"
@@ -49,6 +49,12 @@ def whole_players():
     """The same of the three players of each of eight worlds, which stay on the device of their world."""
     settings = SGD | {"recurrent": "gru", "memory_size": 4, "num_minibatches": 1, "num_epochs": 1}
     compare_runs(ppo, "Probe-Players", settings, ppo.Hyper(learning_rate=0.1), num_envs=24)
+
+
+def whole_pool():
+    """The same where episodes begin in a pool of starts, which is the same on each device."""
+    settings = SGD | {"num_minibatches": 1, "num_epochs": 1}
+    compare_runs(ppo, "Probe-Players", settings, ppo.Hyper(learning_rate=0.1), num_envs=24, reset_pool=6)
 
 
 def whole_pqn():

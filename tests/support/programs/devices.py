@@ -29,12 +29,12 @@ def close(a, b, name, **tolerance):
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), err_msg=message, **tolerance)
 
 
-def make(module, name, settings, axis_name=None, networks=None, num_envs=N):
+def make(module, name, settings, axis_name=None, networks=None, num_envs=N, **sizes):
     env, params = envs.make(name)
     config = module.Config(**settings)
     spaces = env.observation_space(params), env.action_space(params)
     agent = module.make(config, *spaces, networks, axis_name=axis_name)
-    return agent, training.make(agent, env, params, num_envs=num_envs, num_steps=8)
+    return agent, training.make(agent, env, params, num_envs=num_envs, num_steps=8, **sizes)
 
 
 def run(pair, hyper, steps):
