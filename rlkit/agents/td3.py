@@ -126,7 +126,8 @@ def policy_loss(
     """The policy's loss []; its statistics, and metrics."""
     obs_stats, policy = state.normalizer.obs, (params, state.stats["policy"])
     action, stats = policy_action(static, policy, obs_stats, batch.obs, train=True, key=key)
-    q = q_critics.q_values(static.networks, critics, obs_stats, batch.obs, action)[0][0]
+    networks = static.networks._replace(critics=static.networks.first_critic)
+    q = q_critics.q_values(networks, critics, obs_stats, batch.obs, action)[0][0]
     loss = -jnp.mean(q)
     if static.config.behavior_cloning:
         size = _mesh.mean(jax.lax.stop_gradient(jnp.mean(jnp.abs(q))), static.axis_name)

@@ -105,6 +105,16 @@ def test_the_loss_of_the_policy_by_hand(hand_made, cloning):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), to_policy, gradient)
 
 
+def test_the_loss_of_the_policy_evaluates_one_critic(hand_made):
+    def products(num_critics):
+        _, static, state = make(num_critics=num_critics)
+        loss = jax.grad(lambda p: td3.policy_loss(static, p, (c, ()), state, hand_made, jax.random.key(0))[0])
+        c = state.params["critics"]
+        return str(jax.make_jaxpr(loss)(state.params["policy"])).count("dot_general")
+
+    assert products(1) == products(3) > 0
+
+
 def gradient_steps(static, state, batch, dues, rate=1e-3):
     """The states before and after each gradient step on one batch, stacked."""
     item = Transition(batch.obs, batch.action, batch.reward, batch.discount == 0, batch.discount < 0, batch.next_obs)

@@ -34,6 +34,7 @@ class Networks(NamedTuple):
     policy: Network  # of an observation: the parameters of action_distributions.distribution
     # Of observation and action [..., D]: [K, ...], in TQC [K, ..., M]; discrete, of observation: [K, ..., A].
     critics: Network
+    first_critic: Network  # of the critics' parameters and statistics: [1, ...] or [K, ...], the first one being equal
     value: Network | None  # of an observation: [...], for agents with a state value
 
     @property
@@ -125,24 +126,25 @@ def make(
         )
     value = None
     if not has_critics:
-        return Networks(obs_space, action_space, policy, _NO_CRITICS, None)
+        return Networks(obs_space, action_space, policy, _NO_CRITICS, _NO_CRITICS, None)
     count = config.num_critics
     width = outputs if box else size
     if "critics" in given:
         action, sizes = (np.zeros(size, np.float32),) if box else (), alone if width is None else np.array([width])
         q = check(given["critics"], obs_space, "Q", sizes, *action, field="critics", count=count, privileged=True)
+        first = q
     else:
         own = {
             "dropout": getattr(config, "critic_dropout", 0.0),
             "hidden_sizes": getattr(config, "critic_hidden_sizes", config.hidden_sizes),
             "layer_norm": config.layer_norm or getattr(config, "critic_layer_norm", False),
         }
-        q = critics.critics(obs_space=obs_space, count=count, size=width, **(described | own))
+        q, first = (critics.critics(obs_space=obs_space, count=n, size=width, **(described | own)) for n in (count, 1))
     if "value" in given:
         value = check(given["value"], obs_space, "V", alone, field="value", privileged=True)
     elif has_value:
         value = critics.state_value(obs_space=obs_space, **described)
-    return Networks(obs_space, action_space, policy, q, value)
+    return Networks(obs_space, action_space, policy, q, first, value)
 
 
 def init(networks: Networks, key: Key, obs: PyTree) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
