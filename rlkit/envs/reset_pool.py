@@ -62,7 +62,7 @@ def from_pool(env: Env) -> Env:
     """
     if isinstance(env, Wrapper):
         return replace(env, env=from_pool(env.env))
-    if not callable(getattr(env, "step_with", None)):
+    if not has_pool(env):
         name = getattr(env, "name", type(env).__name__)
         raise ConfigError(
             f"reset_pool needs a step without a reset, and env={name!r} has no step_with; write that method, or "
@@ -71,11 +71,14 @@ def from_pool(env: Env) -> Env:
     return _FromPool(env)
 
 
+def has_pool(env: Env) -> bool:
+    """Return True where the innermost environment has a step without a reset."""
+    return callable(getattr(_innermost(env), "step_with", None))
+
+
 def make_starts(env: Env, params: Any, keys: Key) -> PyTree:
     """Make a pool of the innermost environment: obs, state of one reset by each key [K], leaves [K, ...]."""
-    while isinstance(env, Wrapper):
-        env = env.env
-    return jax.vmap(env.reset, (0, None))(keys, params)
+    return jax.vmap(_innermost(env).reset, (0, None))(keys, params)
 
 
 def check_size(size: int) -> int:
@@ -100,6 +103,12 @@ def renew(env: Env, params: Any, starts: PyTree, key: Key, update: Array, num_st
     rows = (update % size * count + jnp.arange(count, dtype=jnp.int32)) % size
     new = make_starts(env, params, jax.random.split(key, count))
     return jax.tree.map(lambda old, x: old.at[rows].set(x), starts, new)
+
+
+def _innermost(env: Env) -> Env:
+    while isinstance(env, Wrapper):
+        env = env.env
+    return env
 
 
 def _with_new_keys(state: PyTree, key: Key) -> PyTree:

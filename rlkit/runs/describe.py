@@ -17,7 +17,7 @@ from rlkit.runs.config.errors import plain_value, show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.devices import memory
-from rlkit.runs.hints import on_defaults, on_settings
+from rlkit.runs.hints import costly_resets, on_defaults, on_settings
 from rlkit.runs.metrics import require_writers
 from rlkit.runs.programs.make import make_program, require_memory, stores_frames
 from rlkit.runs.programs.protocol import Program
@@ -66,6 +66,7 @@ def _describe(program: Program) -> str:
     }
     lines = [(f"{name}:", text) for name, text in rows.items()]
     lines += [("warning:", text) for text in on_settings(program)]
+    lines += [("hint:", text) for text in [costly_resets(program)] if text]
     text = "\n".join(f"{name:<15} {text}" for name, text in lines)
     layers = table(program.agent, agents.get(run.agent).Hyper(**config.hyper), observations, actions, run.num_envs)
     return f"{text}\n\n{layers}" if layers else text

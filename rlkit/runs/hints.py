@@ -3,10 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rlkit.agents.common.config import OffPolicyConfig
+from rlkit.envs.reset_pool import has_pool, make_starts
 from rlkit.hosts import devices
+from rlkit.hosts.placeholder import HostEnv
 from rlkit.hosts.pool import num_cores
 from rlkit.runs.config.keys import value_text
 from rlkit.runs.config.load import tuned_for
@@ -14,9 +18,13 @@ from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.evaluations import Evaluations
 from rlkit.runs.programs.protocol import Program
+from rlkit.spaces import zeros
+from rlkit.training.train import with_starts
+from rlkit.types import Key, PyTree, num_players
 
 _MOST = 0.8  # share of the time from which environments are the bottleneck
-_COSTLY = 0.1  # share of the time from which evaluations are shown as costly
+_COSTLY = 0.1  # share of the time from which evaluations, or resets, are shown as costly
+_STARTS = 1024  # of a pool, as it is proposed
 _SLOW_SECONDS = 0.005  # of a step of one environment
 
 
@@ -63,6 +71,40 @@ def on_settings(program: Program) -> list[str]:
             f"set env_kwargs: {{max_steps_in_episode: {steps}}}"
         )
     return lines
+
+
+def costly_resets(program: Program) -> str | None:
+    """Return a hint where a pool of starts saves more than a tenth of the arithmetic of acting and stepping.
+
+    The floating point operations are those that XLA counts in the programs before it compiles them; acting has two for
+    each parameter.
+    """
+    run, env, params = program.config.run, program.env, program.params
+    if run.dataset is not None or run.reset_pool is not None or isinstance(env, HostEnv) or not has_pool(env):
+        return None
+    key, players = jax.eval_shape(jax.random.key, 0), num_players(env)
+    (_, state), action = jax.eval_shape(env.reset, key, params), zeros(env.action_space(params))
+    if players > 1:
+        action = jax.tree.map(lambda x: jnp.stack([x] * players), action)
+    keys = jax.eval_shape(lambda key: jax.random.split(key, _STARTS), key)
+    starts = jax.eval_shape(lambda keys: make_starts(env, params, keys), keys)
+
+    def flops(starts: PyTree) -> float:
+        def step(key: Key, state: PyTree, starts: PyTree) -> PyTree:
+            stepped, its_params = with_starts(env, params, starts)
+            return stepped.step(key, state, action, its_params)
+
+        return (jax.jit(step).lower(key, state, starts).cost_analysis() or {}).get("flops", 0.0)
+
+    stepping = flops(())
+    acting = 2 * players * sum(x.size for x in jax.tree.leaves(program.template.agent.params)) / run.num_seeds
+    share = (stepping - flops(starts)) / max(stepping + acting, 1.0)
+    if share <= _COSTLY:
+        return None
+    return (
+        f"resets are {share:.0%} of the arithmetic of acting and stepping, as each step computes one: reset_pool: "
+        f"{_STARTS} draws starts that were made before"
+    )
 
 
 class HintsOfLines:

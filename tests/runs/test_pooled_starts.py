@@ -1,5 +1,7 @@
 """Runs whose episodes begin in a pool of starts: resumed to the bit, evaluated from resets of their own."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from mistakes import mistake
 from tiny_runs import SMALL, digest
 
-from rlkit.runs import loop
+from rlkit.runs import hints, loop
 from rlkit.runs.config.parse import parse
 from rlkit.runs.programs.make import make_program
 
@@ -60,3 +62,30 @@ def test_what_is_not_finite_is_found_in_the_rollout_that_begins_in_the_pool():
 def test_a_pool_that_cannot_be(change, parts):
     with mistake(*parts):
         parse(POOL | {"num_seeds": 1, "wrappers": []} | change)
+
+
+class Costly:
+    """CartPole whose reset is a product of large matrices."""
+
+    def __init__(self, env):
+        self.env, self.step_with = env, env.step_with
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    def reset(self, key, params):
+        obs, state = self.env.reset(key, params)
+        noise = jax.random.normal(key, (64, 64))
+        return obs, state.replace(time=state.time + (noise @ noise @ noise).max().astype(jnp.int32) * 0)
+
+    def step(self, key, *arguments):
+        return self.step_with(lambda key: self.reset(key, arguments[-1]), key, *arguments)
+
+
+def test_a_hint_proposes_a_pool_where_resets_are_costly():
+    program = make_program(parse(SMALL))
+    assert hints.costly_resets(program) is None
+    costly = {"env": Costly(program.env), "params": program.params, "template": program.template}
+    made = SimpleNamespace(config=program.config, **costly)
+    assert "reset_pool: 1024" in hints.costly_resets(made)
+    assert hints.costly_resets(SimpleNamespace(config=parse(SMALL | {"reset_pool": 20}), **costly)) is None
+    costly["env"] = SimpleNamespace(**vars(costly["env"]) | {"step_with": None})
+    assert hints.costly_resets(SimpleNamespace(config=program.config, **costly)) is None
