@@ -38,22 +38,22 @@ class BatchRenorm(nn.Module):
 
         wide = x.astype(jnp.float32)
         if not train or self.is_initializing():
-            normal = (wide - along(mean.value)) * along(jax.lax.rsqrt(var.value + self.epsilon))
-            return (normal * along(scale) + along(bias)).astype(x.dtype)
+            slope = jax.lax.rsqrt(var.value + self.epsilon) * scale
+            return ((wide - along(mean.value)) * along(slope) + along(bias)).astype(x.dtype)
         axes = tuple(range(x.ndim - 1))
-        # Differences from one item, the same for all devices, so that a mean far from 0 costs no precision.
+        # Both moments in one pass, of differences from an item, the same for all devices. It is at most sqrt(B)
+        # deviations from the mean, so that a mean far from 0 costs no precision.
         origin = _mesh.largest(jax.lax.stop_gradient(wide[(0,) * len(axes)]), self.axis_name)
         shifted = wide - along(origin)
-        shift = _mesh.mean(shifted.mean(axes), self.axis_name)
-        centred, batch_mean = shifted - along(shift), origin + shift
-        batch_var = _mesh.mean(jnp.square(centred).mean(axes), self.axis_name)
+        shift, square = (_mesh.mean(part.mean(axes), self.axis_name) for part in (shifted, jnp.square(shifted)))
+        batch_mean, batch_var = origin + shift, jnp.maximum(square - jnp.square(shift), 0.0)
         batch_std, std = (jnp.sqrt(v + self.epsilon) for v in (batch_var, var.value))
         r = jnp.clip(batch_std / std, 1.0 / self.r_max, self.r_max)
         d = jnp.clip((batch_mean - mean.value) / std, -self.d_max, self.d_max)
         is_warm = steps.value >= self.warmup_steps
         r, d = (jax.lax.stop_gradient(jnp.where(is_warm, a, b)) for a, b in ((r, 1.0), (d, 0.0)))
-        normal = centred / along(batch_std) * along(r) + along(d)
+        slope = r / batch_std * scale
         mean.value = self.momentum * mean.value + (1.0 - self.momentum) * batch_mean
         var.value = self.momentum * var.value + (1.0 - self.momentum) * batch_var
         steps.value = steps.value + 1
-        return (normal * along(scale) + along(bias)).astype(x.dtype)
+        return (shifted * along(slope) + along(d * scale + bias - shift * slope)).astype(x.dtype)
