@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rlkit import hosts
+from rlkit.hosts.worker.atari import constructor
 from rlkit.types import ConfigError
 
 pytest.importorskip("ale_py")
@@ -42,6 +43,30 @@ def test_atari_has_stacks_of_gray_images():
     assert np.any(one != other)
     np.testing.assert_array_equal(one[1:, ..., :3], one[:-1, ..., 1:])
     assert np.any(one[1:, ..., 3] != one[:-1, ..., 3])
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_atari_is_that_of_gymnasiums_wrappers(scale):
+    import ale_py
+    import gymnasium
+
+    gymnasium.register_envs(ale_py)
+    ours = constructor("Breakout", {"scale_obs": scale, "stack": 3, **RAW})()
+    theirs = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
+    theirs = gymnasium.wrappers.AtariPreprocessing(theirs, scale_obs=scale)
+    theirs = gymnasium.wrappers.FrameStackObservation(theirs, 3)
+    assert ours.observation_space.dtype == theirs.observation_space.dtype
+    kept = [ours.reset(seed=3)[0]]
+    expected = [theirs.reset(seed=3)[0]]
+    for action in np.random.default_rng(0).integers(0, 4, 300):
+        (obs, *found), (other, *step) = ours.step(action), theirs.step(action)
+        assert found[:3] == step[:3]
+        if found[1] or found[2]:
+            obs, other = ours.reset()[0], theirs.reset()[0]
+        kept.append(obs)
+        expected.append(other)
+    np.testing.assert_array_equal(np.stack(kept), np.moveaxis(np.stack(expected), 1, -1))
+    assert all(ours.observation_space.contains(obs) for obs in kept[:3])
 
 
 def test_the_vector_environment_of_ale_py():

@@ -62,16 +62,18 @@ def constructor(game: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     """
     import ale_py  # pyright: ignore[reportMissingImports]
     import gymnasium
-    import numpy as np
 
-    from rlkit.hosts.worker.wrappers import ClipReward, EndOnLifeLoss, FireReset
+    from rlkit.hosts.worker.wrappers import ClipReward, EndOnLifeLoss, FireReset, GrayStack
 
     gymnasium.register_envs(ale_py)
     settings, others = preprocessing(kwargs)
+    others = {"obs_type": "grayscale"} | others  # without the colors of each frame, which nothing reads
     others |= {name: getattr(settings, name) for name in ("repeat_action_probability", "full_action_space")}
     images = {name: getattr(settings, name) for name in ("noop_max", "frame_skip", "screen_size")}
     images |= {"scale_obs": others.pop("scale_obs")} if "scale_obs" in others else {}
-    clip_reward, end_on_life_loss, fire_reset = map(wrapper_names.as_env, (ClipReward, EndOnLifeLoss, FireReset))
+    clip_reward, end_on_life_loss, fire_reset, gray_stack = map(
+        wrapper_names.as_env, (ClipReward, EndOnLifeLoss, FireReset, GrayStack)
+    )
 
     def make() -> Any:
         env = gymnasium.make(f"ALE/{game}-v5", disable_env_checker=True, frameskip=1, **others)
@@ -80,12 +82,6 @@ def constructor(game: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
         if settings.terminal_on_life_loss:  # that of Gymnasium starts a new game, so that later lives are never played
             env = end_on_life_loss(env)
         env = fire_reset(env) if settings.fire_reset else env
-        env = gymnasium.wrappers.FrameStackObservation(env, settings.stack)
-        space: Any = env.observation_space
-        low, high = (np.moveaxis(bound, 0, -1) for bound in (space.low, space.high))  # channels last, as XLA needs them
-        channels_last = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
-        return gymnasium.wrappers.TransformObservation(
-            env, lambda x: np.ascontiguousarray(np.moveaxis(x, 0, -1)), channels_last
-        )
+        return gray_stack(env, settings.stack)
 
     return make

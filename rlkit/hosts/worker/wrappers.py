@@ -185,6 +185,35 @@ class FireReset(Wrapper):
         return self.env.reset() if terminated or truncated else (obs, info)
 
 
+class GrayStack(Wrapper):
+    """The last `n` gray images [H, W] as the channels of one [H, W, n], newest last; each of them a new array.
+
+    An episode begins with its first image n times.
+    """
+
+    def __init__(self, env: Any, n: int):
+        import cv2  # pyright: ignore[reportMissingImports]
+        from gymnasium import spaces
+
+        super().__init__(env)
+        self.merge, self.n, space = cv2.merge, n, env.observation_space
+        low, high = (np.repeat(bound[..., None], n, -1) for bound in (space.low, space.high))
+        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
+
+    def reset(self, **arguments: Any) -> Any:
+        obs, info = self.env.reset(**arguments)
+        self.frames = [obs] * self.n
+        return self._stacked(), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        self.frames = [*self.frames[1:], obs]
+        return self._stacked(), *rest
+
+    def _stacked(self) -> Any:
+        return self.merge(self.frames).reshape(self.observation_space.shape)
+
+
 class PreviousActionReward(Wrapper):
     """Adds the leaves `previous_action` [D] and `previous_reward` [1], float32, to the observation.
 
