@@ -231,6 +231,24 @@ class Agent(NamedTuple):
         return _repr(self)
 
 
+class Parts(NamedTuple):
+    """`Network.apply` of a recurrent network in three functions, so that only `advance` runs step by step along time.
+
+    Fields:
+      encode: (params, stats, obs, train=False, key=None) -> x, stats.
+      advance: (params, stats, memory, x) -> memory, y.
+      decode: (params, stats, y, train=False, key=None) -> the other outputs of `apply`, stats.
+      unroll: `advance` for all times at once, of a memory that can do that, or None: (params, stats, memory, x, start)
+        -> y, the memory before each row, for x [T, B, ...], start [T, B] bool and the memory [B, ...] before the first
+        row. The memory is that of the start of an episode at rows where `start` is true, except at the first row.
+    """
+
+    encode: Callable
+    advance: Callable
+    decode: Callable
+    unroll: Callable | None = None
+
+
 class Network(NamedTuple):
     """A function with trained parameters, and with statistics of its own where it has any.
 
@@ -246,15 +264,13 @@ class Network(NamedTuple):
         needs; of a recurrent network a tuple whose last entry is the next memory. `key` draws the noise of noisy
         layers, and of dropout where `train` is true; None for no noise.
       memory: initial carry of a recurrent network, for one environment; () for others.
-      parts: `apply` of a recurrent network in three functions, so that only the second runs step by step along time:
-        encode(params, stats, obs, train=False, key=None) -> x, stats; advance(params, stats, memory, x) -> memory, y;
-        decode(params, stats, y, train=False, key=None) -> the other outputs of `apply`, stats. None for `apply` alone.
+      parts: `apply` of a recurrent network in the functions of `Parts`; None for `apply` alone.
     """
 
     init: Callable[..., tuple[PyTree, PyTree]]
     apply: Callable[..., tuple[Any, PyTree]]
     memory: PyTree = ()
-    parts: tuple[Callable, Callable, Callable] | None = None
+    parts: Parts | None = None
 
     def __repr__(self) -> str:
         """Return the functions that it has, their module, and the config that they are bound to."""

@@ -21,6 +21,7 @@ from rlkit._cpu.affine import affine
 from rlkit._cpu.convolution import convolution
 from rlkit._cpu.primitives import keep_layout, materialize, padded_size, sequence
 from rlkit._cpu.random_bits import straight_line_keys
+from rlkit._cpu.recurrence import recurrence
 from rlkit._cpu.softmax import softmax_entropy, softmax_log_prob
 from rlkit._cpu.switch import plain
 
@@ -31,6 +32,7 @@ __all__ = [
     "materialize",
     "padded_size",
     "plain",
+    "recurrence",
     "sequence",
     "softmax_entropy",
     "softmax_log_prob",

@@ -349,8 +349,8 @@ def make(
     seen = views.actor_space(obs_space)
     validation.check_encoder(config, seen, action_space)
     if networks is None:
-        others = {"recurrent": "none", "memory_size": 1, "log_std_init": 0.0, "gsde": False, "shared_torso": True}
-        described = config.model_dump(include=set(actor_critic.SETTINGS)) | others
+        others = {"recurrent": "none", "memory_size": 1, "memory_layers": 1, "log_std_init": 0.0, "gsde": False}
+        described = config.model_dump(include=set(actor_critic.SETTINGS)) | others | {"shared_torso": True}
         network = actor_critic.actor_critic(obs_space=seen, action_space=action_space, **described)
     else:
         sizes = np.array([action_space.n]), np.array([], int)

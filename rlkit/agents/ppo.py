@@ -30,9 +30,11 @@ from rlkit.agents.base.keys import StartOnly, Unused
 from rlkit.agents.common import action_distributions, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import (
     Activation,
+    CoreName,
     EncoderConfig,
     GaussianPolicyConfig,
     InNetwork,
+    MemoryLayers,
     MinibatchConfig,
     Width,
 )
@@ -63,9 +65,14 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
         default=None,
         description="one encoder for policy and value instead of two; null: for images from 36 pixels a side on",
     )
-    recurrent: Literal["none", "gru", "lstm"] = "none"
+    recurrent: Literal["none"] | CoreName = Field(
+        default="none", description="the memory; mingru, lru and s5 learn from all steps of a rollout at once"
+    )
     memory_size: Annotated[Width, Unused(recurrent="none"), InNetwork] = Field(
         default=64, description="units of the recurrent core"
+    )
+    memory_layers: Annotated[MemoryLayers, Unused(recurrent="none"), InNetwork] = Field(
+        default=1, description="of the recurrent core"
     )
     squash: bool = Field(default=False, description="tanh normal instead of a clipped normal, for a Box")
     old_log_prob: Literal["recompute", "collected"] = Field(

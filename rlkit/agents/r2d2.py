@@ -30,7 +30,7 @@ from rlkit.agents import dqn
 from rlkit.agents.base import Task, as_arrays
 from rlkit.agents.base.keys import Unused
 from rlkit.agents.common import exploration, off_policy, own_parts, q_learning
-from rlkit.agents.common.config import Count, InNetwork, QLearningConfig, Width
+from rlkit.agents.common.config import CoreName, Count, InNetwork, MemoryLayers, QLearningConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share
 from rlkit.agents.common.normalization import normalize_obs
 from rlkit.agents.common.off_policy import Schedules
@@ -56,8 +56,11 @@ class Config(QLearningConfig):
     )
     alpha: Annotated[float, Interval(ge=0.0, le=10.0)] = Field(default=0.9, description="exponent of the priorities")
     n_step: Count = Field(default=5, description="rewards in a target before it bootstraps")
-    recurrent: Annotated[Literal["gru", "lstm"], InNetwork] = "lstm"
+    recurrent: Annotated[CoreName, InNetwork] = Field(
+        default="lstm", description="the memory; mingru, lru and s5 learn from all steps of a sequence at once"
+    )
     memory_size: Annotated[Width, InNetwork] = Field(default=64, description="units of the recurrent core")
+    memory_layers: Annotated[MemoryLayers, InNetwork] = Field(default=1, description="of the recurrent core")
     burn_in: int = Field(default=8, ge=0, lt=2**31, description="rows of a sequence that only warm the memory up")
     unroll_len: Count = Field(default=16, description="rows of a sequence that are learned from")
     double: bool = True

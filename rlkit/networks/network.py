@@ -15,7 +15,7 @@ from flax import struct
 
 from rlkit.networks.initializers import stacked_init
 from rlkit.networks.norms.noisy import STREAM
-from rlkit.types import Array, Key, Network, PyTree
+from rlkit.types import Array, Key, Network, Parts, PyTree
 
 _TRAINING = ("train", "training", "is_training")  # arguments of a module's call that are true in training
 _ACTING = ("deterministic", "use_running_average")  # and that are false
@@ -41,7 +41,7 @@ def as_network(definition: Any, *inputs: PyTree, memory: PyTree = ()) -> Network
         observation, need them to find the batch axes.
       memory: initial carry of a recurrent module, for one environment. Its call takes the memory last, and returns a
         tuple whose last entry is the next one. A linen module with the methods `encode`, `advance` and `decode` of
-        `Network.parts` runs only the second one along time.
+        `types.Parts` runs only the second one along time, or its method `unroll` if it has one.
 
     Raises:
       TypeError: the definition has none of these forms.
@@ -96,9 +96,14 @@ def _linen(module: nn.Module, memory: PyTree) -> Network:
 
     if not (jax.tree.leaves(memory) and all(hasattr(module, name) for name in ("encode", "advance", "decode"))):
         return Network(init, method("__call__"), memory)
-    step = method("advance")
-    advance = lambda params, stats, memory, x: step(params, stats, memory, x)[0]  # noqa: E731
-    return Network(init, method("__call__"), memory, (method("encode"), advance, method("decode")))
+
+    def along_time(name: str) -> Callable[..., Any]:
+        call = method(name)
+        return lambda *arguments: call(*arguments)[0]
+
+    unroll = along_time("unroll") if hasattr(module, "unroll") else None
+    parts = Parts(method("encode"), along_time("advance"), method("decode"), unroll)
+    return Network(init, method("__call__"), memory, parts)
 
 
 def training_flags(function: Callable, train: bool) -> dict[str, bool]:

@@ -84,12 +84,12 @@ def of_view(network: Network, view: Callable[[PyTree], PyTree]) -> Network:
 
     parts = network.parts
     if parts is not None:
-        encode, advance, decode = parts
+        encode = parts.encode
 
         def encode_view(params: PyTree, stats: PyTree, obs: PyTree, **training) -> tuple[PyTree, PyTree]:
             return encode(params, stats, view(obs), **training)
 
-        parts = encode_view, advance, decode
+        parts = parts._replace(encode=encode_view)
     return Network(init, apply, network.memory, parts)
 
 

@@ -38,6 +38,8 @@ def test_the_first_ratio_is_one_for_every_chunk_size(chunk_size):
 @pytest.mark.parametrize("settings", [
     pytest.param({"recurrent": "lstm", "shared_torso": True}, marks=pytest.mark.slow),
     pytest.param({"gsde": True}, marks=pytest.mark.slow),
+    {"recurrent": "mingru", "memory_layers": 2},
+    *[pytest.param({"recurrent": name}, marks=pytest.mark.slow) for name in ("lru", "s5")],
     {"gsde": True, "gsde_steps": 2, "squash": True, "recurrent": "gru", "normalize_obs": True},
 ])  # fmt: skip
 def test_the_first_ratio_is_one_also_with_ends_in_mid_sequence(settings):
@@ -78,8 +80,14 @@ def test_next_values_of_a_recurrent_agent_advance_its_memory_over_obs():
     np.testing.assert_allclose(old.next_value[:-1], old.value[1:], atol=1e-5)
 
 
+MEMORIES = [{"recurrent": name} for name in ("mingru", "lru", "s5")] + [{"recurrent": "lstm", "memory_layers": 2}]
 SETTINGS = {
-    "discrete": [{"shared_torso": True, "layer_norm": True}, {"recurrent": "gru"}, {"compute_dtype": "bfloat16"}],
+    "discrete": [
+        {"shared_torso": True, "layer_norm": True},
+        {"recurrent": "gru"},
+        {"compute_dtype": "bfloat16"},
+        *MEMORIES,
+    ],
     "multi": [{}],
     "box": [{"kl_penalty": True, "gsde": True}, {"squash": True, "normalize_obs": True, "normalize_reward": True}],
 }

@@ -49,6 +49,10 @@ def drawn(key, params):
         marks=pytest.mark.thorough,
     ),
     pytest.param({"store_obs_once": True, "n_step": 5}, marks=pytest.mark.thorough),
+    pytest.param({"recurrent": "mingru"}, marks=pytest.mark.thorough),
+    pytest.param({"recurrent": "lru", "memory_layers": 2}, marks=pytest.mark.thorough),
+    pytest.param({"recurrent": "s5"}, marks=pytest.mark.slow),
+    pytest.param({"recurrent": "gru", "memory_layers": 2}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def setup(request):
     """An agent, its state with a rollout in the buffer, that rollout, and a sample of it."""

@@ -73,12 +73,15 @@ POLICIES = {
     "camera and vectors": ("sac", ROBOT, ARM, NORM | {"encoders": {"camera": "impala", "joints": "mlp"}}),
     "ppo-gru": ("ppo", JOINTS, ONE_OF_THREE, NORM | {"recurrent": "gru"}),
     "ppo-lstm": ("ppo", MASKED, ONE_OF_THREE, {"recurrent": "lstm", "shared_torso": True}),
+    "ppo-mingru": ("ppo", VECTOR, ONE_OF_THREE, NORM | {"recurrent": "mingru", "memory_layers": 2}),
+    "ppo-lru": ("ppo", VECTOR, ONE_OF_THREE, {"recurrent": "lru"}),
+    "ppo-s5": ("ppo", VECTOR, ONE_OF_THREE, {"recurrent": "s5"}),
     "ppo-gsde-gru": ("ppo", ROBOT, ARM, {"recurrent": "gru", "gsde": True}),
     "r2d2": ("r2d2", VECTOR, ONE_OF_THREE, NORM | {"recurrent": "lstm", "dueling": True}),
     "r2d2-conv": ("r2d2", CAMERA, ONE_OF_THREE, {"recurrent": "gru", "channels": [4, 6]}),
 }
 HEART = "ppo-box"
-KINDS = ("sac", "conv", "ppo-gru", "hybrid")
+KINDS = ("sac", "conv", "ppo-gru", "ppo-mingru", "ppo-lru", "hybrid")
 
 
 def marks(name):

@@ -9,7 +9,8 @@ def small_settings(**settings):
     return {
         "obs_space": Box(-1, 1, (3,)), "action_space": Discrete(2), "encoder": "mlp", "hidden_sizes": (8, 8),
         "channels": (4,), "activation": "tanh", "layer_norm": False, "shared_torso": False, "recurrent": "none",
-        "memory_size": 4, "log_std_init": -1.0, "gsde": False, "compute_dtype": "float32", **settings,
+        "memory_size": 4, "memory_layers": 1, "log_std_init": -1.0, "gsde": False, "compute_dtype": "float32",
+        **settings,
     }  # fmt: skip
 
 

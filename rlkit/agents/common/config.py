@@ -15,6 +15,7 @@ from rlkit import _mesh
 from rlkit.agents import base
 from rlkit.agents.base import Unused
 from rlkit.agents.common.own_parts import OrOwn, has_own_rate, is_own, scheduled
+from rlkit.networks.cores.registry import BLOCKS, CELLS
 from rlkit.networks.encoders.registry import IMAGES, VECTORS
 from rlkit.ops.schedules import Schedule
 from rlkit.spaces import Discrete, MultiDiscrete
@@ -23,9 +24,11 @@ from rlkit.types import ConfigError
 if TYPE_CHECKING:
     EncoderName = str
     LeafEncoderName = str
+    CoreName = str
 else:
     EncoderName = Literal["auto", *VECTORS, *IMAGES]
     LeafEncoderName = Literal["auto", "none", *VECTORS, *IMAGES]
+    CoreName = Literal[*CELLS, *BLOCKS]
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 Count = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # of steps and batches, which are counted in int32
 Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's arrays
@@ -34,6 +37,7 @@ _FALLING = ("linear", "cosine")  # schedules
 InReplay = Unused(replay=is_own)  # of keys that describe the buffer, where a function of the user's does not read them
 InNetwork = Unused(network=is_own)  # of keys that describe the networks, where the user's own replace all of these
 InCritics = Unused(**{"network.critics": is_own})  # of keys that describe the critics alone
+MemoryLayers = Annotated[int, Interval(ge=1, le=64)]
 NumCritics = Annotated[int, Interval(ge=1, le=64)]  # each is a network of its own in the program: compile time
 
 

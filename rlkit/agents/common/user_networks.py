@@ -156,10 +156,10 @@ def _with_float32_outputs(network: Network) -> Network:
 
     def decode(*arguments: Any, **training: Any) -> tuple[PyTree, PyTree]:
         assert network.parts is not None
-        outputs, stats = network.parts[2](*arguments, **training)
+        outputs, stats = network.parts.decode(*arguments, **training)
         return cast(outputs), stats
 
-    return network._replace(apply=apply, parts=network.parts and (*network.parts[:2], decode))
+    return network._replace(apply=apply, parts=network.parts and network.parts._replace(decode=decode))
 
 
 def by_name(networks: Any, names: set[str], *, all_of: bool = False) -> dict[str, Any]:

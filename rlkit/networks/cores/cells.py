@@ -69,6 +69,3 @@ class LSTM(nn.Module):
         cell = jax.nn.sigmoid(forget + 1.0) * cell + jax.nn.sigmoid(write) * jnp.tanh(candidate)
         h = jax.nn.sigmoid(read) * jnp.tanh(cell)
         return (cell, h), h
-
-
-CELLS: dict[str, type[GRU] | type[LSTM]] = {"gru": GRU, "lstm": LSTM}

@@ -50,7 +50,7 @@ def along(
     train: bool = False,
     key: Key | None = None,
 ) -> tuple[PyTree, PyTree, PyTree]:
-    """Apply a recurrent network along time; only the part that needs the memory runs step by step.
+    """Apply a recurrent network along time; only the part that needs the memory runs step by step, if it has to.
 
     Args:
       network, params, stats: a network with a memory, its parameters and its statistics, which only one with `parts`
@@ -64,21 +64,24 @@ def along(
       The results of `apply` except the memory, [T, B, ...] (a tuple if there are several), the memory before each row,
       and the statistics.
     """
-    if network.parts is None:
+    parts = network.parts
+    if parts is None:
 
         def step(memory: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
             *output, next_memory = network.apply(params, stats, obs, memory, train=train, key=key)[0]
             return next_memory, output[0] if len(output) == 1 else tuple(output)
 
         return *unroll(step, network.memory, memory, obs, start), stats
-    encode, advance, decode = network.parts
-    hidden, stats = encode(params, stats, obs, train=train, key=key)
+    hidden, stats = parts.encode(params, stats, obs, train=train, key=key)
 
     def advance_one(memory: PyTree, x: PyTree) -> tuple[PyTree, PyTree]:
-        return advance(params, stats, memory, x)
+        return parts.advance(params, stats, memory, x)
 
-    hidden, memories = unroll(advance_one, network.memory, memory, hidden, start)
-    output, stats = decode(params, stats, hidden, train=train, key=key)
+    if parts.unroll is None:
+        hidden, memories = unroll(advance_one, network.memory, memory, hidden, start)
+    else:
+        hidden, memories = parts.unroll(params, stats, memory, hidden, start)
+    output, stats = parts.decode(params, stats, hidden, train=train, key=key)
     return output, memories, stats
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.networks import views
-from rlkit.networks.cores.cells import CELLS, GRU, LSTM
+from rlkit.networks.cores import registry
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoders import combine
 from rlkit.networks.encoders.combine import MakeEncoder
@@ -47,8 +47,9 @@ class ActorCritic(nn.Module):
     width: int  # of the encoder's features
     action_space: Space
     shared_torso: bool
-    recurrent: str  # "none", "gru" or "lstm"
+    recurrent: str  # "none" or a name in `cores.registry`
     memory_size: int
+    memory_layers: int
     log_std_init: float
     gsde: bool
 
@@ -58,7 +59,8 @@ class ActorCritic(nn.Module):
             name: self.make_encoder(obs_space=spaces.get(name, views.actor_space(self.obs_space)))
             for name in self._names()
         }
-        self.cells = {name: self._cell() for name in self._names()} if self.recurrent != "none" else {}
+        names = self._names() if self.recurrent != "none" else ()
+        self.cells = {name: registry.core(self.recurrent, self.memory_size, self.memory_layers) for name in names}
         self.policy = Dense(policy_size(self.action_space), 0.01)
         self.value = Dense(1, 1.0)
         spaces = jax.tree.leaves(leaf_spaces(self.action_space))
@@ -87,6 +89,11 @@ class ActorCritic(nn.Module):
         steps = {name: cell.advance(memory[name], hidden[name]) for name, cell in self.cells.items()}
         return {name: memory for name, (memory, _) in steps.items()}, {name: out for name, (_, out) in steps.items()}
 
+    def unroll(self, memory: PyTree, hidden: dict[str, Array], start: Array) -> tuple[dict[str, Array], PyTree]:
+        """Return the features and the memory before each row, [T, B, ...], as `recurrent.unroll` does."""
+        runs = {name: cell.unroll(memory[name], hidden[name], start) for name, cell in self.cells.items()}
+        return {name: out for name, (out, _) in runs.items()}, {name: before for name, (_, before) in runs.items()}
+
     def decode(self, hidden: dict[str, Array]) -> tuple[PyTree, Array]:
         """Return the policy and the value of the features."""
         names = self._names()
@@ -109,9 +116,6 @@ class ActorCritic(nn.Module):
     def _names(self) -> tuple[str, ...]:
         return ("shared",) if self.shared_torso else ("actor", "critic")
 
-    def _cell(self) -> GRU | LSTM:
-        return CELLS[self.recurrent](self.memory_size)
-
 
 def _split(x: Array, spaces: list[Any]) -> list[Any]:
     """Return the columns of [..., sizes of the spaces joined] by space."""
@@ -132,5 +136,5 @@ def actor_critic(*, obs_space: Space, **settings: Any) -> Network:
     module = ActorCritic(obs_space, make_encoder, sum(settings["hidden_sizes"][-1:]), **others)
     if module.recurrent == "none":
         return as_network(module)
-    start = CELLS[module.recurrent].start(module.memory_size)
-    return as_network(module, memory=dict.fromkeys(module._names(), start))
+    start = registry.start(module.recurrent, module.memory_size, module.memory_layers)
+    return registry.recurrent_network(module, dict.fromkeys(module._names(), start))

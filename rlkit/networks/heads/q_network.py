@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from rlkit.networks import views
-from rlkit.networks.cores.cells import CELLS
+from rlkit.networks.cores import registry
 from rlkit.networks.dense import Dense
 from rlkit.networks.encoders import combine
 from rlkit.networks.encoders.combine import MakeEncoder
@@ -28,13 +28,14 @@ class QNetwork(nn.Module):
     outputs: int | None  # numbers for each action; None for one number without an axis
     dueling: bool
     noisy: bool
-    recurrent: str = "none"  # "none", "gru" or "lstm"
+    recurrent: str = "none"  # or a name in `cores.registry`
     memory_size: int = 0
+    memory_layers: int = 1
 
     def setup(self):
         self.encoder = self.make_encoder()
         if self.recurrent != "none":
-            self.cell = CELLS[self.recurrent](self.memory_size)
+            self.cell = registry.core(self.recurrent, self.memory_size, self.memory_layers)
         dense = NoisyDense if self.noisy else Dense
         self.advantage = dense(self.num_actions * (self.outputs or 1), 0.01)
         if self.dueling:
@@ -55,6 +56,10 @@ class QNetwork(nn.Module):
     def advance(self, memory: PyTree, hidden: Array) -> tuple[PyTree, Array]:
         """Return the next memory and the features after one step of the recurrent cell."""
         return self.cell.advance(memory, hidden)
+
+    def unroll(self, memory: PyTree, hidden: Array, start: Array) -> tuple[Array, PyTree]:
+        """Return the features and the memory before each row, [T, B, ...], as `recurrent.unroll` does."""
+        return self.cell.unroll(memory, hidden, start)
 
     def decode(self, hidden: Array) -> Array:
         """Return the numbers of each action from the features."""
@@ -79,4 +84,5 @@ def q_network(*, obs_space: Space, **settings: Any) -> Network:
     module = QNetwork(make_encoder, **others)
     if module.recurrent == "none":
         return as_network(module)
-    return as_network(module, memory=CELLS[module.recurrent].start(module.memory_size))
+    start = registry.start(module.recurrent, module.memory_size, module.memory_layers)
+    return registry.recurrent_network(module, start)
