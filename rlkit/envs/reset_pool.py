@@ -52,7 +52,29 @@ class _FromPool(Wrapper):
         return self.env.action_space(params.params)
 
 
-def from_pool(env: Env) -> Env:
+@dataclass(frozen=True)
+class _FromOne(_FromPool):
+    """An environment whose episodes begin in one state, which `starts` is: leaves [...]."""
+
+    def reset(self, key: Key, params: PoolParams) -> tuple[PyTree, Any]:
+        return params.starts
+
+
+def once(env: Env, params: Any, key: Key) -> tuple[Env, Any]:
+    """Return an environment and parameters for streams of which only the first episode counts.
+
+    Its steps compute no resets: a next episode begins in a start by `key`, the same one for all streams. Where the
+    environment has no `step_with`, or a wrapper of the user's own, which may go on after an end, it stays as it is.
+    """
+    inner = env
+    while isinstance(inner, Wrapper) and type(inner).__module__.startswith("rlkit."):
+        inner = inner.env
+    if isinstance(inner, Wrapper) or not has_pool(inner):
+        return env, params
+    return from_pool(env, _FromOne), PoolParams(params, inner.reset(key, params))
+
+
+def from_pool(env: Env, kind: type[_FromPool] = _FromPool) -> Env:
     """Return an environment whose parameters are `PoolParams`, and whose episodes begin in rows of their pool.
 
     The pool is of the innermost environment. Wrappers around it begin their own states as after any reset.
@@ -61,19 +83,24 @@ def from_pool(env: Env) -> Env:
       ConfigError: the innermost environment has no `step_with`, see `rlkit.types.Env`.
     """
     if isinstance(env, Wrapper):
-        return replace(env, env=from_pool(env.env))
+        return replace(env, env=from_pool(env.env, kind))
     if not has_pool(env):
         name = getattr(env, "name", type(env).__name__)
         raise ConfigError(
-            f"reset_pool needs a step without a reset, and env={name!r} has no step_with; write that method, or "
-            "gymnax's step_env, or leave reset_pool out"
+            f"reset_pool needs a step without a reset, and env={name!r} has no step_with of its step; write "
+            "that method, or gymnax's step_env, or leave reset_pool out"
         )
-    return _FromPool(env)
+    return kind(env)
 
 
 def has_pool(env: Env) -> bool:
-    """Return True where the innermost environment has a step without a reset."""
-    return callable(getattr(_innermost(env), "step_with", None))
+    """Return True where the innermost environment has a step without a reset, and no later `step` of a subclass."""
+    inner: Any = _innermost(env)
+    if not callable(getattr(inner, "step_with", None)) or "step" in getattr(inner, "__dict__", {}):
+        return False
+    classes = type(inner).__mro__
+    step_of, step_with_of = (next((c for c in classes if name in vars(c)), None) for name in ("step", "step_with"))
+    return step_of is None or step_with_of is None or issubclass(step_with_of, step_of)
 
 
 def make_starts(env: Env, params: Any, keys: Key) -> PyTree:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rlkit import _cpu
 from rlkit._mesh import vary_like
+from rlkit.envs import reset_pool
 from rlkit.networks.cores.recurrent import where_rows
 from rlkit.ops._arrays import check_key
 from rlkit.training import worlds
@@ -65,6 +66,8 @@ def evaluate(
         jnp.full((num_envs, episodes_per_env), jnp.nan, jnp.float32),
     )
     environments = jnp.arange(num_envs)
+    if episodes_per_env == 1:
+        env, params = reset_pool.once(env, params, reset_key)
 
     def unfinished(carry):
         _, result, time = carry

@@ -37,7 +37,7 @@ class Keyed:
     def step_env(self, key, state, action, params):
         state = state.replace(time=state.time + 1)
         obs = jnp.stack([state.start, jax.random.uniform(jax.random.fold_in(state.key, state.time))])
-        return obs, state, jnp.float32(0), state.time >= 3, {}
+        return obs, state, state.start, state.time >= 3, {}
 
     def observation_space(self, params):
         return Box(0, 1, (2,))
@@ -170,6 +170,42 @@ def test_a_rollout_computes_no_reset_where_there_is_a_pool(size):
     program = jax.make_jaxpr(run.step)(state).jaxpr
     in_loops, outside = resets(program)
     assert (in_loops, outside) == ((2, 0) if size is None else (0, 1))  # of the environment and of the time limit
+
+
+class OwnStep(KeyedEnv):
+    """An environment whose step is not that of its `step_with`."""
+
+    def step(self, key, state, action, params):
+        return super().step(key, state, action, params)
+
+
+class Twice(wrappers.Wrapper):
+    """A wrapper of a user's own, which goes on after an end."""
+
+
+def test_an_evaluation_of_one_episode_each_computes_no_reset_in_its_steps():
+    key = jax.random.key(4)
+
+    def evaluate(env, episodes=1):
+        env = envs.wrap(env, ["time_limit:2", "frame_stack:2"])
+        agent = learner(env)
+        state = jax.eval_shape(training.make(agent, env, (), num_envs=N, num_steps=T).init, ppo.Hyper(), key)
+        state = jax.tree.map(lambda x: jnp.full(x.shape, 0.1, x.dtype), agent.actor(state.agent))
+        run = lambda actor: training.evaluate(agent, env, (), actor, key, num_envs=N, episodes_per_env=episodes)  # noqa: E731
+        return resets(jax.make_jaxpr(run)(state).jaxpr), jax.jit(run)(state)
+
+    counts, one = evaluate(KeyedEnv())
+    assert counts == (0, 2)
+    assert len(np.unique(one.returns)) == N
+    for env, episodes in ((KeyedEnv(), 2), (OwnStep(), 1), (Twice(KeyedEnv()), 1)):
+        counts, other = evaluate(env, episodes)
+        assert counts == (2, 1)
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[:, :1]), one, other)
+
+
+def test_a_step_without_its_step_with_has_no_pool():
+    with mistake("reset_pool", "env='Keyed'", "step_with", "leave reset_pool out"):
+        training.make(learner(OwnStep()), OwnStep(), (), num_envs=N, num_steps=T, reset_pool=K)
 
 
 def resets(program, in_loop=False):
