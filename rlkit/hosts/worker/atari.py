@@ -67,7 +67,7 @@ def constructor(game: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
 
     gymnasium.register_envs(ale_py)
     settings, others = preprocessing(kwargs)
-    others = {"obs_type": "grayscale"} | others  # without the colors of each frame, which nothing reads
+    others = dict[str, Any](obs_type="grayscale") | others  # without the colors of each frame, which nothing reads
     others |= {name: getattr(settings, name) for name in ("repeat_action_probability", "full_action_space")}
     images = {name: getattr(settings, name) for name in ("noop_max", "frame_skip", "screen_size")}
     images |= {"scale_obs": others.pop("scale_obs")} if "scale_obs" in others else {}

@@ -91,7 +91,7 @@ def test_a_key_that_was_set_without_effect_is_named(agent, settings, line):
     assert config_of(agent, **{key: value for key, value in others.items() if key in fields}).without_effect() == []
 
 
-NOT_IN_DEV = ("brax", "craftax", "mpe_", "smax_")  # libraries of environments that the tests do without
+NOT_IN_DEV = ("brax", "craftax", "mpe_", "smax_", "overcooked")  # libraries of environments that the tests do without
 
 
 @pytest.mark.parametrize("name", [name for name in names() if not any(suite in name for suite in NOT_IN_DEV)])
