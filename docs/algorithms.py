@@ -57,7 +57,7 @@ _WHERE_TO_START = (  # (task, agents, reason)
     (
         "observations that hide a part of the state",
         ("ppo", "r2d2"),
-        "``recurrent: gru`` gives PPO a memory; R2D2 always has one",
+        "``recurrent: gru`` gives PPO a memory, and PQN too; R2D2 always has one",
     ),
     ("stored data, and no environment", ("td3_bc", "rebrac", "iql", "bc"), "IQL and BC take discrete actions too"),
 )
@@ -103,9 +103,9 @@ def _matrix(names: tuple[str, ...]) -> str:
         *table(["agent", *SPACES], [row[: 1 + len(SPACES)] for row in rows]),
         *heading("Features", "-"),
         *table(["agent", *FEATURES], [[row[0], *row[1 + len(SPACES) :]] for row in rows]),
-        "recurrent: a GRU or LSTM core. replay: learns from a replay buffer; prioritized: which may draw by priority.",
-        "offline: can learn from a :py:mod:`dataset <rlkit.runs.datasets>` alone. own networks: takes",
-        ":doc:`networks of yours </your-own-network>`.",
+        "recurrent: a memory (GRU, LSTM, minGRU, LRU, S5). replay: learns from a replay buffer; prioritized: which may",
+        "draw by priority. offline: can learn from a :py:mod:`dataset <rlkit.runs.datasets>` alone. own networks:",
+        "takes :doc:`networks of yours </your-own-network>`.",
         "",
         ".. toctree::",
         "   :hidden:",

@@ -5,12 +5,13 @@ An update minimizes, over several epochs of minibatches of a rollout,
     E[ (Q(o_t, a_t) - G_t)^2 / 2 ],  G_t = r_t + γ [(1 - λ) max_a Q(o_{t+1}, a) + λ G_{t+1}]
 
 with the λ-returns (algorithm 1) computed once, under the parameters before the update. Layer normalization stands in
-for the target network. Departures from the paper: Adam in place of RAdam, no normalization after convolutions unless
-`norm` is set, and time limits are bootstrapped from the true final observation.
+for the target network. With a memory, a minibatch holds environments with all their steps. Departures from the paper:
+Adam in place of RAdam, no normalization after convolutions unless `norm` is set, time limits are bootstrapped from the
+true final observation, and the network sees the last action only with the wrapper `previous_action_reward`.
 """
 
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +19,9 @@ from annotated_types import Interval
 from pydantic import Field
 
 from rlkit import _mesh
-from rlkit.agents.base import as_arrays
+from rlkit.agents.base import Unused, as_arrays
 from rlkit.agents.common import exploration, minibatches, normalization, q_learning
-from rlkit.agents.common.config import Count, EncoderConfig, InNetwork, MinibatchConfig
+from rlkit.agents.common.config import CoreName, Count, EncoderConfig, InNetwork, MemoryLayers, MinibatchConfig, Width
 from rlkit.agents.common.hyper import (
     EpsilonHyper,
     FiniteNonNegative,
@@ -29,9 +30,11 @@ from rlkit.agents.common.hyper import (
     Positive,
 )
 from rlkit.agents.common.minibatches import MetricRows
-from rlkit.agents.common.normalization import Normalizer
+from rlkit.agents.common.normalization import Normalizer, normalize_obs
 from rlkit.agents.common.optimizer import Optimizer
+from rlkit.agents.common.policy_evaluation import episode_starts
 from rlkit.agents.common.q_learning import Actor
+from rlkit.networks.cores.recurrent import along
 from rlkit.networks.features import action_mask
 from rlkit.ops._arrays import pick
 from rlkit.ops.chunked import chunked_map
@@ -43,6 +46,15 @@ from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, StateNode, T
 class Config(MinibatchConfig, EncoderConfig):
     layer_norm: bool = Field(default=True, description="after each dense layer; `norm` is that of convolutions")
     dueling: Annotated[bool, InNetwork] = False
+    recurrent: Literal["none"] | CoreName = Field(
+        default="none", description="the memory; mingru, lru and s5 learn from all steps of a rollout at once"
+    )
+    memory_size: Annotated[Width, Unused(recurrent="none"), InNetwork] = Field(
+        default=64, description="units of the recurrent core"
+    )
+    memory_layers: Annotated[MemoryLayers, Unused(recurrent="none"), InNetwork] = Field(
+        default=1, description="of the recurrent core"
+    )
     num_epochs: Count = 2
 
 
@@ -76,6 +88,10 @@ class Static(NamedTuple):
     network: Network
     axis_name: str | None = None  # of the mesh axis over which environments are divided
 
+    @property
+    def recurrent(self) -> bool:
+        return bool(jax.tree.leaves(self.network.memory))
+
 
 class Learner(NamedTuple):
     """State that the minibatches of an update change."""
@@ -86,30 +102,41 @@ class Learner(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows of a rollout with their targets, leaves [B, ...]."""
+    """Rows of a rollout with their targets: leaves [B, ...], or [T, B, ...] for a recurrent network."""
 
     obs: PyTree
     action: Array
     target: Array
+    start: Any = ()  # bool, whether an episode begins here, for a recurrent network
 
 
 def loss(
-    static: Static, params: PyTree, stats: PyTree, state: State, batch: Batch, key: Key
+    static: Static, params: PyTree, stats: PyTree, state: State, batch: Batch, key: Key, core: PyTree = ()
 ) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
-    """The loss [] of a minibatch; the network's statistics, and metrics."""
-    q, stats = q_learning.apply(static, (params, stats), state.normalizer.obs, batch.obs, key, train=True)
+    """The loss [] of a minibatch; the network's statistics, and metrics.
+
+    `core` [B, ...] is a recurrent network's memory before the first row.
+    """
+    if static.recurrent:
+        obs = normalize_obs(state.normalizer.obs, batch.obs)
+        q, _, stats = along(static.network, params, stats, obs, batch.start, core, train=True, key=key)
+    else:
+        q, stats = q_learning.apply(static, (params, stats), state.normalizer.obs, batch.obs, key, train=True)
     q = pick(q, batch.action)
     total = jnp.mean(jnp.square(q - batch.target)) / 2
     return total, (stats, {"loss": total, "q": jnp.mean(q)})
 
 
 def gradient_step(
-    static: Static, state: State, optimizer: Optimizer, learner: Learner, batch: Batch, key: Key
+    static: Static, state: State, optimizer: Optimizer, learner: Learner, batch: Batch, key: Key, core: PyTree = ()
 ) -> tuple[Learner, dict[str, Array]]:
-    """One step of descent on a minibatch: the learner after it, and the metrics."""
+    """One step of descent on a minibatch: the learner after it, and the metrics.
+
+    The minibatch of a network with a memory or with statistics is never cut into chunks.
+    """
     gradient_of = minibatches.gradient(
-        lambda params, rows, key: loss(static, params, learner.stats, state, rows, key),
-        minibatches.num_chunks(static.config, learner.stats, batch),
+        lambda params, rows, key: loss(static, params, learner.stats, state, rows, key, core),
+        1 if static.recurrent else minibatches.num_chunks(static.config, learner.stats, batch),
         static.axis_name,
     )
     gradient, (stats, metrics) = gradient_of(learner.params, batch, key)
@@ -119,7 +146,8 @@ def gradient_step(
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
-    params, stats = static.network.init(key, example.obs)
+    memory = (jax.tree.map(jnp.asarray, static.network.memory),) if static.recurrent else ()
+    params, stats = static.network.init(key, example.obs, *memory)
     state = State(
         hyper=as_arrays(hyper, static.config, num_envs),
         params=params,
@@ -142,27 +170,48 @@ def actor(state: State) -> Actor:
     return Actor(state.params, state.stats, state.normalizer.obs, exploration.epsilon(state.hyper, state.num_steps))
 
 
-def act(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
-    """One exploring step for one observation: a random action with probability epsilon."""
-    q, _ = q_learning.apply(static, actor[:2], actor.obs_stats, obs)
-    return memory, exploration.epsilon_greedy(key, static.action_space, q, action_mask(obs), actor.epsilon), ()
+def step(
+    static: Static, variables: tuple[PyTree, PyTree], obs_stats: PyTree, obs: PyTree, core: PyTree
+) -> tuple[Array, PyTree]:
+    """Q [..., A] of observations [...], and a recurrent network's memory after them; `core` [...] is that before."""
+    if static.recurrent:
+        return static.network.apply(*variables, normalize_obs(obs_stats, obs), core)[0]
+    return q_learning.apply(static, variables, obs_stats, obs)[0], core
 
 
-def policy(static: Static, actor: Actor, memory: tuple, obs: PyTree, key: Key) -> tuple[tuple, Array, tuple]:
+def act(static: Static, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> tuple[PyTree, Array, PyTree]:
+    """One exploring step for one observation: a random action with probability epsilon.
+
+    Its extras are the network's memory before it.
+    """
+    q, core = step(static, actor[:2], actor.obs_stats, obs, memory)
+    return core, exploration.epsilon_greedy(key, static.action_space, q, action_mask(obs), actor.epsilon), memory
+
+
+def policy(static: Static, actor: Actor, memory: PyTree, obs: PyTree, key: Key) -> tuple[PyTree, Array, tuple]:
     """One step for one observation: the action of the largest value. The key is not used."""
-    q, _ = q_learning.apply(static, actor[:2], actor.obs_stats, obs)
-    return memory, exploration.greedy(static.action_space, q, action_mask(obs)), ()
+    q, core = step(static, actor[:2], actor.obs_stats, obs, memory)
+    return core, exploration.greedy(static.action_space, q, action_mask(obs)), ()
 
 
 def targets(static: Static, state: State, rollout: Transition) -> Array:
-    """The λ-returns [T, N] of a rollout, its next values computed in chunks of rows."""
+    """The λ-returns [T, N] of a rollout, its next values computed in chunks of rows.
 
-    def largest_value(next_obs: PyTree) -> Array:
-        q, _ = q_learning.apply(static, (state.params, state.stats), state.normalizer.obs, next_obs)
+    The next value of a recurrent network has the memory after the row, before any reset.
+    """
+
+    one_step = partial(step, static, (state.params, state.stats), state.normalizer.obs)
+
+    def largest_value(rows: tuple[PyTree, PyTree, PyTree]) -> Array:
+        obs, next_obs, core = rows
+        if static.recurrent:
+            core = one_step(obs, core)[1]
+        q, _ = one_step(next_obs, core)
         # The value of the greedy action is finite also where no action is legal.
         return pick(q, exploration.greedy(static.action_space, q, action_mask(next_obs)))
 
-    flat = minibatches.flat(rollout.next_obs)
+    obs, core = (rollout.obs, rollout.extras) if static.recurrent else ((), ())
+    flat = minibatches.flat((obs, rollout.next_obs, core))
     next_value = chunked_map(largest_value, flat, static.config.chunk_size).reshape(rollout.reward.shape)
     hyper = state.hyper
     return lambda_returns(
@@ -175,22 +224,27 @@ def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple
     config, hyper, axis_name = static.config, state.hyper, static.axis_name
     devices = _mesh.size(axis_name)
     num_steps, num_envs = rollout.reward.shape[0], rollout.reward.shape[1] * devices
-    config.check_rollout(num_envs, num_steps, devices)
+    config.check_rollout(num_envs, num_steps, devices, sequences=static.recurrent)
     before = state.num_steps.astype(jnp.float32)
     rate = Optimizer.scheduled_rate(config, hyper, before, before + num_steps * num_envs)
     optimizer = Optimizer.of(config, hyper, rate)
-    data = minibatches.flat(Batch(rollout.obs, rollout.action, targets(static, state, rollout)))
+    data = Batch(rollout.obs, rollout.action, targets(static, state, rollout))
+    data = data._replace(start=episode_starts(rollout)) if static.recurrent else minibatches.flat(data)
+    first_core = jax.tree.map(lambda x: x[0], rollout.extras) if static.recurrent else ()
 
-    def step(learner: Learner, inputs: tuple[Array, Key]) -> tuple[Learner, MetricRows]:
+    def learn(learner: Learner, inputs: tuple[Array, Key]) -> tuple[Learner, MetricRows]:
         rows, key = inputs
-        learner, metrics = gradient_step(static, state, optimizer, learner, minibatches.take(data, rows), key)
+        batch = jax.tree.map(lambda x: x[:, rows], data) if static.recurrent else minibatches.take(data, rows)
+        core = minibatches.take(first_core, rows)
+        learner, metrics = gradient_step(static, state, optimizer, learner, batch, key, core)
         return learner, MetricRows.of(metrics)
 
-    orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rollout.reward.size, axis_name)
+    rows = rollout.reward.shape[1] if static.recurrent else rollout.reward.size
+    orders = minibatches.shuffled(key, config.num_epochs, config.num_minibatches, rows, axis_name)
     orders = orders.reshape(-1, orders.shape[-1])  # all epochs in one loop instead of one within another
     keys = minibatches.noise_keys(key, len(orders), axis_name)
     learner = _mesh.vary_like(Learner(state.params, state.stats, state.opt_state), orders, without=axis_name)
-    learner, metrics = jax.lax.scan(step, learner, (orders, keys))
+    learner, metrics = jax.lax.scan(learn, learner, (orders, keys))
     state = state.replace(
         **learner._asdict(),
         normalizer=normalization.update(state.normalizer, rollout, hyper.gamma, axis_name),
@@ -207,8 +261,14 @@ def supports(action_space: Space) -> bool:
 def make(
     config: Config, obs_space: Space, action_space: Space, networks: Any = None, *, axis_name: str | None = None
 ) -> Agent:
-    """PQN for these spaces. Arguments and errors are those of `dqn.make`."""
-    network = q_learning.network(Config, config, obs_space, action_space, networks, axis_name=axis_name)
+    """PQN for these spaces.
+
+    Arguments and errors are those of `dqn.make`; a network may have a memory, and then returns Q [..., A] and the next
+    memory.
+    """
+    network = q_learning.network(
+        Config, config, obs_space, action_space, networks, axis_name=axis_name, memory="optional"
+    )
     assert isinstance(action_space, Discrete)
     config = minibatches.with_chunk_size(config, network, obs_space)
     static = Static(config, obs_space, action_space, network, axis_name)
@@ -218,7 +278,8 @@ def make(
         act=partial(act, static),
         policy=partial(policy, static),
         update=partial(update, static),
-        check=config.check_rollout,
+        memory=network.memory,
+        check=partial(config.check_rollout, sequences=static.recurrent),
         static=static,
         axis_name=axis_name,
         finite=("loss", "grad_norm"),

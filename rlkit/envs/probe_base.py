@@ -16,7 +16,7 @@ class ProbeState(struct.PyTreeNode):
     """State of a probe."""
 
     time: Array  # [] int32, steps of this episode so far
-    cue: Array  # [] float32, drawn at the start of an episode; in BitFlip [2, length], Players [3], Nim [2]
+    cue: PyTree  # [] float32, drawn at the start of an episode; in BitFlip [2, length], Players [3], Nim [2], or Cards
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Probe:
     def action_space(self, params: Any = ()) -> Space:
         return Discrete(2)
 
-    def _cue(self, key: Key) -> Array:
+    def _cue(self, key: Key) -> PyTree:
         return jax.random.rademacher(key, (), jnp.float32)
 
-    def _next_cue(self, state: ProbeState, action: PyTree) -> Array:
+    def _next_cue(self, state: ProbeState, action: PyTree) -> PyTree:
         return state.cue
 
     def _done(self, state: ProbeState) -> Array:

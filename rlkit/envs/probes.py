@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlkit.envs.probe_base import Probe, ProbeState
+from rlkit.envs.probe_cards import RepeatFirst, RepeatPrevious
 from rlkit.names import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, GAME_STATE, SUCCESS
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from rlkit.types import Array, ConfigError, Key, Model, PyTree
@@ -393,6 +394,8 @@ PROBES: dict[str, type[Probe]] = {
         PointGoal,
         Players,
         Nim,
+        RepeatFirst,
+        RepeatPrevious,
     )
 }
 
@@ -404,12 +407,14 @@ def make(name: str, /, **kwargs: Any) -> tuple[Probe, tuple[()]]:
       ConfigError: the probe has no such field, or its value is out of range.
     """
     probe = PROBES[name]
-    known = {field.name for field in fields(probe)}
+    least = {field.name: field.metadata.get("least", 2) for field in fields(probe)}
     for key, value in kwargs.items():
-        if key not in known:
+        if key not in least:
             raise ConfigError(
-                f"{key}={value!r} is not a parameter of env {name!r}; it has {', '.join(known) or 'none'}"
+                f"{key}={value!r} is not a parameter of env {name!r}; it has {', '.join(least) or 'none'}"
             )
-        if not isinstance(value, int) or value < 2:
-            raise ConfigError(f"{name}.{key}={value!r} must be an integer of at least 2; try 3")
+        if not isinstance(value, int) or value < least[key]:
+            raise ConfigError(
+                f"{name}.{key}={value!r} must be an integer of at least {least[key]}; try {least[key] + 1}"
+            )
     return probe(**kwargs), ()

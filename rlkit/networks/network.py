@@ -47,7 +47,7 @@ def as_network(definition: Any, *inputs: PyTree, memory: PyTree = ()) -> Network
       TypeError: the definition has none of these forms.
     """
     if isinstance(definition, Network):
-        return definition
+        return definition._replace(parts=definition.parts and Parts(*definition.parts))
     if isinstance(definition, nn.Module):
         return _linen(definition, memory)
     if isinstance(definition, tuple):

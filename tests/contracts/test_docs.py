@@ -172,7 +172,7 @@ def test_matrix_is_that_of_the_code(monkeypatch):
     assert rows["ppo"] == kinds | {"recurrent", "own networks"}
     assert rows["sac"] == {"Discrete", "bounded Box"} | off_policy
     assert rows["ddpg"] == {"bounded Box"} | off_policy
-    assert rows["pqn"] == {"Discrete", "own networks"}
+    assert rows["pqn"] == {"Discrete", "recurrent", "own networks"}
     assert "recurrent" in rows["r2d2"]
 
 

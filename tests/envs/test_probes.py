@@ -166,5 +166,6 @@ def test_probes_keep_the_contract(name):
 
 def test_every_probe_is_listed():
     assert set(PROBES) <= set(envs.names())
-    others = {f"Probe-{x}" for x in ("Truncation", "Memory", "BitFlip", "PointGoal", "Players", "Nim")}
+    others = ("Truncation", "Memory", "BitFlip", "PointGoal", "Players", "Nim", "RepeatFirst", "RepeatPrevious")
+    others = {f"Probe-{name}" for name in others}
     assert set(PROBES) == set(CASES) | others

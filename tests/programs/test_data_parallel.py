@@ -18,7 +18,7 @@ from rlkit.types import ConfigError
 
 SUPPORT = Path(__file__).parents[1] / "support" / "programs"
 RUNS, STEPS = "data_parallel_runs.py", "data_parallel_steps.py"
-THOROUGH = {STEPS: ("gradient_step_of_dqn",), RUNS: ("whole_players", "whole_pool")}
+THOROUGH = {STEPS: ("gradient_step_of_dqn",), RUNS: ("whole_players", "whole_pool", "whole_mingru_ppo")}
 SLOW = {
     RUNS: ("whole_ppo", "learning", "seeds", "offline", "whole_recurrent_ppo", "whole_pqn", "warm_up", "more_learning"),
     STEPS: (

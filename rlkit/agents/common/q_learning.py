@@ -72,7 +72,10 @@ def network(
         settings = {"noisy": False} | config.model_dump(include=set(q_network.SETTINGS))
         return q_network.q_network(obs_space=obs_space, num_actions=action_space.n, outputs=width, **settings)
     sizes = np.array([action_space.n] if width is None else [action_space.n, width])
-    settings = {"described": {"noisy": getattr(config, "noisy", False)}, "axis_name": axis_name, **needs}
+    described = {"noisy": getattr(config, "noisy", False)}
+    if needs.get("memory") == "optional":
+        described["recurrent"] = config.recurrent
+    settings = {"described": described, "axis_name": axis_name, **needs}
     return user_networks.checked(networks, obs_space, "the outputs of each action", sizes, **settings)
 
 

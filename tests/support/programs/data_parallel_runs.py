@@ -45,6 +45,12 @@ def whole_recurrent_ppo():
     compare_runs(ppo, "Pendulum-v1", settings, ppo.Hyper(learning_rate=0.1, kl_target=0.01))
 
 
+def whole_mingru_ppo():
+    """The same of a memory that runs over all steps at once, whose gradient is written by hand."""
+    settings = SGD | {"recurrent": "mingru", "memory_size": 4, "num_minibatches": 1, "num_epochs": 2}
+    compare_runs(ppo, "Probe-Memory", settings, ppo.Hyper(learning_rate=0.1))
+
+
 def whole_players():
     """The same of the three players of each of eight worlds, which stay on the device of their world."""
     settings = SGD | {"recurrent": "gru", "memory_size": 4, "num_minibatches": 1, "num_epochs": 1}
