@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from rlkit import _cpu
+from rlkit.networks import as_network
 from rlkit.networks.cores import linear, recurrent, registry
+from rlkit.types import Network, Parts
 
 T, B, D, SIZE = 24, 3, 4, 5
 NAMES = (*registry.CELLS, *registry.BLOCKS)
@@ -183,3 +185,10 @@ def test_s5_begins_as_a_system_of_real_numbers():
     expected = real[0] @ (whole.conj() * np.concatenate([power, power.conj()])) @ whole.T @ real[1].T
     np.testing.assert_allclose(2 * ((b * power) @ c.T).real, expected.real, atol=1e-4)
     np.testing.assert_allclose(expected.imag, 0, atol=1e-5)
+
+
+def test_parts_may_be_a_triple():
+    functions = (lambda *_: 0, lambda *_: 1, lambda *_: 2)
+    network = as_network(Network(functions[0], functions[1], np.zeros(2), functions))  # type: ignore[arg-type]
+    assert network.parts == Parts(*functions)
+    assert network.parts.unroll is None

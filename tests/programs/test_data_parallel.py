@@ -20,7 +20,10 @@ SUPPORT = Path(__file__).parents[1] / "support" / "programs"
 RUNS, STEPS = "data_parallel_runs.py", "data_parallel_steps.py"
 THOROUGH = {STEPS: ("gradient_step_of_dqn",), RUNS: ("whole_players", "whole_pool", "whole_mingru_ppo")}
 SLOW = {
-    RUNS: ("whole_ppo", "learning", "seeds", "offline", "whole_recurrent_ppo", "whole_pqn", "warm_up", "more_learning"),
+    RUNS: (
+        *("whole_ppo", "learning", "seeds", "offline", "whole_recurrent_ppo", "whole_pqn", "whole_recurrent_pqn"),
+        *("warm_up", "more_learning"),
+    ),
     STEPS: (
         *("priorities", "statistics", "keys", "gradient_steps_with_noise", "statistics_of_critics"),
         *("gradient_step_of_sac", "gradient_step_of_td3_bc", "gradient_step_of_r2d2"),

@@ -13,6 +13,13 @@ BUFFER = {"capacity": 256, "batch_size": 8, "learning_starts": 32, "replay_ratio
 AGENTS = {
     "alphazero": {"env": "Probe-Nim", "env_kwargs": {}, "num_simulations": 4, "num_minibatches": 2},
     "dqn": BUFFER | {"replay": "prioritized", "n_step": 3, "store_obs_once": True, "target_every": 100},
+    "pqn": {
+        "env": "Probe-RepeatFirst",
+        "env_kwargs": {},
+        "recurrent": "mingru",
+        "memory_size": 4,
+        "num_minibatches": 2,
+    },
     "sac": BUFFER | {"env": "Pendulum-v1", "target_every": 100},
 }
 

@@ -41,7 +41,7 @@ EXAMPLES = {
     "ppo": (
         ("Probe-ObservationAction", {"normalize_obs": True}),
         ("Probe-Continuous", {"gsde": True, "normalize_reward": True}),
-        ("Probe-Memory", {"recurrent": "gru"}),
+        ("Probe-Memory", {"recurrent": "mingru"}),
         ("Probe-HybridAction", {"squash": True, "kl_penalty": True}),
     ),
     "pqn": (("Probe-MaskedAction", {"normalize_obs": True}),),

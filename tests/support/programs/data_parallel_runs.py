@@ -69,6 +69,12 @@ def whole_pqn():
     compare_runs(pqn, "CartPole-v1", settings, pqn.Hyper(learning_rate=0.1))
 
 
+def whole_recurrent_pqn():
+    """The same with a memory."""
+    settings = SGD | {"recurrent": "gru", "memory_size": 4, "num_minibatches": 1}
+    compare_runs(pqn, "Probe-Memory", settings, pqn.Hyper(learning_rate=0.1))
+
+
 def seeds():
     """Seeds over one axis of a mesh, each with its environments over another: those of one device."""
     settings = SGD | {"num_minibatches": 1, "normalize_obs": True, "normalize_reward": True, "chunk_size": 8}
