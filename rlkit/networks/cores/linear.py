@@ -94,7 +94,8 @@ class MinGRU(nn.Module):
 
         z = σ(W_z u), h_t = (1 - z) h_{t-1} + z g(W_h u), y = x + W_o (h silu(W_g u)), with u = RMSNorm(x)
 
-    and g(v) = v + 1/2 for v >= 0, σ(v) for v < 0 (appendix B.3). Its memory is h [..., size].
+    and g(v) = v + 1/2 for v >= 0, σ(v) for v < 0 (appendix B.3). Its memory is h [..., size]. The gates do not
+    depend on h: to keep or to forget by what came before needs two layers.
     """
 
     size: int
