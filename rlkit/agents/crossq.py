@@ -42,7 +42,7 @@ from rlkit.types import Agent, Array, Key, PyTree, Scalar, Transition
 _NoEffect = Unused(agent="crossq")  # keys of SAC's targets
 
 
-class Config(sac.Config):
+class Config(sac.SoftConfig):
     critic_hidden_sizes: Annotated[tuple[Width, ...], InCritics] = Field(
         default=(1024, 1024), description="dense layers of each critic"
     )

@@ -25,11 +25,11 @@ import numpy as np
 from annotated_types import Interval
 from pydantic import Field
 
-from rlkit import _mesh, replay
+from rlkit import _mesh
 from rlkit.agents import dqn
 from rlkit.agents.base import Task, as_arrays
 from rlkit.agents.base.keys import Unused
-from rlkit.agents.common import exploration, off_policy, own_parts, q_learning
+from rlkit.agents.common import exploration, off_policy, q_learning
 from rlkit.agents.common.config import CoreName, Count, InNetwork, MemoryLayers, QLearningConfig, Width
 from rlkit.agents.common.hyper import EpsilonHyper, FiniteNonNegative, OffPolicyHyper, Share
 from rlkit.agents.common.normalization import normalize_obs
@@ -293,13 +293,8 @@ def make(
     network = q_learning.network(
         Config, config, obs_space, action_space, networks, axis_name=axis_name, memory="needed"
     )
-    sizes, prioritized = (config.capacity, config.batch_size, config.item_length), config.replay == "prioritized"
-    settings: Any = {"alpha": config.alpha, "axis_name": axis_name} | off_policy.obs_storage(config)
-    if own_parts.is_own(config.replay):
-        buffer = off_policy.own_buffer(config, axis_name)
-    else:
-        buffer = replay.slices(*sizes, cross_episodes=True, prioritized=prioritized, **settings)
     assert isinstance(action_space, Discrete)
+    buffer = off_policy.sequence_buffer(config, config.batch_size, axis_name)
     static = Static(config, obs_space, action_space, network, buffer, axis_name)
     return off_policy.agent(
         static,

@@ -22,6 +22,10 @@ DroQ (Hiraoka et al. 2022) has two critics with dropout and layer norms instead:
 `layer_norm: true`, which is of the policy as well here, and the last three keys of REDQ. Dropout is active in the
 targets and in the policy's loss too.
 
+With `recurrent: gru`, or another memory, the policy and the critics remember the observations of an episode and learn
+from sequences of steps (Ni et al. 2022); `agents.common.recurrent.sequences` states their losses. `batch_size` counts
+the rows that are learned from then.
+
 With `random_shift: 4` all three losses are of images o and o' that are each moved by up to four pixels, as in DrQ
 (Kostrikov et al. 2021). DrQ averages targets and losses over two shifts of each image; here it is one.
 """
@@ -38,16 +42,30 @@ from pydantic import Field
 from rlkit.agents.base.keys import LearningRate, StartOnly, Unused
 from rlkit.agents.common import batches, off_policy, q_critics, soft_critic, validation
 from rlkit.agents.common.batches import Batch
-from rlkit.agents.common.config import Count, GaussianPolicyConfig, InCritics, QCriticConfig
+from rlkit.agents.common.config import (
+    CoreName,
+    Count,
+    GaussianPolicyConfig,
+    InCritics,
+    InNetwork,
+    MemoryLayers,
+    QCriticConfig,
+    Width,
+)
 from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnPartsHaveIt, OwnRate, Positive, value_or
 from rlkit.agents.common.q_critics import Static
+from rlkit.agents.common.recurrent import sequences
 from rlkit.agents.common.soft_critic import State
 from rlkit.networks.features import action_mask
 from rlkit.spaces import Box, Discrete, Space
-from rlkit.types import Agent, Array, Key, PyTree, Scalar
+from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Scalar
+
+WithoutMemory = Unused(recurrent="none")
 
 
-class Config(GaussianPolicyConfig, QCriticConfig):
+class SoftConfig(GaussianPolicyConfig, QCriticConfig):
+    """Static: SAC without a memory, and its variants."""
+
     gsde_log_std: ClassVar[float] = -3.0
 
     target_subset: Count | None = Field(
@@ -63,6 +81,38 @@ class Config(GaussianPolicyConfig, QCriticConfig):
         default=0.0, ge=0.0, lt=1.0, description="share of a dense layer's outputs, of the critics while they learn"
     )
     learn_temperature: bool = Field(default=True, description="towards the target entropy; false keeps the start value")
+
+
+class Config(SoftConfig):
+    recurrent: Literal["none"] | CoreName = Field(
+        default="none",
+        description="a memory of the policy and one of the critics, which learn from sequences; mingru, lru and s5 "
+        "learn from all steps of a sequence at once",
+    )
+    memory_size: Annotated[Width, WithoutMemory, InNetwork] = Field(default=64, description="units of a recurrent core")
+    memory_layers: Annotated[MemoryLayers, WithoutMemory, InNetwork] = Field(
+        default=1, description="of a recurrent core"
+    )
+    burn_in: Annotated[int, WithoutMemory] = Field(
+        default=8, ge=0, lt=2**31, description="rows of a sequence that only warm the memory up"
+    )
+    unroll_len: Annotated[Count, WithoutMemory] = Field(
+        default=16,
+        description="rows of a sequence that are learned from: batch_size / unroll_len sequences for a gradient step",
+    )
+
+    @property
+    def item_length(self) -> int:
+        return self.n_step if self.recurrent == "none" else self.burn_in + self.unroll_len
+
+    def check_batch_size(self) -> None:
+        super().check_batch_size()
+        if self.recurrent != "none" and self.batch_size % self.unroll_len:
+            nearest = max(1, round(self.batch_size / self.unroll_len)) * self.unroll_len
+            raise ConfigError(
+                f"batch_size={self.batch_size} must be a multiple of unroll_len={self.unroll_len}, as it counts the "
+                f"rows that are learned from; try {nearest}"
+            )
 
 
 class Hyper(ActorCriticHyper):
@@ -180,7 +230,8 @@ def make(
       networks: some of `policy` and `critics`, each in any form of `networks.as_network`; the others are those that
         `config` describes. The policy maps observations to `(loc, log_std)`, both [..., D], or in a discrete space to
         logits [..., A]. The critics map observations and actions [..., D] in [-1, 1] to [num_critics, ...], or in a
-        discrete space observations to [num_critics, ..., A].
+        discrete space observations to [num_critics, ..., A]. With `recurrent` both have a memory: they take it last,
+        and return the next one after their outputs.
       axis_name: of a mesh axis, see `training.data_parallel`; None for one device.
 
     Raises:
@@ -188,4 +239,6 @@ def make(
     """
     needed = "a Discrete action space or a Box of floats with finite bounds"
     validation.check_action_space(Config, config, action_space, supported=supports(action_space), needed=needed)
+    if config.recurrent != "none":
+        return sequences.make(config, obs_space, action_space, networks, policy_loss, axis_name=axis_name)
     return soft_critic.make(config, obs_space, action_space, networks, gradient_step, axis_name=axis_name)

@@ -36,7 +36,7 @@ from rlkit.spaces import Space
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree
 
 
-class Config(sac.Config):
+class Config(sac.SoftConfig):
     num_critics: NumCritics = Field(default=2, description="each with num_quantiles of its own")
     actor_q: Literal["min", "mean"] = Field(
         default="mean", description="of the critics' means of an action, which the policy maximizes"

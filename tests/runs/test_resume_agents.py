@@ -20,6 +20,7 @@ AGENTS = {
         "memory_size": 4,
         "num_minibatches": 2,
     },
+    "sac-gru": BUFFER | {"env": "Pendulum-v1", "target_every": 100, "recurrent": "gru", "burn_in": 2, "unroll_len": 4},
     "sac": BUFFER | {"env": "Pendulum-v1", "target_every": 100},
 }
 
@@ -30,7 +31,7 @@ AGENTS = {
     [pytest.param(name, marks=pytest.mark.thorough if name == "alphazero" else pytest.mark.slow) for name in AGENTS],
 )
 def test_stopping_and_resuming_changes_nothing(agent, tmp_path):
-    config = RUN | AGENTS[agent] | {"agent": agent}
+    config = RUN | AGENTS[agent] | {"agent": agent.partition("-")[0]}
     whole = loop.train(config, out=tmp_path / "whole", show=False)
     stopped = loop.train(config, lambda line, state: line["step"] == 160, out=tmp_path / "run", show=False)
     assert checkpoint.steps(stopped.run)[-1] == 160

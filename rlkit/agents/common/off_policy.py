@@ -85,6 +85,22 @@ def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
     return replay.uniform(config.capacity, config.batch_size, **settings)
 
 
+def sequence_buffer(config: Any, num_sequences: int, axis_name: str | None) -> Buffer:
+    """The buffer of sequences that may run across episode ends, or the one that the user's function makes."""
+    if own_parts.is_own(config.replay):
+        return own_buffer(config, axis_name)
+    return replay.slices(
+        config.capacity,
+        num_sequences,
+        config.item_length,
+        cross_episodes=True,
+        prioritized=config.replay == "prioritized",
+        alpha=config.alpha,
+        axis_name=axis_name,
+        **obs_storage(config),
+    )
+
+
 def obs_storage(config: OffPolicyConfig) -> dict[str, Any]:
     """The arguments of a buffer for how it stores observations; a config that leaves the stack open has none."""
     axes = getattr(config, "image_axes", "auto")

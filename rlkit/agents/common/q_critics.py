@@ -148,10 +148,17 @@ def make(
 
 
 def init(networks: Networks, key: Key, obs: PyTree) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """The parameters and the statistics of the policy and of the critics."""
+    """The parameters and the statistics of the policy and of the critics, with a memory or without."""
     policy_key, critic_key = jax.random.split(key)
     action = () if isinstance(networks.action_space, Discrete) else (jnp.zeros((networks.size,)),)
-    made = {"policy": networks.policy.init(policy_key, obs), "critics": networks.critics.init(critic_key, obs, *action)}
+
+    def start(network: Network) -> tuple[PyTree, ...]:
+        return (jax.tree.map(jnp.asarray, network.memory),) if jax.tree.leaves(network.memory) else ()
+
+    made = {
+        "policy": networks.policy.init(policy_key, obs, *start(networks.policy)),
+        "critics": networks.critics.init(critic_key, obs, *action, *start(networks.critics)),
+    }
     return {name: params for name, (params, _) in made.items()}, {name: stats for name, (_, stats) in made.items()}
 
 

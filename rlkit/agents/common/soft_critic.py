@@ -119,6 +119,11 @@ def data_values(static: Static, params: PyTree, state: State, batch: Batch, key:
     return q_critics.q_values(static.networks, critics, obs_stats, batch.obs, action, train=True, key=noise)
 
 
+def n_step_batch(static: Static, state: State, sample: Sample) -> Batch:
+    """The n-step transitions of a sample."""
+    return batches.n_step_batch(sample, state.hyper.gamma)
+
+
 def gradient_step(
     static: Static,
     state: State,
@@ -128,14 +133,15 @@ def gradient_step(
     *,
     critic_loss: Loss,
     policy_loss: Loss,
+    make_batch: Callable[[Static, State, Sample], Any] = n_step_batch,
 ) -> tuple[State, Array, dict[str, Array]]:
     """One step of descent on a sample; every `policy_every`-th updates the policy and the temperature as well.
 
     Both losses are functions (static, params, state, batch, key). Beside its value [] the critics' one has their
-    statistics, the priorities [B] and metrics, and the policy's one its statistics and metrics. Returns the state, the
-    priorities [B] and the metrics.
+    statistics, the priorities [B] and metrics, and the policy's one its statistics and metrics. `make_batch` makes the
+    batch of a sample. Returns the state, the priorities [B] and the metrics.
     """
-    batch = batches.n_step_batch(sample, state.hyper.gamma)
+    batch = make_batch(static, state, sample)
     critic_key, policy_key = jax.random.split(key)
     optimizers = part_optimizers(static.config, state.hyper, schedules)
 
@@ -234,6 +240,15 @@ def policy(static: Static, actor: Actor, memory: PyTree, obs: PyTree, key: Key) 
     return memory, action_distributions.action(static.networks.action_space, raw, squash=True), ()
 
 
+def check_subset(config: Any) -> None:
+    """Raise a ConfigError where a target is to take the least of more critics than there are."""
+    if (config.target_subset or 1) > config.num_critics:
+        raise ConfigError(
+            f"target_subset={config.target_subset} must be at most num_critics={config.num_critics}, of which it is "
+            f"drawn; try {config.num_critics}, or null"
+        )
+
+
 def make(
     config: Any,
     obs_space: Space,
@@ -249,11 +264,7 @@ def make(
 
     The other arguments and the errors are those of `sac.make`, and the action space is one that the agent can act in.
     """
-    if (config.target_subset or 1) > config.num_critics:
-        raise ConfigError(
-            f"target_subset={config.target_subset} must be at most num_critics={config.num_critics}, of which it is "
-            f"drawn; try {config.num_critics}, or null"
-        )
+    check_subset(config)
     if config.gsde:
         validation.check_box("gsde", action_space, bounded=True)
         validation.check_gsde(config)

@@ -70,12 +70,12 @@ def checked(
     recurrent = bool(jax.tree.leaves(network.memory))
     if memory == "needed" and not recurrent:
         raise ConfigError(
-            f"{field} must have a memory for this agent, and it has none; set memory of Network, or use dqn"
+            f"{field} must have a memory for this agent, and it has none; set memory of Network, or leave recurrent out"
         )
     if memory == "none" and recurrent:
         raise ConfigError(
-            f"{field} must have no memory for this agent, and it has one; leave it out, or use r2d2, or ppo with "
-            "one network"
+            f"{field} must have no memory for this agent, and it has one; leave it out, or use r2d2, ppo "
+            "with one network, or sac with recurrent"
         )
     if recurrent:
         inputs, form = (*inputs, network.memory), f"{form[:-1]}, memory)" if form[0] == "(" else f"({form}, memory)"
@@ -100,6 +100,9 @@ def checked(
         outputs, same = _pair(field, name, "outputs, stats", _trace(field, name, network.apply, params, stats, *batch))
         front = [] if count is None else [count]
         expected = jax.tree.map(lambda size, before=(*front, *leading): str([*before, *size.tolist()]), sizes)
+        if recurrent:  # a memory has no axis of several critics
+            of_memory = jax.tree.map(lambda size, before=leading: str([*before, *size.tolist()]), sizes[-1])
+            expected = (*expected[:-1], of_memory)
         got = jax.tree.map(lambda x: str(list(x.shape)), outputs)
         if expected != got:
             raise ConfigError(

@@ -64,6 +64,7 @@ def config_of(agent, **values):
         ("td3", {"target_noise": 0.0}, ["target_noise_clip"], {}),
         ("ddpg", {"exploration_noise": 0.0}, ["noise_correlation"], {}),
         ("ppo", {"num_epochs": 1}, ["memory_size", "memory_layers", "recompute_advantage"], {"recurrent": "gru"}),
+        ("sac", {"recurrent": "none"}, ["memory_size", "memory_layers", "burn_in", "unroll_len"], {"recurrent": "gru"}),
         ("sac", {"gsde": False}, ["gsde_steps"], {"gsde": True}),
         ("crossq", {"optimizer": "rmsprop"}, ["adam_b1"], {}),
         *[(agent, {"optimizer": "sgd"}, ["adam_eps"], {"optimizer": "rmsprop"}) for agent in ("ppo", "sac")],

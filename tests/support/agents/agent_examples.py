@@ -51,6 +51,11 @@ EXAMPLES = {
     "sac": (
         ("Probe-Continuous", {"gsde": True, "replay": "prioritized"}),
         ("Probe-MaskedAction", {"n_step": 2, "normalize_obs": True}),
+        (
+            "Probe-Memory",
+            {"recurrent": "gru", "burn_in": 2, "unroll_len": 4, "replay": "prioritized", "policy_every": 2},
+        ),
+        ("Probe-Continuous", {"recurrent": "mingru", "burn_in": 1, "unroll_len": 4, "normalize_obs": True}),
     ),
     "td3": (("Probe-Continuous", {"n_step": 2}),),
     "td3_bc": (("Probe-Continuous", {"replay": "prioritized"}),),

@@ -1,0 +1,1 @@
+"""Agents with critics of actions and a memory: learning from sequences."""
