@@ -59,7 +59,7 @@ UNSTABLE = re.compile(r"jax\._src|jax\.(?:extend|interpreters|lib)\b|jaxlib")
 UNSTABLE_ROOM = "rlkit/_cpu/"
 # A worker process of `hosts` starts without JAX.
 WORKER_ROOM = "rlkit/hosts/worker/"
-WORKER_LIBRARIES = {"numpy", "gymnasium", "cloudpickle", "ale_py"}
+WORKER_LIBRARIES = {"numpy", "gymnasium", "cloudpickle", "ale_py", "cv2"}
 WORKER_MODULES = ("rlkit.hosts.worker", "rlkit.names")
 
 
