@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 POOL = SMALL | {"reset_pool": 20, "num_seeds": 2, "total_steps": 192, "wrappers": ["time_limit:9", "frame_stack:2"]}
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_and_one_without_a_stop_have_the_same_pools(tmp_path):
     whole = loop.train(POOL, out=tmp_path / "whole", show=False)
     assert whole.state.starts[0].shape == (2, 20, 4)
