@@ -30,11 +30,10 @@ from rlkit.agents.base.keys import StartOnly, Unused
 from rlkit.agents.common import action_distributions, minibatches, normalization, policy_evaluation
 from rlkit.agents.common.config import (
     Activation,
-    CoreName,
     EncoderConfig,
     GaussianPolicyConfig,
     InNetwork,
-    MemoryLayers,
+    MemoryConfig,
     MinibatchConfig,
     Width,
 )
@@ -53,7 +52,7 @@ from rlkit.spaces import Space
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Scalar, StateNode, Transition
 
 
-class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
+class Config(MinibatchConfig, GaussianPolicyConfig, MemoryConfig, EncoderConfig):
     hidden_sizes: tuple[Width, ...] | None = Field(
         default=None,
         description="dense layers of an encoder; null: [512] for images from 36 pixels a side on, and else [64, 64]",
@@ -64,15 +63,6 @@ class Config(MinibatchConfig, GaussianPolicyConfig, EncoderConfig):
     shared_torso: Annotated[bool | None, InNetwork] = Field(
         default=None,
         description="one encoder for policy and value instead of two; null: for images from 36 pixels a side on",
-    )
-    recurrent: Literal["none"] | CoreName = Field(
-        default="none", description="the memory; mingru, lru and s5 learn from all steps of a rollout at once"
-    )
-    memory_size: Annotated[Width, Unused(recurrent="none"), InNetwork] = Field(
-        default=64, description="units of the recurrent core"
-    )
-    memory_layers: Annotated[MemoryLayers, Unused(recurrent="none"), InNetwork] = Field(
-        default=1, description="of the recurrent core"
     )
     squash: bool = Field(default=False, description="tanh normal instead of a clipped normal, for a Box")
     old_log_prob: Literal["recompute", "collected"] = Field(

@@ -11,7 +11,7 @@ true final observation, and the network sees the last action only with the wrapp
 """
 
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ from annotated_types import Interval
 from pydantic import Field
 
 from rlkit import _mesh
-from rlkit.agents.base import Unused, as_arrays
+from rlkit.agents.base import as_arrays
 from rlkit.agents.common import exploration, minibatches, normalization, q_learning
-from rlkit.agents.common.config import CoreName, Count, EncoderConfig, InNetwork, MemoryLayers, MinibatchConfig, Width
+from rlkit.agents.common.config import Count, EncoderConfig, InNetwork, MemoryConfig, MinibatchConfig
 from rlkit.agents.common.hyper import (
     EpsilonHyper,
     FiniteNonNegative,
@@ -43,18 +43,9 @@ from rlkit.spaces import Discrete, Space
 from rlkit.types import Agent, Array, Key, Network, PyTree, Scalar, StateNode, Transition
 
 
-class Config(MinibatchConfig, EncoderConfig):
+class Config(MinibatchConfig, MemoryConfig, EncoderConfig):
     layer_norm: bool = Field(default=True, description="after each dense layer; `norm` is that of convolutions")
     dueling: Annotated[bool, InNetwork] = False
-    recurrent: Literal["none"] | CoreName = Field(
-        default="none", description="the memory; mingru, lru and s5 learn from all steps of a rollout at once"
-    )
-    memory_size: Annotated[Width, Unused(recurrent="none"), InNetwork] = Field(
-        default=64, description="units of the recurrent core"
-    )
-    memory_layers: Annotated[MemoryLayers, Unused(recurrent="none"), InNetwork] = Field(
-        default=1, description="of the recurrent core"
-    )
     num_epochs: Count = 2
 
 

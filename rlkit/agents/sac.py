@@ -43,14 +43,11 @@ from rlkit.agents.base.keys import LearningRate, StartOnly, Unused
 from rlkit.agents.common import batches, off_policy, q_critics, soft_critic, validation
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import (
-    CoreName,
     Count,
     GaussianPolicyConfig,
     InCritics,
-    InNetwork,
-    MemoryLayers,
+    MemoryConfig,
     QCriticConfig,
-    Width,
 )
 from rlkit.agents.common.hyper import ActorCriticHyper, FinitePositive, OwnPartsHaveIt, OwnRate, Positive, value_or
 from rlkit.agents.common.q_critics import Static
@@ -59,8 +56,6 @@ from rlkit.agents.common.soft_critic import State
 from rlkit.networks.features import action_mask
 from rlkit.spaces import Box, Discrete, Space
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Scalar
-
-WithoutMemory = Unused(recurrent="none")
 
 
 class SoftConfig(GaussianPolicyConfig, QCriticConfig):
@@ -83,20 +78,11 @@ class SoftConfig(GaussianPolicyConfig, QCriticConfig):
     learn_temperature: bool = Field(default=True, description="towards the target entropy; false keeps the start value")
 
 
-class Config(SoftConfig):
-    recurrent: Literal["none"] | CoreName = Field(
-        default="none",
-        description="a memory of the policy and one of the critics, which learn from sequences; mingru, lru and s5 "
-        "learn from all steps of a sequence at once",
-    )
-    memory_size: Annotated[Width, WithoutMemory, InNetwork] = Field(default=64, description="units of a recurrent core")
-    memory_layers: Annotated[MemoryLayers, WithoutMemory, InNetwork] = Field(
-        default=1, description="of a recurrent core"
-    )
-    burn_in: Annotated[int, WithoutMemory] = Field(
+class Config(MemoryConfig, SoftConfig):
+    burn_in: Annotated[int, Unused(recurrent="none")] = Field(
         default=8, ge=0, lt=2**31, description="rows of a sequence that only warm the memory up"
     )
-    unroll_len: Annotated[Count, WithoutMemory] = Field(
+    unroll_len: Annotated[Count, Unused(recurrent="none")] = Field(
         default=16,
         description="rows of a sequence that are learned from: batch_size / unroll_len sequences for a gradient step",
     )

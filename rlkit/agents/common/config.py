@@ -187,6 +187,21 @@ class GaussianPolicyConfig(BaseModel):
         return self.gsde_log_std if self.gsde else 0.0
 
 
+class MemoryConfig(BaseModel):
+    """Static: the memory of an agent that may have one."""
+
+    recurrent: Literal["none"] | CoreName = Field(
+        default="none",
+        description="the memory; mingru, lru and s5 learn from all steps of a rollout or a sequence at once",
+    )
+    memory_size: Annotated[Width, Unused(recurrent="none"), InNetwork] = Field(
+        default=64, description="units of the recurrent core"
+    )
+    memory_layers: Annotated[MemoryLayers, Unused(recurrent="none"), InNetwork] = Field(
+        default=1, description="of the recurrent core"
+    )
+
+
 class MinibatchConfig(AgentConfig):
     """Static: how an on-policy agent divides a rollout into minibatches."""
 
