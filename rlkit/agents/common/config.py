@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     EncoderName = str
     LeafEncoderName = str
     CoreName = str
+    MemoryName = str
 else:
     EncoderName = Literal["auto", *VECTORS, *IMAGES]
     LeafEncoderName = Literal["auto", "none", *VECTORS, *IMAGES]
     CoreName = Literal[*CELLS, *BLOCKS]
+    MemoryName = Literal["none", *CELLS, *BLOCKS]
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 Count = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # of steps and batches, which are counted in int32
 Width = Annotated[int, Interval(ge=1, le=2**20)]  # of an axis of a network's arrays
@@ -190,7 +192,7 @@ class GaussianPolicyConfig(BaseModel):
 class MemoryConfig(BaseModel):
     """Static: the memory of an agent that may have one."""
 
-    recurrent: Literal["none"] | CoreName = Field(
+    recurrent: MemoryName = Field(
         default="none",
         description="the memory; mingru, lru and s5 learn from all steps of a rollout or a sequence at once",
     )

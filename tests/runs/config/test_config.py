@@ -116,6 +116,7 @@ def test_infinity_is_a_value_where_it_switches_something_off(name):
         ({"hidden_sizes": [64, "x"]}, ["hidden_sizes.1='x'", "whole number"]),
         ({"hidden_sizes": {"a": 64}}, ["hidden_sizes=", "list"]),
         ({"activation": "tann"}, ["activation='tann'", "'tanh'"]),
+        ({"recurrent": "minigru"}, ["recurrent='minigru'", "'none'", "'mingru'"]),
         ({"normalize_obs": "yes"}, ["normalize_obs='yes'", "true or false"]),
         ({"agent": "pop"}, ["agent='pop'", "ppo"]),
         ({"env_kwargs": {"x": {"y": object()}}}, ["env_kwargs.x", "and it is a object"]),
