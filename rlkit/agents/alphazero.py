@@ -38,6 +38,7 @@ from rlkit.agents.common.optimizer import Optimizer
 from rlkit.networks import views
 from rlkit.networks.features import action_mask
 from rlkit.networks.heads import actor_critic
+from rlkit.ops.chunked import chunked_map
 from rlkit.spaces import Discrete, Space, shape_of
 from rlkit.types import Agent, Array, ConfigError, Key, Model, Network, PyTree, Scalar, StateNode, Transition
 
@@ -265,17 +266,13 @@ def alternating_returns(
 
 
 def targets(static: Static, state: State, rollout: Transition) -> Array:
-    """The value targets [T, N] of a rollout. Only rows where an episode is cut need next values."""
+    """The value targets [T, N] of a rollout, its next values computed in chunks of rows."""
     value_of = partial(apply, static, actor(state))
-    cut = rollout.truncated.any(1).at[-1].set(True)
-
-    def next_values(row: tuple[Array, PyTree]) -> Array:
-        cut, next_obs = row
-        return jax.lax.cond(cut, lambda: value_of(next_obs)[1], lambda: jnp.zeros_like(rollout.reward[0]))
-
-    next_value = jax.lax.map(next_values, (cut, views.actor_obs(rollout.next_obs)))
+    flat = minibatches.flat(views.actor_obs(rollout.next_obs))
+    next_value = chunked_map(lambda obs: value_of(obs)[1], flat, static.config.chunk_size)
     player, next_player = (jax.vmap(jax.vmap(static.model.player))(obs) for obs in (rollout.obs, rollout.next_obs))
     discount = state.hyper.gamma * jnp.where(player == next_player, 1.0, -1.0)
+    next_value = next_value.reshape(rollout.reward.shape)
     return alternating_returns(rollout.reward, next_value, discount, rollout.terminated, rollout.truncated)
 
 

@@ -53,14 +53,14 @@ class _FromPool(Wrapper):
 
 
 @dataclass(frozen=True)
-class _FromOne(_FromPool):
+class _OneStart(_FromPool):
     """An environment whose episodes begin in one state, which `starts` is: leaves [...]."""
 
     def reset(self, key: Key, params: PoolParams) -> tuple[PyTree, Any]:
         return params.starts
 
 
-def once(env: Env, params: Any, key: Key) -> tuple[Env, Any]:
+def for_one_episode(env: Env, params: Any, key: Key) -> tuple[Env, Any]:
     """Return an environment and parameters for streams of which only the first episode counts.
 
     Its steps compute no resets: a next episode begins in a start by `key`, the same one for all streams. Where the
@@ -71,7 +71,7 @@ def once(env: Env, params: Any, key: Key) -> tuple[Env, Any]:
         inner = inner.env
     if isinstance(inner, Wrapper) or not has_pool(inner):
         return env, params
-    return from_pool(env, _FromOne), PoolParams(params, inner.reset(key, params))
+    return from_pool(env, _OneStart), PoolParams(params, inner.reset(key, params))
 
 
 def from_pool(env: Env, kind: type[_FromPool] = _FromPool) -> Env:
@@ -87,8 +87,8 @@ def from_pool(env: Env, kind: type[_FromPool] = _FromPool) -> Env:
     if not has_pool(env):
         name = getattr(env, "name", type(env).__name__)
         raise ConfigError(
-            f"reset_pool needs a step without a reset, and env={name!r} has no step_with of its step; write "
-            "that method, or gymnax's step_env, or leave reset_pool out"
+            f"reset_pool needs a step without a reset, and env={name!r} has no method step_with beside its step; "
+            "write it, or gymnax's step_env, or leave reset_pool out"
         )
     return kind(env)
 

@@ -67,7 +67,7 @@ def evaluate(
     )
     environments = jnp.arange(num_envs)
     if episodes_per_env == 1:
-        env, params = reset_pool.once(env, params, reset_key)
+        env, params = reset_pool.for_one_episode(env, params, reset_key)
 
     def unfinished(carry):
         _, result, time = carry

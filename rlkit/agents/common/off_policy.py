@@ -86,7 +86,7 @@ def buffer(config: OffPolicyConfig, axis_name: str | None = None) -> Buffer:
 
 
 def sequence_buffer(config: Any, num_sequences: int, axis_name: str | None) -> Buffer:
-    """The buffer of sequences that may run across episode ends, or the one that the user's function makes."""
+    """A buffer that draws `num_sequences` sequences of steps, across episode ends; or the one of a user's function."""
     if own_parts.is_own(config.replay):
         return own_buffer(config, axis_name)
     return replay.slices(

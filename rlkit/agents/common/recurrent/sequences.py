@@ -86,7 +86,7 @@ def rows(static: Static, state: State, sample: Sample) -> Rows:
     inputs = critic_inputs(static, obs, item.action)
 
     def before(name: str, network: Network, core: PyTree, inputs: tuple[PyTree, ...]) -> PyTree:
-        memory = along(joined(network), *variables[name], inputs, start, core)[1]
+        memory = along(with_joined_inputs(network), *variables[name], inputs, start, core)[1]
         return jax.lax.stop_gradient(learned(memory))
 
     def after(name: str, network: Network, memory: PyTree, inputs: tuple[PyTree, ...]) -> PyTree:
@@ -115,7 +115,7 @@ def critic_inputs(static: Static, obs: PyTree, action: PyTree) -> tuple[PyTree, 
     return (obs, q_critics.normalize_action(static.networks, action)) if box else (obs,)
 
 
-def joined(network: Network) -> Network:
+def with_joined_inputs(network: Network) -> Network:
     """The network, whose functions have a tuple of all inputs in place of an observation, as `along` needs it."""
 
     def apply(params: PyTree, stats: PyTree, inputs: tuple, memory: PyTree, **training: Any) -> tuple[Any, PyTree]:
@@ -142,7 +142,7 @@ def sequential(network: Network, memory: PyTree, start: Array) -> Network:
     """A network without a memory of its own: that of rows [U, B, ...], with the memory [B, ...] before the first."""
 
     def apply(params: PyTree, stats: PyTree, *inputs: PyTree, **training: Any) -> tuple[Any, PyTree]:
-        outputs, _, stats = along(joined(network), params, stats, inputs, start, memory, **training)
+        outputs, _, stats = along(with_joined_inputs(network), params, stats, inputs, start, memory, **training)
         return outputs, stats
 
     return Network(network.init, apply)
@@ -202,8 +202,10 @@ def actor(static: Static, state: State) -> Actor:
     return Actor(params, state.stats, state.normalizer.obs, soft_critic.actor(static, state).warming_up)
 
 
-def of_policy(static: Static, actor: Actor, memory: Memory, obs: PyTree) -> tuple[Static, soft_critic.Actor, Memory]:
-    """Arguments of acting without a memory at one observation, and the memories after the policy's step."""
+def step_of_policy(
+    static: Static, actor: Actor, memory: Memory, obs: PyTree
+) -> tuple[Static, soft_critic.Actor, Memory]:
+    """Arguments of `soft_critic.act` for one observation, with the memory in the policy; and the memories after it."""
     variables: Variables = actor.params["policy"], actor.stats["policy"]
     policy = static.networks.policy
     after = policy.apply(*variables, normalize_obs(actor.obs_stats, obs), memory.policy)[0][-1]
@@ -213,7 +215,7 @@ def of_policy(static: Static, actor: Actor, memory: Memory, obs: PyTree) -> tupl
 
 def act(static: Static, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tuple[Memory, Array, Memory]:
     """One exploring step for one observation, as `soft_critic.act`; its extras are the memories before it."""
-    now, own, after = of_policy(static, actor, memory, obs)
+    now, own, after = step_of_policy(static, actor, memory, obs)
     _, action, _ = soft_critic.act(now, own, (), obs, key)
     inputs = critic_inputs(static, normalize_obs(actor.obs_stats, obs), action)
     variables = actor.params["critics"], actor.stats["critics"]
@@ -223,7 +225,7 @@ def act(static: Static, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> 
 
 def policy(static: Static, actor: Actor, memory: Memory, obs: PyTree, key: Key) -> tuple[Memory, Array, tuple]:
     """One step for one observation: the mode of the policy. The key is not used."""
-    now, own, after = of_policy(static, actor, memory, obs)
+    now, own, after = step_of_policy(static, actor, memory, obs)
     return after, soft_critic.policy(now, own, (), obs, key)[1], ()
 
 
