@@ -39,9 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000, 20, 100)  # traced programs are many objects, of which few are ever garbage
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    # A later line takes precedence: warnings raised in gymnax are not errors here.
+    # A later line takes precedence: warnings raised in gymnax and JaxMARL are not errors here.
     config.addinivalue_line("filterwarnings", "error")
     config.addinivalue_line("filterwarnings", r"default:::gymnax(\.|$)")
+    config.addinivalue_line("filterwarnings", r"default:::jaxmarl(\.|$)")
     if PROGRAMS not in os.environ:
         os.environ[PROGRAMS] = config.rlkit_programs = tempfile.mkdtemp(prefix="rlkit-tests-")
     set_if_known("jax_compilation_cache_dir", os.environ[PROGRAMS])
