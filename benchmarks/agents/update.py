@@ -1,10 +1,12 @@
-"""Time of a gradient step of SAC and TD3 in a scan, against the same in plain JAX (plain.py), at several widths.
+"""Time of a gradient step of SAC, TD3 and CrossQ, against plain JAX (plain.py) and against SBX, at several widths.
 
 Batches of 256 drawn from 100,000 transitions of HalfCheetah-v5's sizes (17 and 6 numbers). All run in one process, in
-alternating rounds.
+alternating rounds: 200 steps in one scan, of SBX those of one call of its `train`. SBX is left out where it is not
+installed, and CrossQ is not written in plain JAX.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Mapping
@@ -28,6 +30,8 @@ from rlkit.types import Transition
 HERE = Path(__file__).resolve().parent
 OBS, ACTION, CAPACITY, BATCH, COUNT = 17, 6, 100_000, 256, 200
 OBS_SPACE = Box(-np.inf, np.inf, (OBS,))
+AGENTS = ("sac", "td3", "crossq")
+WAYS = ("plain", "rlkit", "rlkit, RLKIT_CPU_TRICKS=0", "sbx")
 TARGET = 1.15  # times the plain version's time, of SAC with 256 units
 
 
@@ -45,9 +49,9 @@ def rlkit(name: str, width: int, data: tuple[Any, ...], *, tricks: bool, network
     """A function of the number of a round that makes COUNT gradient steps and waits for them."""
     os.environ["RLKIT_CPU_TRICKS"] = str(int(tricks))
     module = agents.get(name)
-    config = module.Config(
-        hidden_sizes=(width, width), capacity=CAPACITY, batch_size=BATCH, learning_starts=0, replay_ratio=1.0
-    )
+    settings: Any = {"critic_hidden_sizes": (width, width)} if name == "crossq" else {}
+    settings |= {"hidden_sizes": (width, width), "capacity": CAPACITY, "batch_size": BATCH}
+    config = module.Config(learning_starts=0, replay_ratio=1.0, **settings)
     agent = module.make(config, OBS_SPACE, Box(-1.0, 1.0, (ACTION,)), networks)
     obs, action, reward, terminated, next_obs = data
     steps = Transition(obs, action, reward, terminated, jnp.zeros_like(terminated), next_obs, ())
@@ -78,13 +82,41 @@ def peer(name: str, width: int, data: tuple[Any, ...]) -> Any:
     return run
 
 
+def sbx(name: str, width: int, data: tuple[Any, ...]) -> Any:
+    """SBX's agent with the same transitions in its buffer, and the defaults of both libraries, which are equal."""
+    import gymnasium
+    import sbx
+    from stable_baselines3.common.logger import Logger
+
+    class Env(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBS,))
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION,))
+
+    kind = {"sac": sbx.SAC, "td3": sbx.TD3, "crossq": sbx.CrossQ}[name]
+    sizes = {"net_arch": {"pi": [width, width], "qf": [width, width]}}
+    model = kind("MlpPolicy", Env(), buffer_size=CAPACITY, batch_size=BATCH, policy_kwargs=sizes, seed=0)
+    model.set_logger(Logger(None, []))
+    buffer = model.replay_buffer
+    names = ("observations", "actions", "rewards", "dones", "next_observations")
+    for field, values in zip(names, data, strict=True):
+        getattr(buffer, field)[:, 0] = np.asarray(values)
+    buffer.full = True
+
+    def run(index: int) -> None:
+        model._n_updates = 0  # modulo the delay of the policy it is static
+        model.train(gradient_steps=COUNT, batch_size=BATCH)
+        jax.block_until_ready(model.policy.qf_state.params)
+
+    return run
+
+
 def measure(name: str, width: int, rounds: int) -> dict[str, Any]:
     data = arrays()
-    functions = {
-        "plain": peer(name, width, data),
-        "rlkit": rlkit(name, width, data, tricks=True),
-        "rlkit, RLKIT_CPU_TRICKS=0": rlkit(name, width, data, tricks=False),
-    }
+    functions = {"plain": peer(name, width, data)} if name != "crossq" else {}
+    functions["rlkit"] = rlkit(name, width, data, tricks=True)
+    functions["rlkit, RLKIT_CPU_TRICKS=0"] = rlkit(name, width, data, tricks=False)
+    if importlib.util.find_spec("sbx") is not None:
+        functions["sbx"] = sbx(name, width, data)
     report.interleaved(functions, 1)
     seconds = report.interleaved(functions, rounds)
     return {"agent": name, "width": width, "seconds": {k: [x / COUNT for x in v] for k, v in seconds.items()}}
@@ -94,21 +126,22 @@ def render(results: Mapping[str, Any]) -> str:
     rows = []
     for result in results.values():
         seconds = result["seconds"]
-        ratio = report.ratio(seconds["rlkit"], seconds["plain"])
+        ratios = {k: report.ratio(seconds["rlkit"], seconds[k]) for k in ("plain", "sbx") if k in seconds}
         has_target = result["agent"] == "sac" and result["width"] == 256
         rows.append(
             [
                 result["agent"],
                 result["width"],
-                *(f"{1e3 * float(np.median(seconds[name])):.2f}" for name in seconds),
-                report.spread(ratio),
-                f"<= {TARGET} {report.verdict(ratio['median'] <= TARGET)}" if has_target else "",
+                *(f"{1e3 * float(np.median(seconds[k])):.2f}" if k in seconds else "" for k in WAYS),
+                *(report.spread(ratios[k]) if k in ratios else "" for k in ("plain", "sbx")),
+                f"<= {TARGET} {report.verdict(ratios['plain']['median'] <= TARGET)}" if has_target else "",
             ]
         )
-    header = ["agent", "units", "plain JAX ms", "rlkit ms", "without `_cpu` ms", "rlkit / plain", "target"]
+    header = ["agent", "units", "plain JAX ms", "rlkit ms", "without `_cpu` ms", "SBX ms", "rlkit / plain"]
+    header += ["rlkit / SBX", "target"]
     return (
-        "# Gradient steps of SAC and TD3\n\nMilliseconds of one step in a scan of 200, batches of 256 from 100,000 "
-        "transitions; two layers.\n\n"
+        "# Gradient steps of SAC, TD3 and CrossQ\n\nMilliseconds of one step in a scan of 200, batches of 256 from "
+        "100,000 transitions; two layers.\n\n"
         + report.table(header, rows)
         + "\n"
         + report.provenance_lines(result["made"] for result in results.values())
@@ -118,7 +151,7 @@ def render(results: Mapping[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds (%(default)s)")
-    parser.add_argument("--agents", nargs="+", default=["sac", "td3"], choices=["sac", "td3"])
+    parser.add_argument("--agents", nargs="+", default=AGENTS, choices=AGENTS)
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 256, 1024])
     parser.add_argument("--results", type=Path, default=HERE, help="where update.json and update.md go")
     options = parser.parse_args()
