@@ -56,8 +56,8 @@ _WHERE_TO_START = (  # (task, agents, reason)
     ),
     (
         "observations that hide a part of the state",
-        ("ppo", "r2d2", "sac"),
-        "``recurrent: gru`` gives PPO a memory, and PQN and SAC too; R2D2 always has one",
+        ("ppo", "r2d2", "sac", "tqc"),
+        "``recurrent: gru`` gives PPO a memory, and PQN, SAC and TQC too; R2D2 always has one",
     ),
     ("stored data, and no environment", ("td3_bc", "rebrac", "iql", "bc"), "IQL and BC take discrete actions too"),
 )

@@ -59,7 +59,7 @@ from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Scalar
 
 
 class SoftConfig(GaussianPolicyConfig, QCriticConfig):
-    """Static: SAC without a memory, and its variants."""
+    """Static: SAC and its variants without a memory."""
 
     gsde_log_std: ClassVar[float] = -3.0
 
@@ -79,6 +79,8 @@ class SoftConfig(GaussianPolicyConfig, QCriticConfig):
 
 
 class Config(MemoryConfig, SoftConfig):
+    """Static: SAC and its variants with a memory or without."""
+
     burn_in: Annotated[int, Unused(recurrent="none")] = Field(
         default=8, ge=0, lt=2**31, description="rows of a sequence that only warm the memory up"
     )
@@ -142,10 +144,23 @@ def target_entropy(static: Static, hyper: Hyper, obs: PyTree) -> Array:
     return jnp.asarray(value_or(hyper.target_entropy_total, target))
 
 
-def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
-    """The loss [] of the critics; their statistics, the priorities [B], and metrics."""
-    value, bonus = soft_critic.next_estimate(static, state, batch, key, combine=lambda q: q.min(0))
-    target = jax.lax.stop_gradient(batches.bootstrapped(batch, value + bonus))
+def critic_loss(
+    static: Static,
+    params: dict[str, PyTree],
+    state: State,
+    batch: Batch,
+    key: Key,
+    *,
+    ahead: Static | None = None,
+    bootstrapped: Callable[[Batch, Array], Array] = batches.bootstrapped,
+) -> tuple[Array, tuple]:
+    """The loss [] of the critics; their statistics, the priorities [B], and metrics.
+
+    Agents with a memory replace `ahead`, whose networks evaluate the next observations and which is `static` without,
+    and `bootstrapped`, which makes the targets [B] of the batch and of the values [B] of its next observations.
+    """
+    value, bonus = soft_critic.next_estimate(ahead or static, state, batch, key, combine=lambda q: q.min(0))
+    target = jax.lax.stop_gradient(bootstrapped(batch, value + bonus))
     q, stats = soft_critic.data_values(static, params["critics"], state, batch, key)
     loss, priority = q_critics.td_loss(q, target, batch.weight)
     return loss, (stats, priority, {"critic_loss": loss})
@@ -226,5 +241,6 @@ def make(
     needed = "a Discrete action space or a Box of floats with finite bounds"
     validation.check_action_space(Config, config, action_space, supported=supports(action_space), needed=needed)
     if config.recurrent != "none":
-        return sequences.make(config, obs_space, action_space, networks, policy_loss, axis_name=axis_name)
+        losses = critic_loss, policy_loss
+        return sequences.make(config, obs_space, action_space, networks, *losses, axis_name=axis_name)
     return soft_critic.make(config, obs_space, action_space, networks, gradient_step, axis_name=axis_name)

@@ -15,9 +15,12 @@ with actions in [-1, 1]. The fields `num_quantiles` M and `drop_quantiles` d are
 Departures from the paper: K is 2 instead of 5, as in Stable-Baselines3; the critics' losses are added up instead of
 averaged; the loss of the temperature is one in log α. Prioritized replay draws by the critics' mean |TD error| of the
 means of their quantiles, and the target's mean is that of the kept ones. The other departures of `sac` apply as well.
+
+With `recurrent: gru`, or another memory, TQC learns from sequences of steps, as `sac` does. The n-step return of each
+kept quantile stops at the episode's end, and the priority of a sequence is the mean of those of its rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -30,13 +33,14 @@ from rlkit.agents.common import batches, off_policy, q_critics, soft_critic, val
 from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.config import NumCritics, Width
 from rlkit.agents.common.q_critics import Static
+from rlkit.agents.common.recurrent import sequences
 from rlkit.agents.common.soft_critic import State
 from rlkit.ops.distributional import quantile_huber
 from rlkit.spaces import Space
 from rlkit.types import Agent, Array, ConfigError, Key, PyTree
 
 
-class Config(sac.SoftConfig):
+class Config(sac.Config):
     num_critics: NumCritics = Field(default=2, description="each with num_quantiles of its own")
     actor_q: Literal["min", "mean"] = Field(
         default="mean", description="of the critics' means of an action, which the policy maximizes"
@@ -63,11 +67,23 @@ def mean_returns(quantiles: Array) -> Array:
     return quantiles.mean(-1)
 
 
-def critic_loss(static: Static, params: dict[str, PyTree], state: State, batch: Batch, key: Key) -> tuple[Array, tuple]:
-    """The loss [] of the critics; their statistics, the priorities [B], and metrics."""
+def critic_loss(
+    static: Static,
+    params: dict[str, PyTree],
+    state: State,
+    batch: Batch,
+    key: Key,
+    *,
+    ahead: Static | None = None,
+    bootstrapped: Callable[[Batch, Array], Array] = batches.bootstrapped,
+) -> tuple[Array, tuple]:
+    """The loss [] of the critics; their statistics, the priorities [B], and metrics.
+
+    `ahead` and `bootstrapped` are those of `sac.critic_loss`; with a memory [B] is [U, B].
+    """
     kept = partial(truncate, drop=static.config.drop_quantiles)
-    value, bonus = soft_critic.next_estimate(static, state, batch, key, combine=kept)  # [B, N], [B]
-    target = jax.vmap(partial(batches.bootstrapped, batch), 1, 1)(value + bonus[:, None])
+    value, bonus = soft_critic.next_estimate(ahead or static, state, batch, key, combine=kept)  # [B, N], [B]
+    target = jax.vmap(partial(bootstrapped, batch), -1, -1)(value + bonus[..., None])
     target = jax.lax.stop_gradient(target)
     quantiles, stats = soft_critic.data_values(static, params["critics"], state, batch, key)  # [K, B, M]
     count = quantiles.shape[-1]
@@ -108,7 +124,7 @@ def make(
             f"drop_quantiles={config.drop_quantiles} must be less than num_quantiles={config.num_quantiles}, so that a "
             f"target keeps some; try {min(2, config.num_quantiles - 1)}"
         )
-    outputs = config.num_quantiles
-    return soft_critic.make(
-        config, obs_space, action_space, networks, gradient_step, outputs=outputs, axis_name=axis_name
-    )
+    settings: Any = {"outputs": config.num_quantiles, "axis_name": axis_name}
+    if config.recurrent != "none":
+        return sequences.make(config, obs_space, action_space, networks, critic_loss, policy_loss, **settings)
+    return soft_critic.make(config, obs_space, action_space, networks, gradient_step, **settings)

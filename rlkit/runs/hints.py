@@ -52,7 +52,8 @@ def on_settings(program: Program) -> list[str]:
         lines.append(f"learning_starts={starts:,} is beyond the run of {total:,} steps, which learns nothing")
     if (every := getattr(agent, "target_every", None)) is not None and every >= total:
         lines.append(f"target_every={every:,} is beyond the run of {total:,} steps: the target is never updated")
-    if (length := getattr(agent, "unroll_len", None)) is not None and agent.n_step > length:
+    length = getattr(agent, "unroll_len", None) if getattr(agent, "recurrent", None) != "none" else None
+    if length is not None and agent.n_step > length:
         lines.append(f"n_step={agent.n_step} is above unroll_len={length}: a target ends with its sequence")
     schedule, line = Schedule(config), config.updates_per_line * config.steps_per_update
     for key, lines_between in (("eval_every", schedule.eval_lines), ("checkpoint_every", schedule.save_lines)):

@@ -1,4 +1,4 @@
-"""rlkit.agents.sac with a memory: memories as acting had them, and losses and gradients of a loop written out."""
+"""rlkit.agents.sac and tqc with a memory: memories as acting had them, losses and gradients of a loop written out."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ import pytest
 from mistakes import mistake
 
 from rlkit import training
-from rlkit.agents import sac
+from rlkit.agents import sac, tqc
 from rlkit.agents.common import off_policy
 from rlkit.agents.common.recurrent import sequences
 from rlkit.envs.probes import Memory, Truncation
@@ -47,10 +47,10 @@ class Recall(Memory):
         return jnp.where(state.time == self.length - 1, 1.0 - jnp.square(action[0] - state.cue), 0.0)
 
 
-def make(env, **settings):
+def make(env, module=sac, **settings):
     settings = SMALL | settings
     settings["batch_size"] = 12 * settings["unroll_len"]  # of rows
-    return sac.make(sac.Config(**settings), env.observation_space(), env.action_space())
+    return module.make(module.Config(**settings), env.observation_space(), env.action_space())
 
 
 def drawn(key, params):
@@ -62,11 +62,15 @@ def drawn(key, params):
 
 @pytest.fixture(scope="module", params=[
     {"burn_in": 2, "unroll_len": 3},
+    pytest.param(
+        {"module": tqc, "burn_in": 1, "unroll_len": 4, "n_step": 2, "num_quantiles": 3, "drop_quantiles": 1},
+        marks=pytest.mark.thorough,
+    ),
     pytest.param({"recurrent": "lstm", "burn_in": 0, "n_step": 3}, marks=pytest.mark.thorough),
     pytest.param({"recurrent": "mingru", "memory_layers": 2, "store_obs_once": True}, marks=pytest.mark.thorough),
 ])  # fmt: skip
 def setup(request):
-    """An agent, its state with a rollout in the buffer, that rollout, and a sample of it."""
+    """An agent, its state with a rollout in the buffer, that rollout, and a sample of it; and its file."""
     agent = make(Ends(), **request.param)
 
     @jax.jit
@@ -86,11 +90,11 @@ def setup(request):
     assert bool(sample.mask.all())
     assert np.asarray(sample.item.truncated)[:, :-1].any()
     assert np.asarray(sample.item.terminated)[:, :-1].any()
-    return agent, state, rollout, sample
+    return agent, state, rollout, sample, request.param.get("module", sac)
 
 
 def test_the_stored_memories_are_those_before_the_step(setup):
-    agent, state, rollout, _ = setup
+    agent, state, rollout, _, _ = setup
     networks = agent.static.networks
 
     @jax.jit
@@ -110,7 +114,10 @@ def test_the_stored_memories_are_those_before_the_step(setup):
 
 
 def written_out(agent, params, state, sample, keys, warm=jax.lax.stop_gradient):
-    """The losses of the critics and of the policy, and the priorities [B], row by row."""
+    """The losses of the critics and of the policy, and the priorities [B], row by row.
+
+    Each critic of SAC has one quantile here, and so has its target.
+    """
     config, networks = agent.static.config, agent.static.networks
     item = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), sample.item)
     done, action = item.terminated | item.truncated, item.action / 2
@@ -134,8 +141,33 @@ def written_out(agent, params, state, sample, keys, warm=jax.lax.stop_gradient):
         raw = loc + jnp.exp(log_std) * noise
         return jnp.tanh(raw), TanhNormal(loc, jnp.exp(log_std)).log_prob_pre_tanh(raw)
 
+    has_quantiles = isinstance(config, tqc.Config)
+
     def rate(variables, obs, action, core):
-        return networks.critics.apply(variables, (), obs, action, core)[0][0]
+        """Quantiles [K, B, M]."""
+        found = networks.critics.apply(variables, (), obs, action, core)[0][0]
+        return found if has_quantiles else found[..., None]
+
+    def following(found):
+        """Quantiles [B, N] of a target."""
+        if not has_quantiles:
+            return found.min(0)
+        pooled = jnp.sort(jnp.concatenate(list(found), axis=-1))
+        return pooled[:, : config.num_critics * (config.num_quantiles - config.drop_quantiles)]
+
+    def chosen_value(found):
+        return found.mean((0, 2)) if has_quantiles else found.min(0)[:, 0]
+
+    def loss_of(found, target):
+        """[B] of quantiles [K, B, M] and targets [B, N]."""
+        if not has_quantiles:
+            return jnp.square(found - target[None])[..., 0].sum(0) / 2
+        total, count = 0.0, found.shape[-1]
+        for k, m in np.ndindex(config.num_critics, count):
+            error, tau = target - found[k, :, m, None], (m + 0.5) / count
+            huber = jnp.where(jnp.abs(error) < 1, jnp.square(error) / 2, jnp.abs(error) - 0.5)
+            total += jnp.mean(jnp.where(error < 0, 1 - tau, tau) * huber, axis=-1) / count
+        return total
 
     fixed = state.params
     core = jax.tree.map(lambda x: x[0], item.extras)
@@ -152,36 +184,41 @@ def written_out(agent, params, state, sample, keys, warm=jax.lax.stop_gradient):
     values, policy_loss, q = [], 0.0, []
     for t in range(length):
         chosen, log_prob = act(fixed["policy"], next_obs[t], ahead[t], next_noise[t])
-        values.append(rate(state.target_params, next_obs[t], chosen, later[t]).min(0) - TEMPERATURE * log_prob)
+        value = following(rate(state.target_params, next_obs[t], chosen, later[t]))
+        values.append(value - TEMPERATURE * log_prob[:, None])
         q.append(rate(params["critics"], obs[t], action[t], mine[t]))
         chosen, log_prob = act(params["policy"], obs[t], before[t], noise[t])
-        policy_loss += jnp.mean(TEMPERATURE * log_prob - rate(fixed["critics"], obs[t], chosen, theirs[t]).min(0))
-    errors = []
+        value = chosen_value(rate(fixed["critics"], obs[t], chosen, theirs[t]))
+        policy_loss += jnp.mean(TEMPERATURE * log_prob - value)
+    errors, losses = [], []
     for t in range(length):
         target, alive = 0.0, 1.0
         for i in range(config.n_step):
             if t + i >= length:
                 break
             k = t + i
-            value = jnp.where(item.terminated[rows][k], 0.0, values[k])
-            last = done[rows][k] | (i == config.n_step - 1) | (k == length - 1)
-            target += alive * GAMMA**i * (reward[k] + jnp.where(last, GAMMA * value, 0.0))
+            value = jnp.where(item.terminated[rows][k][:, None], 0.0, values[k])
+            last = (done[rows][k] | (i == config.n_step - 1) | (k == length - 1))[:, None]
+            target += alive * GAMMA**i * (reward[k][:, None] + jnp.where(last, GAMMA * value, 0.0))
             alive *= jnp.where(last, 0.0, 1.0)
-        errors.append(q[t] - jax.lax.stop_gradient(target)[None])
+        target = jax.lax.stop_gradient(target)
+        losses.append(sample.weight * loss_of(q[t], target))
+        errors.append(q[t].mean(-1) - target.mean(-1)[None])
     errors = jnp.stack(errors)  # [U, K, B]
-    critic_loss = jnp.mean(sample.weight[None] * jnp.square(errors).sum(1)) / 2
+    critic_loss = jnp.mean(jnp.stack(losses))
     return (critic_loss, policy_loss / length), jnp.abs(errors).mean((0, 1))
 
 
 def test_losses_gradients_and_priorities(setup):
     """The gradient ends where the rows to learn from begin."""
-    agent, state, _, sample = setup
+    agent, state, _, sample, module = setup
     keys = jax.random.split(jax.random.key(7))
 
     def loss(params):
         rows = sequences.rows(agent.static, state, sample)
-        of_critics, (_, priority, _) = sequences.critic_loss(agent.static, params, state, rows, keys[0])
-        _, (_, metrics) = sequences.policy_loss(sac.policy_loss, agent.static, params, state, rows, keys[1])
+        args = agent.static, params, state, rows
+        of_critics, (_, priority, _) = sequences.critic_loss(module.critic_loss, *args, keys[0])
+        _, (_, metrics) = sequences.policy_loss(module.policy_loss, *args, keys[1])
         return of_critics + metrics["policy_loss"], (priority, of_critics)
 
     def expected_loss(params, warm=jax.lax.stop_gradient):
@@ -198,7 +235,7 @@ def test_losses_gradients_and_priorities(setup):
 
 
 def test_the_rows_of_the_burn_in_have_no_gradient(setup):
-    agent, state, _, sample = setup
+    agent, state, _, sample, module = setup
     burn_in = agent.static.config.burn_in
 
     @jax.jit
@@ -206,7 +243,8 @@ def test_the_rows_of_the_burn_in_have_no_gradient(setup):
     def gradient(obs):
         rows = sequences.rows(agent.static, state, sample._replace(item=sample.item._replace(obs=obs)))
         args = agent.static, state.params, state, rows, jax.random.key(0)
-        return sequences.critic_loss(*args)[0] + sequences.policy_loss(sac.policy_loss, *args)[0]
+        of_critics = sequences.critic_loss(module.critic_loss, *args)[0]
+        return of_critics + sequences.policy_loss(module.policy_loss, *args)[0]
 
     size = np.abs(gradient(sample.item.obs)).max((0, 2))
     np.testing.assert_array_equal(size[:burn_in], 0.0)
@@ -214,9 +252,14 @@ def test_the_rows_of_the_burn_in_have_no_gradient(setup):
 
 
 @pytest.mark.thorough
-def test_all_seeds_learn_in_one_program():
+@pytest.mark.parametrize("settings", [
+    {"policy_every": 2},
+    pytest.param({"module": tqc}, marks=pytest.mark.slow),
+    {"module": tqc, "recurrent": "mingru", "num_quantiles": 5},
+], ids=["sac", "tqc", "tqc-mingru"])  # fmt: skip
+def test_all_seeds_learn_in_one_program(settings):
     """And with other draws: the states of a vmap learn apart."""
-    agent = make(Recall(), policy_every=2)
+    agent = make(Recall(), **settings)
     pair = training.make(agent, Recall(), (), num_envs=4, num_steps=8)
     hyper, keys = sac.Hyper(), jax.random.split(jax.random.key(0), 3)
     states = jax.jit(jax.vmap(pair.init, (None, 0)))(hyper, keys)
@@ -230,13 +273,14 @@ def test_all_seeds_learn_in_one_program():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("env", [
-    Recall(),
-    pytest.param(Memory(), marks=pytest.mark.slow),
-], ids=["box", "discrete"])  # fmt: skip
-def test_memory_is_learned_where_it_is_needed(env):
+@pytest.mark.parametrize(("env", "module"), [
+    (Recall(), sac),
+    pytest.param(Memory(), sac, marks=pytest.mark.slow),
+    pytest.param(Recall(), tqc, marks=pytest.mark.slow),
+], ids=["box", "discrete", "tqc"])  # fmt: skip
+def test_memory_is_learned_where_it_is_needed(env, module):
     settings = {"hidden_sizes": (16,), "memory_size": 16, "capacity": 4096, "replay_ratio": 0.125}
-    agent = make(env, **(settings | {"burn_in": 2, "unroll_len": 6}))
+    agent = make(env, module, **(settings | {"burn_in": 2, "unroll_len": 6}))
     pair = training.make(agent, env, (), num_envs=16, num_steps=8)
     hyper = sac.Hyper(gamma=0.9, learning_rate=5e-3, tau=0.05, temperature=0.1, target_entropy=-2.0)
 

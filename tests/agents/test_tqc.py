@@ -1,6 +1,8 @@
-"""rlkit.agents.tqc: the truncated target and the loss against a slow loop, the quantiles it learns, and refusals."""
+"""rlkit.agents.tqc: the truncated target and the losses against slow loops, the quantiles it learns, and refusals."""
 
 from functools import partial
+from itertools import product
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,8 @@ from sac_batches import BOX, OBS, SMALL, B, hand_made, losses, make
 from rlkit.agents import tqc
 from rlkit.agents.common import q_critics
 from rlkit.agents.common.off_policy import Schedules
+from rlkit.agents.common.recurrent import sequences
+from rlkit.spaces import Box
 from rlkit.types import ConfigError, Sample, Transition
 
 
@@ -71,6 +75,65 @@ def test_the_losses_against_a_slow_loop():
     found = metrics["critic_loss"], metrics["policy_loss"], metrics["q"], total
     expected = critic_loss, policy_loss, value.mean(), critic_loss + policy_loss + temperature_loss
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_the_loss_of_a_sequence_against_a_slow_loop():
+    """Of a stream whose episode ends in its third of five rows; memories add up the observations of an episode."""
+    settings = {"recurrent": "gru", "burn_in": 1, "unroll_len": 4, "n_step": 2, "num_quantiles": 3, "drop_quantiles": 1}
+
+    def policy(params, obs, memory):  # of actions of 0 at the next observations
+        return jnp.zeros_like(obs), jnp.full_like(obs, -20.0), memory + obs
+
+    def critics(params, obs, action, memory):
+        total = memory + obs
+        return jnp.einsum("...d,km->k...m", total + action, params), total
+
+    start, space = np.zeros(1, np.float32), Box(-1, 1, (1,))
+    networks = {"policy": policy, "critics": critics}
+    networks = {name: (lambda key, *_: jnp.zeros((2, 3)), apply, start) for name, apply in networks.items()}
+    static = tqc.make(tqc.Config(**(SMALL | settings)), space, space, networks).static
+    params, target = np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32)  # [K, M]
+    state = SimpleNamespace(
+        params={"policy": (), "critics": params, "log_temperature": -jnp.inf},
+        stats={"policy": (), "critics": ()},
+        target_params=target,
+        target_stats=(),
+        normalizer=SimpleNamespace(obs=()),
+        hyper=SimpleNamespace(gamma=0.9),
+    )
+    obs, next_obs, action, reward = np.random.default_rng(1).uniform(-1, 1, (4, 5)).astype(np.float32)
+    ends = np.arange(5) == 2
+    column = lambda x: x[None, :, None]  # noqa: E731
+    memory = sequences.Memory(np.full((1, 5, 1), 0.5, np.float32), np.full((1, 5, 1), 0.5, np.float32))
+    flags = ends[None], np.zeros((1, 5), bool)
+    item = Transition(column(obs), column(action), reward[None], *flags, column(next_obs), memory)
+    sample = Sample(item, (), np.float32([0.7]), np.ones((1, 5), bool))
+
+    @jax.jit
+    def compiled(sample):
+        rows = sequences.rows(static, state, sample)
+        return sequences.critic_loss(tqc.critic_loss, static, state.params, state, rows, jax.random.key(0))
+
+    found, (_, priority, _) = compiled(sample)
+
+    before = np.array([0.5, 0.5 + obs[0], 0.5 + obs[0] + obs[1], 0.0, obs[3]])
+    kept = [sorted((target * (before[t] + obs[t] + next_obs[t])).ravel())[:4] for t in range(5)]
+    loss, error = 0.0, []
+    for t in range(1, 5):
+        if ends[t]:
+            targets = [reward[t]] * 4
+        elif t == 4:  # the sequence ends
+            targets = [reward[t] + 0.9 * z for z in kept[t]]
+        else:
+            targets = [reward[t] + 0.9 * (reward[t + 1] + 0.9 * (0 if ends[t + 1] else z)) for z in kept[t + 1]]
+        quantiles = params * (before[t] + obs[t] + action[t])
+        for (k, m), y in product(np.ndindex(2, 3), targets):
+            u = y - quantiles[k, m]
+            huber = u**2 / 2 if abs(u) < 1 else abs(u) - 0.5
+            loss += 0.7 * abs((m + 0.5) / 3 - (u < 0)) * huber / 3 / 4 / 4
+        error.append(np.mean([abs(quantiles[k].mean() - np.mean(targets)) for k in range(2)]))
+    np.testing.assert_allclose(found, loss, rtol=1e-5)
+    np.testing.assert_allclose(priority, [np.mean(error)], rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -171,6 +171,8 @@ def test_matrix_is_that_of_the_code(monkeypatch):
     kinds = {"Discrete", "MultiDiscrete", "bounded Box", "unbounded Box", "Dict, Tuple"}
     assert rows["ppo"] == kinds | {"recurrent", "own networks"}
     assert rows["sac"] == {"Discrete", "bounded Box", "recurrent"} | off_policy
+    assert rows["tqc"] == {"bounded Box", "recurrent"} | off_policy
+    assert rows["crossq"] == rows["ddpg"]
     assert rows["ddpg"] == {"bounded Box"} | off_policy
     assert rows["pqn"] == {"Discrete", "recurrent", "own networks"}
     assert "recurrent" in rows["r2d2"]

@@ -79,6 +79,7 @@ POLICIES = {
     "ppo-gsde-gru": ("ppo", ROBOT, ARM, {"recurrent": "gru", "gsde": True}),
     "r2d2": ("r2d2", VECTOR, ONE_OF_THREE, NORM | {"recurrent": "lstm", "dueling": True}),
     "sac-lru": ("sac", VECTOR, ARM, NORM | {"recurrent": "lru"}),
+    "tqc-gru": ("tqc", VECTOR, ARM, NORM | {"recurrent": "gru"}),
     "r2d2-conv": ("r2d2", CAMERA, ONE_OF_THREE, {"recurrent": "gru", "channels": [4, 6]}),
 }
 HEART = "ppo-box"

@@ -21,6 +21,8 @@ AGENTS = {
         "num_minibatches": 2,
     },
     "sac-gru": BUFFER | {"env": "Pendulum-v1", "target_every": 100, "recurrent": "gru", "burn_in": 2, "unroll_len": 4},
+    "tqc-gru": BUFFER
+    | {"env": "Pendulum-v1", "target_every": 100, "recurrent": "gru", "burn_in": 2, "unroll_len": 4, "n_step": 2},
     "sac": BUFFER | {"env": "Pendulum-v1", "target_every": 100},
 }
 

@@ -75,7 +75,7 @@ def checked(
     if memory == "none" and recurrent:
         raise ConfigError(
             f"{field} must have no memory for this agent, and it has one; leave it out, or use r2d2, ppo "
-            "with one network, or sac with recurrent"
+            "with one network, or sac or tqc with recurrent"
         )
     if recurrent:
         inputs, form = (*inputs, network.memory), f"{form[:-1]}, memory)" if form[0] == "(" else f"({form}, memory)"

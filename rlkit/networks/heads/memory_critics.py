@@ -71,8 +71,8 @@ class MemoryCritics(nn.Module):
     """K estimates of the value of an action after the observations of an episode.
 
     One core, which all critics share, remembers the observations; dense layers of each critic's own evaluate its
-    features together with the action. Returns Q [K, ...] and the next memory; without an action Q [K, ..., size], the
-    values of all actions of a discrete space.
+    features together with the action. Returns Q [K, ...] and the next memory; with `size` Q [K, ..., size], the values
+    of all actions of a discrete space, or quantiles.
     """
 
     make_encoder: MakeEncoder

@@ -59,5 +59,11 @@ EXAMPLES = {
     ),
     "td3": (("Probe-Continuous", {"n_step": 2}),),
     "td3_bc": (("Probe-Continuous", {"replay": "prioritized"}),),
-    "tqc": (("Probe-Continuous", {"num_quantiles": 5, "n_step": 2, "replay": "prioritized"}),),
+    "tqc": (
+        ("Probe-Continuous", {"num_quantiles": 5, "n_step": 2, "replay": "prioritized"}),
+        (
+            "Probe-Continuous",
+            {"recurrent": "gru", "burn_in": 1, "unroll_len": 4, "n_step": 2, "replay": "prioritized"},
+        ),
+    ),
 }

@@ -1,10 +1,10 @@
-"""Soft actor-critics with a memory, from sequences (Ni et al. 2022): SAC's losses for rows of sequences.
+"""Soft actor-critics with a memory, from sequences (Ni et al. 2022): the losses of SAC and TQC for rows of sequences.
 
 The policy and the critics have a recurrent core each, which remembers the observations of an episode. They learn from
 sequences of consecutive steps, which may run across episode ends, as R2D2 does (Kapturowski et al. 2019): the memories
 start as they were stored when the sequence was acted, are warmed up over `burn_in` rows without a gradient, and are
 reset where an episode starts. A gradient step minimizes the sum of three losses over the `unroll_len` rows after those,
-each by its own parameters:
+each by its own parameters. They are those of an agent without a memory, here SAC's:
 
     critics      E[ w (Q_k(m_t, o_t, a_t) - y_t)^2 / 2 ]
                  y_t = r_t + γ (min_k Q_target_k(n_t+1, o_t+1, a') - α log π(a'|p_t+1, o_t+1)),  a' ~ π(p_t+1, o_t+1)
@@ -138,11 +138,16 @@ def remembering(network: Network, memory: PyTree) -> Network:
     return Network(network.init, apply)
 
 
-def sequential(network: Network, memory: PyTree, start: Array) -> Network:
-    """A network without a memory of its own: that of rows [U, B, ...], with the memory [B, ...] before the first."""
+def sequential(network: Network, memory: PyTree, start: Array, *, axis: int = 0) -> Network:
+    """A network without a memory of its own: that of rows [U, B, ...], with the memory [B, ...] before the first.
+
+    `axis` is that of the rows in its outputs: 1 for critics, [K, U, B, ...].
+    """
 
     def apply(params: PyTree, stats: PyTree, *inputs: PyTree, **training: Any) -> tuple[Any, PyTree]:
         outputs, _, stats = along(with_joined_inputs(network), params, stats, inputs, start, memory, **training)
+        if network.parts is None:  # it is applied to one row after another
+            outputs = jax.tree.map(lambda x: jnp.moveaxis(x, 0, axis), outputs)
         return outputs, stats
 
     return Network(network.init, apply)
@@ -153,20 +158,26 @@ def with_networks(static: Static, **networks: Network) -> Static:
     return static._replace(networks=static.networks._replace(**networks))
 
 
-def critic_loss(static: Static, params: dict[str, PyTree], state: State, rows: Any, key: Key) -> tuple[Array, tuple]:
-    """The loss [] of the critics of `Rows`; their statistics, the priorities [B], and metrics."""
+def critic_loss(
+    loss: soft_critic.Loss, static: Static, params: dict[str, PyTree], state: State, rows: Rows, key: Key
+) -> tuple[Array, tuple]:
+    """The loss [] of the critics; their statistics, the priorities [B], and metrics.
+
+    `loss` computes them for networks without a memory: it is `sac.critic_loss` or `tqc.critic_loss`.
+    """
     policy, critics = static.networks.policy, static.networks.critics
     ahead = with_networks(
         static, policy=remembering(policy, rows.after["policy"]), critics=remembering(critics, rows.after["target"])
     )
-    value, bonus = soft_critic.next_estimate(ahead, state, rows, key, combine=lambda q: q.min(0))
-    flags, settings = (rows.terminated, rows.truncated), {"gamma": state.hyper.gamma, "n": static.config.n_step}
-    target = jax.lax.stop_gradient(n_step_returns(rows.reward, value + bonus, *flags, **settings))
     first = jax.tree.map(lambda x: x[0], rows.before["critics"])
-    now = with_networks(static, critics=sequential(critics, first, rows.start))
-    q, stats = soft_critic.data_values(now, params["critics"], state, rows, key)
-    loss, priority = q_critics.td_loss(q, target, rows.weight)
-    return loss, (stats, priority.mean(0), {"critic_loss": loss})
+    now = with_networks(static, critics=sequential(critics, first, rows.start, axis=1))
+
+    def returns(rows: Rows, next_value: Array) -> Array:
+        flags, settings = (rows.terminated, rows.truncated), {"gamma": state.hyper.gamma, "n": static.config.n_step}
+        return n_step_returns(rows.reward, next_value, *flags, **settings)
+
+    total, (stats, priority, metrics) = loss(now, params, state, rows, key, ahead=ahead, bootstrapped=returns)
+    return total, (stats, priority.mean(0), metrics)
 
 
 def policy_loss(
@@ -174,7 +185,7 @@ def policy_loss(
 ) -> tuple[Array, tuple]:
     """The sum [] of the losses of the policy and of log_temperature; the policy's statistics, and metrics.
 
-    `loss` computes them for networks without a memory: it is `sac.policy_loss`.
+    `loss` computes them for networks without a memory: it is `sac.policy_loss` or `tqc.policy_loss`.
     """
     first = jax.tree.map(lambda x: x[0], rows.before["policy"])
     now = with_networks(
@@ -234,11 +245,16 @@ def make(
     obs_space: Space,
     action_space: Space,
     networks: Mapping[str, Any] | None,
+    loss_of_critics: soft_critic.Loss,
     loss_of_policy: soft_critic.Loss,
     *,
+    outputs: int | None = None,
     axis_name: str | None = None,
 ) -> Agent:
-    """An agent with a memory for these spaces; `loss_of_policy` is that without one, and the others as of `sac.make`.
+    """An agent with a memory for these spaces.
+
+    The losses are those without a memory; `outputs` is that of `q_critics.make`, and the other arguments are those of
+    `sac.make`.
 
     Raises:
       ConfigError: as `sac.make`, or a setting has no meaning with a memory.
@@ -247,19 +263,20 @@ def make(
     for name, value, only in (("gsde", config.gsde, False), ("replay", config.replay, "uniform")):
         if value in (True, "hindsight"):
             raise ConfigError(f"{name}={value!r} needs recurrent='none'; use {name}={only!r} with a memory")
-    made = make_networks(config, obs_space, action_space, networks, axis_name)
+    made = make_networks(config, obs_space, action_space, networks, outputs, axis_name)
     num_sequences = config.batch_size // config.unroll_len
     static = Static(config, made, off_policy.sequence_buffer(config, num_sequences, axis_name), axis_name)
-    of_policy = partial(policy_loss, loss_of_policy)
+    losses = {
+        "critic_loss": partial(critic_loss, loss_of_critics),
+        "policy_loss": partial(policy_loss, loss_of_policy),
+    }
     return off_policy.agent(
         static,
         init=init,
         actor=actor,
         act=act,
         policy=policy,
-        gradient_step=partial(
-            soft_critic.gradient_step, critic_loss=critic_loss, policy_loss=of_policy, make_batch=rows
-        ),
+        gradient_step=partial(soft_critic.gradient_step, **losses, make_batch=rows),
         finite=("critic_loss", "policy_loss", "grad_norm"),
         learn=None,  # datasets hold no memory before each step
         memory=start_memory(static),
@@ -267,12 +284,18 @@ def make(
 
 
 def make_networks(
-    config: Any, obs_space: Space, action_space: Any, networks: Mapping[str, Any] | None, axis_name: str | None
+    config: Any,
+    obs_space: Space,
+    action_space: Any,
+    networks: Mapping[str, Any] | None,
+    outputs: int | None,
+    axis_name: str | None,
 ) -> q_critics.Networks:
     """The networks of a user, and for those that are not given the ones that `config` describes."""
     given = user_networks.by_name(networks, {"policy", "critics"})
     validation.check_encoder(config, obs_space, action_space)
     box, size = isinstance(action_space, Box), actor_critic.policy_size(action_space)
+    width = outputs if box else size
     check = partial(user_networks.checked, memory="needed", axis_name=axis_name)
     described = config.model_dump(include={*combine.SETTINGS, *memory_critics.SETTINGS})
     if "policy" in given:
@@ -282,10 +305,10 @@ def make_networks(
         own: Any = {"size": size, "has_spread": box, "log_std_init": config.initial_log_std}
         policy = memory_critics.memory_policy(obs_space=obs_space, **own, **described)
     if "critics" in given:
-        action, sizes = ((np.zeros(size, np.float32),), np.array([], int)) if box else ((), np.array([size]))
+        action, sizes = (np.zeros(size, np.float32),) if box else (), np.array([] if width is None else [width], int)
         settings: Any = {"field": "critics", "count": config.num_critics, "privileged": True}
         critics = check(given["critics"], obs_space, "Q", sizes, *action, **settings)
     else:
-        own = {"count": config.num_critics, "size": None if box else size, "dropout": config.critic_dropout}
+        own = {"count": config.num_critics, "size": width, "dropout": config.critic_dropout}
         critics = memory_critics.memory_critics(obs_space=obs_space, **own, **described)
     return q_critics.Networks(obs_space, action_space, policy, critics, critics, None)
