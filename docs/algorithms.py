@@ -182,7 +182,8 @@ def logged(module: ModuleType) -> list[str]:
     made = (envs.make(name) for name in ("Probe-Nim",) * plans + ("Probe-ObservationAction", "Probe-Continuous"))
     env, params = next(pair for pair in made if module.supports(pair[0].action_space(pair[1])))
     needed: dict[str, Any] = {"model": env.game_model(params)} if plans else {}  # type: ignore[attr-defined]
-    config = module.Config(**{"kl_penalty": True} if "kl_penalty" in module.Config.model_fields else {})
+    parts = {"kl_penalty": True, "exploration_bonus": 1.0}  # with metrics of their own
+    config = module.Config(**{key: value for key, value in parts.items() if key in module.Config.model_fields})
     agent = module.make(config, env.observation_space(params), env.action_space(params), **needed)
     init, step = training.make(agent, env, params, num_envs=8, num_steps=64)
     names = set(jax.eval_shape(lambda key: step(init(module.Hyper(), key))[1], jax.random.key(0)))

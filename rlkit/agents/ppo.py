@@ -11,7 +11,8 @@ log-probs, entropies and KL divergences are sums over the parts.
 
 Departures from the paper, each by a field: the advantages are normalized (Andrychowicz et al. 2021), the value loss may
 be clipped, the clip may be asymmetric (Yu et al. 2025) or dual (Ye et al. 2020), the epochs may stop early at a KL
-divergence, the KL coefficient adapts (section 4 of the paper). Old log-probs, values and next values are computed in
+divergence, the KL coefficient adapts (section 4 of the paper), a bonus for what was rarely seen has advantages of its
+own (`common/curiosity/rnd.py`). Old log-probs, values and next values are computed in
 chunks under the parameters before the update. Time limits are bootstrapped from the true final observation.
 """
 
@@ -37,7 +38,8 @@ from rlkit.agents.common.config import (
     MinibatchConfig,
     Width,
 )
-from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, value_or
+from rlkit.agents.common.curiosity import rnd
+from rlkit.agents.common.hyper import FiniteNonNegative, FinitePositive, OptimizerHyper, Share, value_or
 from rlkit.agents.common.minibatches import MetricRows
 from rlkit.agents.common.normalization import Normalizer
 from rlkit.agents.common.optimizer import Optimizer
@@ -75,6 +77,11 @@ class Config(MinibatchConfig, GaussianPolicyConfig, MemoryConfig, EncoderConfig)
     kl_penalty: bool = Field(default=False, description="add kl_coef * KL(old, new) to the loss")
     normalize_reward: bool = Field(
         default=False, description="divide rewards by the deviation of the discounted return"
+    )
+    exploration_bonus: Annotated[float, Interval(ge=0.0, lt=jnp.inf)] = Field(
+        default=0.0,
+        description="weight of the advantages of a bonus for observations that were rarely seen (random network "
+        "distillation), beside those of the rewards; 0: no bonus",
     )
     clip_schedule: Schedule = "constant"
 
@@ -122,6 +129,7 @@ class Hyper(OptimizerHyper):
     max_grad_norm: Annotated[Scalar, Interval(gt=0.0), "global norm"] = 0.5
     target_kl: Annotated[Scalar, Interval(ge=0.0), "an update ends at 1.5 times this KL divergence"] = jnp.inf
     kl_coef: Annotated[FiniteNonNegative, "of the KL penalty, at the start", StartOnly, Unused(kl_penalty=False)] = 1.0
+    bonus_gamma: Annotated[Share, "discount per step of the exploration bonus", Unused(exploration_bonus=0.0)] = 0.99
     kl_target: Annotated[Scalar, Interval(gt=0.0), "the KL of an update towards which kl_coef adapts"] = jnp.inf
     adam_eps: Annotated[FinitePositive, "of rmsprop too"] = 1e-5
 
@@ -136,6 +144,7 @@ class State(StateNode):
     normalizer: Normalizer
     kl_coef: Array  # [] float32
     num_updates: Array  # [] int32, rollouts learned from so far
+    bonus: PyTree = ()  # of `rnd`; () without exploration_bonus
 
 
 class Static(NamedTuple):
@@ -144,6 +153,7 @@ class Static(NamedTuple):
     config: Config
     policy: Policy
     axis_name: str | None = None  # of the mesh axis over which environments are divided
+    bonus: rnd.Static | None = None  # None without exploration_bonus
 
 
 class Batch(NamedTuple):
@@ -237,7 +247,7 @@ def gradient_step(
 
 def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: int) -> State:
     """The state before learning; `example` is one step without batch axes."""
-    (config, policy, axis_name), hyper = static, as_arrays(hyper, static.config, num_envs)
+    (config, policy, axis_name, bonus), hyper = static, as_arrays(hyper, static.config, num_envs)
     statistics = {"obs": config.normalize_obs, "reward": config.normalize_reward, "image_axes": config.image_axes}
     params, stats = policy.network.init(key, example.obs, *((policy.network.memory,) if policy.recurrent else ()))
     state = State(
@@ -248,6 +258,7 @@ def init(static: Static, hyper: Hyper, key: Key, example: Transition, num_envs: 
         normalizer=normalization.init(policy.obs_space, example, num_envs, axis_name, **statistics),
         kl_coef=jnp.array(hyper.kl_coef),
         num_updates=jnp.zeros((), jnp.int32),
+        bonus=rnd.init(bonus, hyper, jax.random.fold_in(key, 1), example, num_envs) if bonus else (),
     )
     return _mesh.vary_like(state, without=axis_name)
 
@@ -280,6 +291,8 @@ def estimate(
         gae_lambda=state.hyper.gae_lambda,
     )
     target = advantage + evaluated.value
+    if config.exploration_bonus:
+        advantage = advantage + config.exploration_bonus * rollout.extras.intrinsic
     if config.normalize_advantage == "batch":
         advantage = losses.normalize_advantage(advantage, axis_name=static.axis_name)
     return evaluated, advantage, target
@@ -304,7 +317,7 @@ def learn(
     static: Static, state: State, learning_rate: Array, clip: Array, rollout: Transition, batch: Batch, key: Key
 ) -> tuple[Learner, dict[str, Array]]:
     """All epochs of an update; the metrics are means over the minibatches, up to the one that stopped it."""
-    config, policy, axis_name = static
+    config, policy, axis_name, _ = static
     optimizer = Optimizer.of(config, state.hyper, learning_rate)
     first_core = jax.tree.map(lambda x: x[0], rollout.extras.core)
     flat = (lambda batch: batch) if policy.recurrent else minibatches.flat
@@ -354,15 +367,20 @@ def adapt_kl_coef(
 
 def update(static: Static, state: State, rollout: Transition, key: Key) -> tuple[State, dict[str, Array]]:
     """Learn from one rollout [T, N, ...]; the metrics are means over the minibatches, see `learn`."""
-    (config, policy, axis_name), devices = static, _mesh.size(static.axis_name)
+    (config, policy, axis_name, bonus), devices = static, _mesh.size(static.axis_name)
     num_steps, num_envs = rollout.reward.shape[0], rollout.reward.shape[1] * devices
     config.check_rollout(num_envs, num_steps, devices, sequences=policy.recurrent)
     before = state.num_updates.astype(jnp.float32) * (num_steps * num_envs)
     learning_rate = Optimizer.scheduled_rate(config, state.hyper, before, before + num_steps * num_envs)
     clip = schedule(config.clip_schedule, before / state.hyper.schedule_steps)  # type: ignore[operator]
+    bonus_metrics = {}
+    if bonus:
+        hyper, bonus_key = state.hyper, jax.random.fold_in(key, 3)
+        after, rollout, bonus_metrics = rnd.update(bonus, hyper, learning_rate, state.bonus, rollout, bonus_key)
+        state = state.replace(bonus=after)
     batch = prepare(static, state, rollout)
     learner, metrics = learn(static, state, learning_rate, clip, rollout, batch, key)
-    metrics |= Optimizer.rate_metric(config, learning_rate)
+    metrics |= bonus_metrics | Optimizer.rate_metric(config, learning_rate)
     metrics["explained_variance"] = explained_variance(batch.old_value, batch.target, axis_name=axis_name)
     kl_coef, kl_metrics = adapt_kl_coef(static, state, learner, rollout, batch)
     state = state.replace(
@@ -401,7 +419,8 @@ def make(
     config = config.for_observations(obs_space)
     policy = policy_evaluation.make(Config, config, obs_space, action_space, networks, axis_name)
     config = minibatches.with_chunk_size(config, policy.network, obs_space)
-    static = Static(config, policy, axis_name)
+    bonus = rnd.make(config, obs_space, axis_name) if config.exploration_bonus else None
+    static = Static(config, policy, axis_name, bonus)
     return Agent(
         init=partial(init, static),
         actor=actor,
@@ -412,6 +431,6 @@ def make(
         check=partial(config.check_rollout, sequences=policy.recurrent),
         static=static,
         axis_name=axis_name,
-        finite=("policy_loss", "value_loss", "loss", "grad_norm"),
+        finite=("policy_loss", "value_loss", "loss", "grad_norm", *(rnd.LOSSES if bonus else ())),
         trained=("params", "stats", "normalizer.obs", "normalizer.returns"),
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from rlkit.envs.probe_base import Probe, ProbeState
 from rlkit.envs.probe_cards import RepeatFirst, RepeatPrevious
+from rlkit.envs.probe_chain import Chain
 from rlkit.names import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, GAME_STATE, SUCCESS
 from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from rlkit.types import Array, ConfigError, Key, Model, PyTree
@@ -396,6 +397,7 @@ PROBES: dict[str, type[Probe]] = {
         Nim,
         RepeatFirst,
         RepeatPrevious,
+        Chain,
     )
 }
 

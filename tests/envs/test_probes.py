@@ -166,6 +166,16 @@ def test_probes_keep_the_contract(name):
 
 def test_every_probe_is_listed():
     assert set(PROBES) <= set(envs.names())
-    others = ("Truncation", "Memory", "BitFlip", "PointGoal", "Players", "Nim", "RepeatFirst", "RepeatPrevious")
+    others = (
+        "Truncation",
+        "Memory",
+        "BitFlip",
+        "PointGoal",
+        "Players",
+        "Nim",
+        "RepeatFirst",
+        "RepeatPrevious",
+        "Chain",
+    )
     others = {f"Probe-{name}" for name in others}
     assert set(PROBES) == set(CASES) | others

@@ -13,6 +13,7 @@ BUFFER = {"capacity": 256, "batch_size": 8, "learning_starts": 32, "replay_ratio
 AGENTS = {
     "alphazero": {"env": "Probe-Nim", "env_kwargs": {}, "num_simulations": 4, "num_minibatches": 2},
     "dqn": BUFFER | {"replay": "prioritized", "n_step": 3, "store_obs_once": True, "target_every": 100},
+    "ppo": {"exploration_bonus": 0.5, "num_minibatches": 2},
     "pqn": {
         "env": "Probe-RepeatFirst",
         "env_kwargs": {},

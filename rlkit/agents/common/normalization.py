@@ -51,8 +51,8 @@ def init(
     )
 
 
-def normalize_obs(stats: RunningStatistics | tuple, obs: PyTree) -> PyTree:
-    """Observations [...] with zero mean and unit variance in the leaves of `stats`, float, clipped to +-10.
+def normalize_obs(stats: RunningStatistics | tuple, obs: PyTree, clip: float = 10.0) -> PyTree:
+    """Observations [...] with zero mean and unit variance in the leaves of `stats`, float, clipped to +-`clip`.
 
     They may lack the leaf `privileged`, on which policies do not depend.
     """
@@ -60,7 +60,7 @@ def normalize_obs(stats: RunningStatistics | tuple, obs: PyTree) -> PyTree:
         return obs
     leaves = _select(obs, stats.mean)
     mean, m2 = ({path: part[path] for path in leaves} for part in (stats.mean, stats.m2))
-    return replace(obs, normalize(stats.replace(mean=mean, m2=m2), leaves, clip=10.0))
+    return replace(obs, normalize(stats.replace(mean=mean, m2=m2), leaves, clip=clip))
 
 
 def _select(obs: PyTree, paths: Iterable[str]) -> dict[str, Array]:
@@ -81,9 +81,22 @@ def update(normalizer: Normalizer, rollout: Transition, gamma: Scalar, axis_name
 
     The statistics are of the rollouts of all devices of the axis.
     """
-    if not isinstance(normalizer.obs, tuple):
-        seen = _select(rollout.obs, normalizer.obs.mean)
-        normalizer = normalizer.replace(obs=running_update(normalizer.obs, seen, axis_name=axis_name))
+    obs = update_obs(normalizer.obs, rollout.obs, axis_name)
+    done = rollout.terminated | rollout.truncated
+    return update_returns(normalizer.replace(obs=obs), rollout.reward, done, gamma, axis_name)
+
+
+def update_obs(
+    stats: RunningStatistics | tuple, obs: PyTree, axis_name: str | None = None
+) -> RunningStatistics | tuple:
+    """The statistics of observations with those of a rollout [T, N, ...] added."""
+    return stats if isinstance(stats, tuple) else running_update(stats, _select(obs, stats.mean), axis_name=axis_name)
+
+
+def update_returns(
+    normalizer: Normalizer, reward: Array, done: Array, gamma: Scalar, axis_name: str | None = None
+) -> Normalizer:
+    """The statistics with the return after every reward [T, N] added; a return begins anew after `done` [T, N] bool."""
     if isinstance(normalizer.returns, tuple):
         return normalizer
 
@@ -92,8 +105,7 @@ def update(normalizer: Normalizer, rollout: Transition, gamma: Scalar, axis_name
         running = gamma * running + reward
         return jnp.where(done, 0.0, running), running
 
-    done = rollout.terminated | rollout.truncated
-    start = vary_like(normalizer.running_return, rollout.reward, done, gamma)
-    running, returns = jax.lax.scan(accumulate, start, (rollout.reward, done))
+    start = vary_like(normalizer.running_return, reward, done, gamma)
+    running, returns = jax.lax.scan(accumulate, start, (reward, done))
     statistics = running_update(normalizer.returns, returns, axis_name=axis_name)
     return normalizer.replace(returns=statistics, running_return=running)

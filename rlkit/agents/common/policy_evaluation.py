@@ -56,6 +56,7 @@ class Extras(NamedTuple):
     raw: PyTree  # the action before clipping or tanh: [D] for a Box; () for a Discrete or MultiDiscrete
     log_prob: Array  # []
     core: PyTree  # a recurrent network's memory before the step
+    intrinsic: Array | tuple = ()  # [] advantage of an exploration bonus, from the update on that computes it
 
 
 class Evaluated(NamedTuple):

@@ -42,7 +42,7 @@ EXAMPLES = {
         ("Probe-ObservationAction", {"normalize_obs": True}),
         ("Probe-Continuous", {"gsde": True, "normalize_reward": True}),
         ("Probe-Memory", {"recurrent": "mingru"}),
-        ("Probe-HybridAction", {"squash": True, "kl_penalty": True}),
+        ("Probe-HybridAction", {"squash": True, "kl_penalty": True, "exploration_bonus": 0.5}),
     ),
     "pqn": (("Probe-MaskedAction", {"normalize_obs": True}),),
     "qrdqn": (("Probe-ObservationAction", {"num_quantiles": 5, "replay": "prioritized"}),),

@@ -46,8 +46,9 @@ def whole_recurrent_ppo():
 
 
 def whole_mingru_ppo():
-    """The same of a memory that runs over all steps at once, whose gradient is written by hand."""
+    """The same of a memory that runs over all steps at once, whose gradient is written by hand; and of a bonus."""
     settings = SGD | {"recurrent": "mingru", "memory_size": 4, "num_minibatches": 1, "num_epochs": 2}
+    settings |= {"exploration_bonus": 0.5}
     compare_runs(ppo, "Probe-Memory", settings, ppo.Hyper(learning_rate=0.1))
 
 
