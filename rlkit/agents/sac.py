@@ -93,14 +93,15 @@ class Config(MemoryConfig, SoftConfig):
     def item_length(self) -> int:
         return self.n_step if self.recurrent == "none" else self.burn_in + self.unroll_len
 
-    def check_batch_size(self) -> None:
-        super().check_batch_size()
-        if self.recurrent != "none" and self.batch_size % self.unroll_len:
-            nearest = max(1, round(self.batch_size / self.unroll_len)) * self.unroll_len
+    def check_batch_size(self, devices: int = 1) -> None:
+        rows = self.unroll_len * devices
+        if self.recurrent != "none" and self.batch_size % rows:
+            of = f"unroll_len={self.unroll_len}" + (f" times {devices} devices" if devices > 1 else "")
             raise ConfigError(
-                f"batch_size={self.batch_size} must be a multiple of unroll_len={self.unroll_len}, as it counts the "
-                f"rows that are learned from; try {nearest}"
+                f"batch_size={self.batch_size} must be a multiple of {of}, as it counts the rows that are learned "
+                f"from; try {max(1, round(self.batch_size / rows)) * rows}"
             )
+        super().check_batch_size(devices)
 
 
 class Hyper(ActorCriticHyper):

@@ -13,10 +13,11 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from mistakes import mistake
 
 from rlkit import envs, training
-from rlkit.agents import dqn, ppo
+from rlkit.agents import dqn, ppo, sac
 from rlkit.types import ConfigError
 
 SUPPORT = Path(__file__).parents[1] / "support" / "programs"
+SEQUENCES = {"recurrent": "gru", "burn_in": 1, "unroll_len": 4}
 RUNS, STEPS = "data_parallel_runs.py", "data_parallel_steps.py"
 THOROUGH = {STEPS: ("gradient_step_of_dqn",), RUNS: ("whole_players", "whole_pool", "whole_mingru_ppo")}
 SLOW = {
@@ -27,6 +28,7 @@ SLOW = {
     STEPS: (
         *("priorities", "statistics", "keys", "gradient_steps_with_noise", "statistics_of_critics"),
         *("gradient_step_of_sac", "gradient_step_of_td3_bc", "gradient_step_of_r2d2"),
+        "gradient_step_of_sac_with_a_memory",
     ),
 }
 PROGRAMS = [
@@ -61,6 +63,7 @@ def make(module, **settings):
         (ppo, {"num_minibatches": 16}, 4, ["num_minibatches=16 must", "24; try"]),
         (ppo, {"num_minibatches": 6, "recurrent": "gru"}, 4, ["num_minibatches=6 must", "3; try 3"]),
         (dqn, {"capacity": 1200, "batch_size": 30}, 4, ["batch_size=30 must", "28 or 32"]),
+        (sac, SEQUENCES | {"capacity": 1200, "batch_size": 24}, 4, ["batch_size=24 must", "4 devices", "try 32"]),
     ],
 )
 def test_a_number_that_does_not_divide_over_the_devices(module, settings, devices, message):

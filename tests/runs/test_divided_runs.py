@@ -27,7 +27,11 @@ def process(*words, **variables):
 
 @pytest.mark.parametrize(
     "case",
-    ["refusals", pytest.param("ppo", marks=pytest.mark.slow), pytest.param("dqn", marks=pytest.mark.thorough)],
+    [
+        "refusals",
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("ppo", "tqc")),
+        pytest.param("dqn", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_run_over_devices(case):
     assert "agrees" in process(SUPPORT / "divided_runs.py", case)
@@ -45,6 +49,6 @@ def test_the_commands_divide_a_run_and_read_it_on_one_device(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["ppo", "dqn", "sac"])
+@pytest.mark.parametrize("case", ["ppo", "dqn", "sac", "sac-gru"])
 def test_a_run_outside_of_jax_over_devices(case):
     assert "agrees" in process(SUPPORT / "divided_hosts.py", case)

@@ -43,6 +43,14 @@ CASES = {
     "ppo": {"agent": "ppo", "num_epochs": 2, "num_minibatches": 1, "normalize_obs": True, "normalize_reward": True},
     "dqn": {"agent": "dqn", **BUFFER, "replay": "prioritized", "n_step": 2},
     "sac": {"agent": "sac", **BUFFER, "env": "gymnasium:Pendulum-v1", "num_steps": 1, "log_every": 16},
+    "sac-gru": {
+        "agent": "sac",
+        **BUFFER,
+        "env": "gymnasium:Pendulum-v1",
+        "recurrent": "gru",
+        "burn_in": 2,
+        "unroll_len": 2,
+    },
 }
 
 

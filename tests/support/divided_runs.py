@@ -43,6 +43,7 @@ BUFFER = {"capacity": 256, "batch_size": 8, "learning_starts": 8, "replay_ratio"
 CASES = {
     "ppo": {"agent": "ppo", **CARTPOLE, "num_minibatches": 2, "normalize_obs": True, "normalize_reward": True},
     "dqn": {"agent": "dqn", **CARTPOLE, **BUFFER, "replay": "prioritized", "n_step": 2},
+    "tqc": {"agent": "tqc", "env": "Pendulum-v1", **BUFFER, "recurrent": "gru", "burn_in": 2, "unroll_len": 2},
 }
 
 

@@ -320,8 +320,9 @@ class OffPolicyConfig(AgentConfig):
     def replay_capacity(self) -> int | None:
         return self.capacity
 
-    def check_batch_size(self) -> None:
-        """Raise a ConfigError where a batch has more items than the replay buffer holds steps."""
+    def check_batch_size(self, devices: int = 1) -> None:
+        """Raise a ConfigError where a batch exceeds the replay buffer's steps, or does not divide over the devices."""
+        _mesh.share("batch_size", self.batch_size, devices)
         if self.batch_size > self.capacity:
             raise ConfigError(
                 f"batch_size={self.batch_size} must be at most capacity={self.capacity}, the steps that the replay "

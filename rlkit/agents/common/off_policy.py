@@ -221,9 +221,8 @@ def check(config: OffPolicyConfig, num_envs: int, num_steps: int, devices: int =
     config.num_gradient_steps(num_envs * num_steps)
     purpose = f"rollouts of {num_steps} steps, and items of {config.item_length}, of {num_envs} environments"
     check_capacity(config.capacity, num_envs, min_rows=max(num_steps, config.item_length), purpose=purpose)
-    config.check_batch_size()
     _mesh.share("num_envs", num_envs, devices)
-    _mesh.share("batch_size", config.batch_size, devices)
+    config.check_batch_size(devices)
 
 
 def num_steps(static: Any, rollout: Transition) -> int:

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from rlkit import envs, training
-from rlkit.agents import dqn, iql, ppo, pqn, r2d2, sac, td3
+from rlkit.agents import dqn, iql, ppo, pqn, r2d2, sac, td3, tqc
 from rlkit.types import Transition
 
 TARGET_KL = 1e-4
@@ -138,6 +138,7 @@ def more_learning():
     for module, name, settings in (
         (r2d2, "CartPole-v1", {"burn_in": 1, "unroll_len": 3, "n_step": 2, "memory_size": 4}),
         (td3, "Pendulum-v1", {"policy_delay": 2}),
+        (tqc, "Pendulum-v1", {"recurrent": "mingru", "burn_in": 1, "unroll_len": 4, "n_step": 2, "memory_size": 4}),
     ):
         pair = training.data_parallel(make(module, name, OFF_POLICY | settings, "data")[1], mesh(2), "data")
         state, metrics = run(pair, module.Hyper(), 3)

@@ -5,6 +5,7 @@ python data_parallel_steps.py PROGRAM ...
 """
 
 from functools import partial
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -15,8 +16,9 @@ from jax.sharding import PartitionSpec as P
 
 from rlkit import replay
 from rlkit.agents import dqn, r2d2, sac, td3_bc
-from rlkit.agents.common import minibatches, off_policy
+from rlkit.agents.common import minibatches, off_policy, soft_critic
 from rlkit.agents.common.off_policy import Schedules
+from rlkit.agents.common.recurrent import sequences
 from rlkit.networks import BatchRenorm
 from rlkit.ops.losses import normalize_advantage
 from rlkit.ops.statistics import explained_variance, running_init, running_update
@@ -45,6 +47,18 @@ def gradient_step_of_r2d2():
     """The same of R2D2, on sequences and on 2 devices."""
     settings = {"burn_in": 1, "unroll_len": 3, "n_step": 2, "memory_size": 4}
     compare_gradient_steps(r2d2, "CartPole-v1", settings, r2d2.Hyper(max_grad_norm=0.1), (2,))
+
+
+def gradient_step_of_sac_with_a_memory():
+    """The same of sequences, on 2 devices."""
+    settings = {"recurrent": "gru", "burn_in": 1, "unroll_len": 4, "n_step": 2, "memory_size": 4}
+    losses = {
+        "critic_loss": partial(sequences.critic_loss, sac.critic_loss),
+        "policy_loss": partial(sequences.policy_loss, sac.policy_loss),
+    }
+    step = partial(soft_critic.gradient_step, **losses, make_batch=sequences.rows)
+    module = SimpleNamespace(__name__="sac with a memory", Config=sac.Config, make=sac.make, gradient_step=step)
+    compare_gradient_steps(module, "CartPole-v1", settings | {"replay": "prioritized"}, sac.Hyper(), (2,))
 
 
 def gradient_steps_with_noise():
