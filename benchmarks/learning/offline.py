@@ -96,7 +96,10 @@ def measure(task: Task, seed: int, folder: Path, peer: Worker | None) -> dict[st
             returns[label] = peer.call("learn", name, str(stored), task.env, own, task.episodes, seed)
             seconds[label] = time.perf_counter() - begin
             print(seed, label, returns[label], f"{seconds[label]:.0f} s", file=sys.stderr)
-    return {"returns": returns, "seconds": seconds}
+    made = report.provenance()
+    if peer is not None:
+        made["versions"]["d3rlpy"] = peer.versions
+    return {"returns": returns, "seconds": seconds, "made": made}
 
 
 def export(data: Path, stored: Path) -> None:
@@ -112,7 +115,7 @@ def export(data: Path, stored: Path) -> None:
 def render(results: Mapping[str, Any]) -> str:
     text = "# Learning from a dataset alone\n\n"
     for name, result in results.items():
-        task, seeds = TASKS[name], result["seeds"]
+        task, seeds = TASKS[name], list(result.values())
         rows = []
         for label in (COLLECTOR, *LEARNERS, *PEERS):
             both = [(x["returns"][label], x["returns"][COLLECTOR]) for x in seeds if label in x["returns"]]
@@ -134,13 +137,13 @@ def render(results: Mapping[str, Any]) -> str:
             f"exploring; the others learn from these. Greedy returns of the final parameters, {task.episodes} episodes "
             "of each seed from 0 on.\n\n" + report.table([*header, "mean is greater", "seconds"], rows) + "\n"
         )
-    return text + report.provenance_lines(result["made"] for result in results.values())
+    return text + report.provenance_lines(seed["made"] for result in results.values() for seed in result.values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=["pendulum"], choices=TASKS)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="from 0 on; results of others stay (%(default)s)")
     parser.add_argument("--d3rlpy", metavar="PYTHON", help="an interpreter that has d3rlpy")
     parser.add_argument("--results", type=Path, default=HERE, help="where offline.json and offline.md go")
     options = parser.parse_args()
@@ -151,15 +154,12 @@ def main() -> None:
         command = [options.d3rlpy, HERE / "d3rlpy_worker.py"]
         peer = stack.enter_context(Worker("d3rlpy", command, {})) if options.d3rlpy else None
         for name in options.tasks:
-            seeds = []
             for seed in range(options.seeds):
                 folder = Path(temporary) / f"{name}-{seed}"
                 folder.mkdir()
-                seeds.append(measure(TASKS[name], seed, folder, peer))
-                made = report.provenance()
-                if peer is not None:
-                    made["versions"]["d3rlpy"] = peer.versions
-                results = report.read(options.results, "offline") | {name: {"seeds": seeds, "made": made}}
+                measured = measure(TASKS[name], seed, folder, peer)
+                results = report.read(options.results, "offline")
+                results.setdefault(name, {})[str(seed)] = measured
                 report.write(options.results, "offline", results, render)
 
 

@@ -79,9 +79,8 @@ def render(results: Mapping[str, Any]) -> str:
     header += ["with a pool, s", "threads with resets, s", "with a pool, s", "resets / pool", "of the threads"]
     text += report.table(header, rows) + "\n"
     text += (
-        "Of two programs in one process on a machine that had other work: the ratios say more than the rates. Of the\n"
+        "Two programs in one process, in turn; seconds of compiling are of the clock, and of all threads together.\n\n"
     )
-    text += "seconds of compiling, the processor time of all threads was disturbed least.\n\n"
     return text + report.provenance_lines(result["made"] for result in results.values())
 
 
