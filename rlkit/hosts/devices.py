@@ -1,11 +1,15 @@
 """The device for acting: a CPU device of its own, because calls on one device wait for all earlier calls on it."""
 
 import contextlib
+import ctypes
 import os
+import platform
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def prepare() -> None:
@@ -19,6 +23,20 @@ def prepare() -> None:
         with contextlib.suppress(RuntimeError):  # JAX has started
             jax.config.update("jax_num_cpu_devices", max(configured, 2))
             jax.config.update("jax_cpu_enable_async_dispatch", False)
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep the memory that it frees, where its C library is glibc and the user has not set it up.
+
+    A compiled program allocates its temporary arrays in each call. glibc gives large ones back to the system when they
+    are freed, so that each call gets new pages, which the system fills with zeros one by one at their first use.
+    """
+    chosen = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if platform.libc_ver()[0] == "glibc" and not chosen:
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 2**30)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def acting(learning: Sequence[Any] = ()) -> tuple[Any, str | None]:
