@@ -144,7 +144,7 @@ class State(StateNode):
     normalizer: Normalizer
     kl_coef: Array  # [] float32
     num_updates: Array  # [] int32, rollouts learned from so far
-    bonus: PyTree = ()  # of `rnd`; () without exploration_bonus
+    bonus: PyTree  # of `rnd`; () without exploration_bonus
 
 
 class Static(NamedTuple):
