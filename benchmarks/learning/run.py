@@ -28,6 +28,7 @@ from common import report
 HERE = Path(__file__).resolve().parent
 SEEDS, MINATAR_SEEDS, MUJOCO_SEEDS, ATARI_SEEDS = 10, 3, 3, 1
 STEPS = {"total_steps": 100_000}  # of a row of MuJoCo, which stands for the million of its config
+WALKER = {"env": "gymnasium:Walker2d-v5"}
 EPISODES = 128  # of each seed's evaluation, unless a config says otherwise
 
 
@@ -108,6 +109,10 @@ ROWS = {
         STEPS | {"critic_hidden_sizes": [256, 256]},
         seeds=MUJOCO_SEEDS,
         note="SimbaV2's repository, v4, critics of 2,048: 8,112",
+    ),
+    "sac/mujoco, Walker2d-v5, 100k steps": Row("sac/mujoco", STEPS | WALKER, seeds=MUJOCO_SEEDS),
+    "crossq/mujoco, Walker2d-v5, 100k steps, critics of 256 units": Row(
+        "crossq/mujoco", STEPS | WALKER | {"critic_hidden_sizes": [256, 256]}, seeds=MUJOCO_SEEDS
     ),
     "ppo/pong_atari, 3.2M steps, 42 x 42 pixels": Row(
         "ppo/pong_atari",
