@@ -57,8 +57,9 @@ def _learning_table(name: str) -> list[str]:
 
 def _offline_table(name: str) -> list[str]:
     """The returns of an agent that learned from a dataset alone, beside those of the policy that collected it."""
-    seeds, rows = json.loads((LEARNING / "offline.json").read_text())["seeds"], []
-    if _OFFLINE.get(name) not in seeds[0]["returns"]:
+    measured = json.loads((LEARNING / "offline.json").read_text())["pendulum"].values()
+    seeds, rows = [seed for seed in measured if _OFFLINE.get(name) in seed["returns"]], []
+    if not seeds:
         return []
     config = f"{name}/pendulum"
     for key, label in ((_OFFLINE[name], f"`{config}`_"), ("SAC that collected", "the SAC that collected the data")):
