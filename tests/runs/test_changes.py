@@ -75,7 +75,7 @@ def test_an_edited_config_is_applied_like_keys(finished, tmp_path):
     config = finished.run / "config.yaml"
     text = config.read_text()
     assert "total_steps: 320" in text
-    config.write_text(text.replace("total_steps: 320", "total_steps: 480").replace("gamma: 0.99", "gamma: 0.5"))
+    config.write_text(text.replace("total_steps: 320", "total_steps: 480").replace("\ngamma: 0.99", "\ngamma: 0.5"))
     longer = loop.resume(finished.run, show=False)
     assert longer.evaluation["step"] == 480
     assert float(longer.state.agent.hyper.gamma) == 0.5
