@@ -157,8 +157,8 @@ def critic_loss(
 ) -> tuple[Array, tuple]:
     """The loss [] of the critics; their statistics, the priorities [B], and metrics.
 
-    Agents with a memory replace `ahead`, whose networks evaluate the next observations and which is `static` without,
-    and `bootstrapped`, which makes the targets [B] of the batch and of the values [B] of its next observations.
+    An agent with a memory gives `ahead`, in place of `static` for the networks at the next observations, and
+    `bootstrapped`, which computes the targets [B] from the batch and the values [B] of its next observations.
     """
     value, bonus = soft_critic.next_estimate(ahead or static, state, batch, key, combine=lambda q: q.min(0))
     target = jax.lax.stop_gradient(bootstrapped(batch, value + bonus))

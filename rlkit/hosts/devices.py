@@ -16,7 +16,8 @@ def prepare() -> None:
     """Configure a second CPU device, where JAX has not started yet and the user has not chosen one device.
 
     This also turns asynchronous dispatch off: the result of acting is needed at once, and an update runs in a thread of
-    ours. Handing a call of 0.1 ms to one of JAX's threads costs as much again until that thread wakes.
+    ours. Handing a call of 0.1 ms to one of JAX's threads costs as much again until that thread wakes. Memory that is
+    freed stays with the process.
     """
     configured = getattr(jax.config, "jax_num_cpu_devices", -1)
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "") and configured != 1:
