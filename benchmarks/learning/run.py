@@ -29,6 +29,8 @@ HERE = Path(__file__).resolve().parent
 SEEDS, MINATAR_SEEDS, MUJOCO_SEEDS, ATARI_SEEDS = 10, 3, 3, 1
 STEPS = {"total_steps": 100_000}  # of a row of MuJoCo, which stands for the million of its config
 WALKER = {"env": "gymnasium:Walker2d-v5"}
+PICTURES = {"env": "painted:Pendulum", "wrappers": ["frame_stack:3"], "total_steps": 15_000}
+PICTURES |= {"encoder": "conv", "channels": [16, 16], "kernels": [4, 4], "strides": [2, 2]}
 EPISODES = 128  # of each seed's evaluation, unless a config says otherwise
 
 
@@ -101,6 +103,10 @@ ROWS = {
         "sac/mountain_car_continuous", {"total_steps": 50_000}, note="rl_zoo3: 94.7"
     ),
     "sac/cartpole": Row("sac/cartpole"),
+    "sac/pendulum, pictures": Row("sac/pendulum", PICTURES, seeds=3),
+    "sac/pendulum, pictures, random_shift 2": Row("sac/pendulum", PICTURES | {"random_shift": 2}, seeds=3),
+    "dqn/lunar_lander": Row("dqn/lunar_lander", seeds=3, note="rl_zoo3, v2: 154"),
+    "ppo/lunar_lander": Row("ppo/lunar_lander", seeds=3, note="rl_zoo3, v2: 242"),
     "sac/mujoco, 100k steps": Row("sac/mujoco", STEPS, seeds=MUJOCO_SEEDS, note="SimbaV2's repository, v4: 6,156"),
     "td3/mujoco, 100k steps": Row("td3/mujoco", STEPS, seeds=MUJOCO_SEEDS),
     "tqc/mujoco, 100k steps": Row("tqc/mujoco", STEPS, seeds=MUJOCO_SEEDS),
@@ -134,13 +140,17 @@ ROWS = {
 }
 
 
-def scores_of(row: Row, seeds: int, out: Path, *, vmap: bool) -> dict[str, Any]:
-    """Train every seed of a row: the means of their greedy episodes, and the seconds of each.
+def scores_of(row: Row, seeds: range, out: Path, stored: Mapping[str, Any], *, vmap: bool) -> dict[str, Any]:
+    """Train seeds of a row, after those stored: the means of their greedy episodes, and the seconds of each.
 
     With `vmap` all seeds are one program, and each has an equal share of its seconds.
     """
-    groups = [(0, seeds)] if vmap else [(seed, 1) for seed in range(seeds)]
-    result: dict[str, Any] = {"mean_of_seed": [], "seconds": [], "unfinished": 0}
+    groups = [(seeds.start, len(seeds))] if vmap else [(seed, 1) for seed in seeds]
+    result: dict[str, Any] = {
+        "mean_of_seed": [*stored.get("mean_of_seed", [])],
+        "seconds": [*stored.get("seconds", [])],
+        "unfinished": stored.get("unfinished", 0),
+    }
     for first, count in groups:
         config = load_config(row.config, {**row.overrides, "seed": first, "num_seeds": count})
         run = out / (f"{first}" if count == 1 else f"{first}-{first + count - 1}")
@@ -160,8 +170,8 @@ def scores_of(row: Row, seeds: int, out: Path, *, vmap: bool) -> dict[str, Any]:
     return result
 
 
-def measure(row: Row, seeds: int, out: Path, *, vmap: bool) -> dict[str, Any]:
-    result = scores_of(row, seeds, out, vmap=vmap)
+def measure(row: Row, seeds: int, out: Path, stored: Mapping[str, Any], *, vmap: bool) -> dict[str, Any]:
+    result = scores_of(row, range(len(stored.get("mean_of_seed", [])), seeds), out, stored, vmap=vmap)
     scores = result["mean_of_seed"]
     table = np.asarray(scores, np.float32)
     return {
@@ -243,6 +253,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("configs", nargs="*", help="rows of the table, such as ppo/cartpole (all)")
     parser.add_argument("--seeds", type=int, help=f"seeds of each ({SEEDS}; {MINATAR_SEEDS} for MinAtar)")
+    parser.add_argument("--add", action="store_true", help="keep the seeds that a row has; train those from there on")
     parser.add_argument("--vmap", action="store_true", help="all seeds in one program")
     parser.add_argument("--overrides", help="keys of one config, as 'key=value key=value'")
     parser.add_argument("--label", help="the name of the row that --overrides makes")
@@ -259,7 +270,11 @@ def main() -> None:
             if out.exists():
                 raise SystemExit(f"--out {options.out} has runs of an earlier call; give another folder")
             out.mkdir(parents=True)
-            result = measure(row, options.seeds or row.seeds, out, vmap=options.vmap)
+            stored = report.read(options.results, "learning").get(label, {}) if options.add else {}
+            seeds = options.seeds or row.seeds
+            if len(stored.get("mean_of_seed", [])) >= seeds:
+                continue
+            result = measure(row, seeds, out, stored, vmap=options.vmap)
             results = report.read(options.results, "learning") | {label: result}
             report.write(options.results, "learning", results, render)
             jax.clear_caches()
