@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 SEEDS, MINATAR_SEEDS, MUJOCO_SEEDS, ATARI_SEEDS = 10, 3, 3, 1
 STEPS = {"total_steps": 100_000}  # of a row of MuJoCo, which stands for the million of its config
 WALKER = {"env": "gymnasium:Walker2d-v5"}
-PICTURES = {"env": "painted:Pendulum", "wrappers": ["frame_stack:3"], "total_steps": 15_000}
+PICTURES = {"env": "painted:Pendulum", "wrappers": ["frame_stack:3"], "total_steps": 8_000}
 PICTURES |= {"encoder": "conv", "channels": [16, 16], "kernels": [4, 4], "strides": [2, 2]}
 EPISODES = 128  # of each seed's evaluation, unless a config says otherwise
 
