@@ -20,7 +20,7 @@ from rlkit.runs.evaluations import Evaluations
 from rlkit.runs.metrics import Line, MetricLines, NoLines, additional, summarize
 from rlkit.runs.programs import shards
 from rlkit.runs.programs.finite import largest_reward, remedy
-from rlkit.runs.programs.parts import LineUpdates, Parts
+from rlkit.runs.programs.parts import Parts
 from rlkit.runs.programs.protocol import Chunk, Program
 from rlkit.runs.progress import make_display
 from rlkit.runs.signals import Signals
@@ -146,7 +146,7 @@ class Session:
                 signals.look()
                 if parts.most is not None and update < end and signals.agreed is None:
                     continue  # to the end of the line
-                line = self._metric_line(parts.join(), seconds)
+                line = self._metric_line(parts, seconds)
                 if self.schedule.evaluates(update):
                     try:
                         line |= self.evaluations.entries(state)
@@ -181,9 +181,10 @@ class Session:
         if self.writes:
             records.append(self.faults, {"step": self.step, **failure._asdict()})
 
-    def _metric_line(self, updates: LineUpdates, seconds: float) -> dict[str, Any]:
-        """The metric line of updates, after `seconds` of training."""
-        num_seeds, steps, elapsed = self.config.run.num_seeds, updates.count * self.batch, updates.seconds
+    def _metric_line(self, parts: Parts, seconds: float) -> dict[str, Any]:
+        """The metric line of the updates since the last one, after `seconds` of training."""
+        count, metrics, elapsed = parts.join()
+        num_seeds, steps = self.config.run.num_seeds, count * self.batch
         if self.step == self.config.num_updates * self.batch:
             # Where environments step during updates, the last rollout was collected before this chunk began.
             steps, elapsed = self.step - self.began[0], seconds - self.began[1]
@@ -191,7 +192,7 @@ class Session:
             "step": self.step,
             "seconds": round(seconds, 3),
             "steps_per_second": round(steps * num_seeds / elapsed, 1),
-            **summarize(updates.metrics, num_seeds, self.program.env),
+            **summarize(metrics, num_seeds, self.program.env),
         }
 
     def _end(self, state: PyTree, step: int) -> Trained:

@@ -63,10 +63,11 @@ class JaxEnvironments:
 
     def check(self) -> None:
         """Raise ConfigError where the environment breaks its contract."""
-        goal_reward = self.goal_reward() if goals.are_of_environment(self.config) else None
+        goal_reward = self.goal_reward if goals.are_of_environment(self.config) else None
         key = jax.random.key(self.run.seed)
         envs.check(self.env, self.params, key, name=self.run.env, goal_reward=goal_reward)
 
+    @property
     def goal_reward(self) -> Callable[..., Any] | None:
         """The environment's rewards of goals, see `goals`; None where it has none."""
         return goals.in_jax(self.env, self.params)
@@ -184,15 +185,12 @@ class HostEnvironments:
         run, players = self.config.run, self.env.num_players
         return self._new_pool(min(run.num_envs, run.eval_episodes * players), self.config.eval_task)
 
-    def goal_reward(self) -> Callable[..., Any] | None:
-        """The environment's rewards of goals, see `goals`; None where it has none."""
-        return self._goals
-
     def model(self) -> None:
         """None: the rules of an environment in a worker process are not known."""
 
     @cached_property
-    def _goals(self) -> host_goals.HostGoals | None:
+    def goal_reward(self) -> host_goals.HostGoals | None:
+        """The environment's rewards of goals, as of `JaxEnvironments`."""
         run, task = self.config.run, self.config.task
         recipe = registry.recipe(run.env, plain_value(task.kwargs))._replace(wrappers=tuple(task.wrappers))
         return host_goals.make(recipe, name=run.env, seed=run.seed)
@@ -200,14 +198,14 @@ class HostEnvironments:
     def close(self) -> None:
         """End the workers."""
         self.pool.close()
-        if (found := vars(self).get("_goals")) is not None:
+        if (found := vars(self).get("goal_reward")) is not None:
             found.close()
         if "eval_pool" in vars(self):
             self.eval_pool.close()
 
     def check(self) -> None:
         """Take a few steps and check their values. Raises ConfigError where the environment breaks its contract."""
-        found = self._goals if goals.are_of_environment(self.config) else None
+        found = self.goal_reward if goals.are_of_environment(self.config) else None
         for hint in validation.check(self.pool, self.config.run.seed, None if found is None else found.compare):
             self.program.on_progress(hint)
         self.pool.restarted = 0  # restarts during this check do not count for the run

@@ -38,7 +38,7 @@ def are_of_environment(config: RunConfig) -> bool:
 def with_goal_reward(config: RunConfig, environments: Any) -> RunConfig:
     """Return a config whose agent has the function of rewards that replay with goals in hindsight needs.
 
-    It is `goal_reward()` of the environments, unless the config has a function of the user's. That one gets the
+    It is `goal_reward` of the environments, unless the config has a function of the user's. That one gets the
     integers of an environment outside of JAX as the environment itself counts them.
 
     Raises:
@@ -58,7 +58,7 @@ def with_goal_reward(config: RunConfig, environments: Any) -> RunConfig:
                 f"wrapper {show_value(wrapper)} may change observations or rewards, and then those of other goals are "
                 "not known for replay='hindsight'; leave it out, or set goal_reward"
             )
-    function = environments.goal_reward()
+    function = environments.goal_reward
     return config if function is None else _with(config, function)
 
 

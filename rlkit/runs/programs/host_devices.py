@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 from rlkit import _mesh
 from rlkit.training import mesh, processes
-from rlkit.training.data_parallel import data_parallel_agent, shardings
-from rlkit.types import Agent, Key, PyTree, Transition
+from rlkit.training.data_parallel import shardings
+from rlkit.types import Key, PyTree, Transition
 
 
 class HostDevices:
@@ -64,14 +64,6 @@ class HostDevices:
             name: processes.total(x) if name == "env_restarts" else self.gather(x, axis=2)
             for name, x in metrics.items()
         }
-
-    def learner(self, agent: Agent) -> Agent:
-        """Return an agent whose updates take whole rollouts and run on all devices.
-
-        Args:
-          agent: made with `axis_name` of the mesh.
-        """
-        return agent if self.mesh is None else data_parallel_agent(agent, self.mesh, mesh.DATA, check_vma=False)
 
     def state(self, agent: PyTree) -> PyTree:
         """Return the sharding of each leaf of an agent's state; None where it has one device."""

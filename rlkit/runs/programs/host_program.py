@@ -21,13 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from rlkit import agents, hosts
+from rlkit import agents
 from rlkit.agents.common.config import OffPolicyConfig
 from rlkit.hosts import devices
-from rlkit.hosts.collect import Collected, Collector, NotFinite
-from rlkit.hosts.failure import Failure
+from rlkit.hosts.collect import Collected, Collector
 from rlkit.hosts.pool import derive
-from rlkit.hosts.processes import Interrupted
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.devices import mesh_of_data
 from rlkit.runs.devices.memory import num_bytes_on_all, tree_num_bytes
@@ -36,12 +34,13 @@ from rlkit.runs.programs.agreement import agreed, caught
 from rlkit.runs.programs.environments import HostEnvironments
 from rlkit.runs.programs.finite import name_non_finite
 from rlkit.runs.programs.host_devices import HostDevices
-from rlkit.runs.programs.host_update import HeldSteps, HostUpdates, Updated, first_state
+from rlkit.runs.programs.host_update import HeldSteps, HostUpdates, Iterations, Updated, first_state
 from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import join, split
 from rlkit.spaces import Space, shape_of
 from rlkit.training import Evaluation, TrainState, mesh, processes
-from rlkit.types import Agent, Array, ConfigError, PyTree
+from rlkit.training.data_parallel import data_parallel_agent
+from rlkit.types import Agent, Array, PyTree
 
 _RESUMED = 2**32 - 2  # folded into the seeds of resumed runs
 _WAIT_STEPS, _WAIT_BYTES = 256, 1 << 24  # of each environment, and of all observations, that are stored together
@@ -65,40 +64,7 @@ def updates_before_learning(config: RunConfig, agent: Agent, obs_space: Space) -
     return count if count > 1 and count * config.steps_per_update < config.agent.learning_starts else 0
 
 
-def advance(program: "HostProgram | Any", state: PyTree, count: np.int32) -> Chunk:
-    """Make `count` updates, or fewer where one is not finite or where `should_stop()`.
-
-    The replay buffer of the state is donated; everything else outlives the call.
-    """
-    program.compile()
-    if program.failure is not None:
-        raise program.failure
-    if not program.begun:
-        program.begin(state)
-    rows: list[dict[str, Any]] = []
-    finite = True
-    several = jax.process_count() > 1  # they agree on the end while they collect
-    while finite and len(rows) < count and (several or not program.should_stop()):
-        try:
-            state, new_rows, finite = program.iterate(state, int(count) - len(rows))
-        except Interrupted:
-            break
-        except NotFinite as error:
-            program.non_finite, finite = f"env={program.pool.name!r}: {error}", False
-            new_rows = [(rows or [{}])[-1]]
-        except (hosts.HostError, ConfigError) as error:
-            if not rows:
-                raise
-            program.failure = error
-            break  # the updates so far are returned first; the next call raises
-        rows += new_rows
-    metrics: Any = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in (rows or [{}])[0]}
-    num_updates: Any = np.int32(len(rows))
-    is_finite: Any = np.bool_(finite)
-    return Chunk(state, num_updates, is_finite, metrics)
-
-
-class HostProgram:
+class HostProgram(Iterations):
     """A `Program` for an environment outside of JAX. Making one starts the worker processes.
 
     Args:
@@ -110,17 +76,8 @@ class HostProgram:
       HostError: the environment fails when it is made.
     """
 
-    most_updates: int | None = None
-    num_streams: int | None = None
-
     def __init__(self, config: RunConfig, like: "HostProgram | None" = None):
-        self.should_stop: Callable[[], bool] = lambda: False
-        self.on_failure: Callable[[Failure], None] = lambda failure: None
-        self.on_progress: Callable[[str], None] = lambda text: None
-        self.failure: Exception | None = None  # of the environments, to be raised by the next `advance`
-        self.begun = False  # True once the environments have been reset
-        self.non_finite = "a quantity"  # of the last update that was not finite
-        self.before: PyTree = None  # the state before that update
+        super().__init__()
         self.next_rollout: Collected | Exception | None = None  # collected during an update, or its failure
         self.acted: tuple[PyTree, PyTree, PyTree] | None = None  # memory, actions, extras for the newest observations
         self.restarts = 0  # of workers, until the last update
@@ -168,12 +125,9 @@ class HostProgram:
         self.environments.close()
         self.background.shutdown(cancel_futures=True)
 
-    def init(self, seed: Array, hyper: PyTree) -> TrainState:
-        """Return the state of a seed before the first update."""
-        return self._init(self.learner, seed, hyper)
-
-    def _init(self, learner: Agent, seed: Array, hyper: PyTree) -> TrainState:
-        key = jax.random.split(jax.random.key(seed))[0]
+    def init(self, seed: Array, hyper: PyTree, learner: Agent | None = None) -> TrainState:
+        """Return the state of a seed before the first update; it is that of another learner where one is given."""
+        key, learner = jax.random.split(jax.random.key(seed))[0], learner or self.learner
         return first_state(self.agent, self.env, self.config.run.num_envs, self.hold, hyper, key, learner)
 
     def _learner(self, on: HostDevices) -> Agent:
@@ -181,7 +135,7 @@ class HostProgram:
             return self.agent
         agent = make_agent(self.config, self.env.obs, self.env.action, mesh.DATA, environments=self.environments)
         agent.check(self.config.run.num_envs, self.config.run.num_steps, on.number)
-        return on.learner(agent)
+        return data_parallel_agent(agent, on.mesh, mesh.DATA, check_vma=False)
 
     @cached_property
     def template(self) -> PyTree:
@@ -196,7 +150,7 @@ class HostProgram:
         """Shapes and dtypes of the state of this run, divided over another number of devices."""
         data_mesh = AbstractMesh((num_shards,), (mesh.DATA,)) if num_shards > 1 else None
         learner = self._learner(HostDevices(data_mesh, self.config.run.num_envs))
-        shapes = jax.eval_shape(partial(self._init, learner), self.seeds[0], self.hyper)
+        shapes = jax.eval_shape(partial(self.init, learner=learner), self.seeds[0], self.hyper)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)  # without the abstract mesh
 
     @property
@@ -216,8 +170,6 @@ class HostProgram:
 
     def export(self, state: PyTree) -> PyTree:
         """Return the state; the parts of several processes as whole arrays."""
-        if jax.process_count() == 1:
-            return state
         envs = state.envs.replace(steps=self.devices.gather(state.envs.steps))
         return processes.gather(state.replace(envs=envs))
 
@@ -244,16 +196,8 @@ class HostProgram:
         """The compiled functions of the iterations."""
         if self.like is not None:
             return self.like.updates
-        wait_steps = self.wait_count * self.config.run.num_steps
-        return HostUpdates(
-            self.agent,
-            self.learner,
-            self.devices,
-            self.template,
-            self.collector,
-            in_one_call=self.in_one_call,
-            wait_steps=wait_steps,
-        )
+        settings = {"in_one_call": self.in_one_call, "wait_steps": self.wait_count * self.config.run.num_steps}
+        return HostUpdates(self.agent, self.learner, self.devices, self.template, self.collector, **settings)
 
     def begin(self, state: PyTree) -> None:
         """Reset the environments, after the steps that a checkpoint held back."""
@@ -265,7 +209,7 @@ class HostProgram:
         agreed(caught(lambda: self.collector.begin(seed, held)))
 
     def advance(self, state: PyTree, count: np.int32) -> Chunk:
-        chunk = advance(self, self._place(state), count)
+        chunk = super().advance(self._place(state), count)
         return chunk._replace(metrics=self.devices.gather_metrics(chunk.metrics))
 
     def _place(self, state: PyTree) -> PyTree:
@@ -284,20 +228,10 @@ class HostProgram:
         everywhere: Any = self.devices.everywhere
         return None if everywhere is None else TrainState(self._places, everywhere, everywhere, everywhere)
 
-    def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
-        return self.before
-
-    def name_non_finite(self, before: PyTree, chunk: Chunk) -> str:
-        return self.non_finite
-
-    def compile_evaluation(self) -> None:
-        """Do nothing: the first evaluation compiles acting."""
-
     @property
     def in_one_call(self) -> bool:
         """True where an update and the acting after it are one call."""
-        after_each_step = self.agent.add is not None and self.config.run.num_steps == 1
-        return after_each_step and not self.overlap and self.devices.mesh is None
+        return self.hold and self.config.run.num_steps == 1 and not self.overlap and self.devices.mesh is None
 
     def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]:
         """Make one update, or at most `most` before learning starts.
@@ -428,7 +362,7 @@ class HostProgram:
 
     def _state(self, before: TrainState, agent: PyTree, rollout: Collected, key: Any, updates: int) -> TrainState:
         step: Any = np.int32(int(before.step) + updates)
-        there: Any = np.bool_(self.agent.add is not None)
+        there: Any = np.bool_(self.hold)
         return TrainState(agent, HeldSteps(rollout.held, there), key, step)
 
     def evaluate(self, state: PyTree) -> Evaluation:

@@ -1,6 +1,5 @@
 """Programs of several seeds whose environments are outside of JAX: a program for each, advanced one after another."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,16 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlkit.hosts.failure import Failure
 from rlkit.runs.config.run_config import RunConfig
-from rlkit.runs.programs.host_program import HostProgram, advance
-from rlkit.runs.programs.protocol import Chunk
+from rlkit.runs.programs.host_program import HostProgram
+from rlkit.runs.programs.host_update import Iterations
 from rlkit.runs.programs.state import join, split
 from rlkit.training import Evaluation
 from rlkit.types import Agent, PyTree
 
 
-class HostSeedsProgram:
+class HostSeedsProgram(Iterations):
     """A `Program` of several seeds for an environment outside of JAX. Each seed has worker processes of its own.
 
     Between two updates the state is a list of the seeds' states; `export` stacks them. A signal ends a chunk after
@@ -32,17 +30,9 @@ class HostSeedsProgram:
 
     batched = True
     num_devices = num_shards = 1
-    num_streams: int | None = None
-    most_updates: int | None = None
 
     def __init__(self, config: RunConfig):
-        self.should_stop: Callable[[], bool] = lambda: False
-        self.on_failure: Callable[[Failure], None] = lambda failure: None
-        self.on_progress: Callable[[str], None] = lambda text: None
-        self.failure: Exception | None = None  # of an environment, to be raised by the next `advance`
-        self.begun = False  # True once the environments have been reset
-        self.non_finite = "a quantity"  # of the last update that was not finite, and its seed
-        self.before: PyTree = None  # the states before that update
+        super().__init__()
         self.seeds = np.arange(config.run.seed, config.run.seed + config.run.num_seeds, dtype=np.int32)
         self._stoppable = False  # True in evaluations: an update of all seeds is not cut
         self._configs = [
@@ -107,18 +97,6 @@ class HostSeedsProgram:
     def compile(self) -> None:
         for program in self.programs:
             program.compile()
-
-    def advance(self, state: PyTree, count: np.int32) -> Chunk:
-        return advance(self, state, count)
-
-    def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
-        return self.before
-
-    def name_non_finite(self, before: PyTree, chunk: Chunk) -> str:
-        return self.non_finite
-
-    def compile_evaluation(self) -> None:
-        """Do nothing, as `HostProgram.compile_evaluation`."""
 
     def begin(self, state: PyTree) -> None:
         """Reset the environments of all seeds, after the steps that a checkpoint held back."""

@@ -1,6 +1,7 @@
-"""The state of a run whose environments are outside of JAX, and its compiled updates."""
+"""The state of a run whose environments are outside of JAX, the loop over its updates, and the compiled updates."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,15 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rlkit import _cpu
-from rlkit.hosts.collect import Collector, act, act_shapes
+from rlkit import _cpu, hosts
+from rlkit.hosts.collect import Collector, NotFinite, act, act_shapes
+from rlkit.hosts.failure import Failure
 from rlkit.hosts.placeholder import HostEnv
+from rlkit.hosts.processes import Interrupted
 from rlkit.runs.programs.finite import update_is_finite
 from rlkit.runs.programs.host_devices import HostDevices
+from rlkit.runs.programs.protocol import Chunk
 from rlkit.runs.programs.state import join, split
 from rlkit.spaces import zeros
 from rlkit.training import TrainState
-from rlkit.types import Agent, Array, Key, PyTree, Transition
+from rlkit.types import Agent, Array, ConfigError, Key, PyTree, Transition
 
 
 class HeldSteps(struct.PyTreeNode):
@@ -56,6 +60,73 @@ def first_state(
             extras=jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
         )
     return TrainState(state, HeldSteps(steps, jnp.zeros((), bool)), run_key, jnp.zeros((), jnp.int32))
+
+
+class Iterations(ABC):
+    """Updates in environments outside of JAX, one after another: the base of the programs of one and of many seeds."""
+
+    most_updates: int | None = None
+    num_streams: int | None = None
+    pool: hosts.Pool | hosts.VectorPool
+
+    def __init__(self) -> None:
+        self.should_stop: Callable[[], bool] = lambda: False
+        self.on_failure: Callable[[Failure], None] = lambda failure: None
+        self.on_progress: Callable[[str], None] = lambda text: None
+        self.failure: Exception | None = None  # of the environments, to be raised by the next `advance`
+        self.begun = False  # True once the environments have been reset
+        self.non_finite = "a quantity"  # of the last update that was not finite
+        self.before: PyTree = None  # the state before that update
+
+    @abstractmethod
+    def compile(self) -> None: ...
+
+    @abstractmethod
+    def begin(self, state: PyTree) -> None: ...
+
+    @abstractmethod
+    def iterate(self, state: PyTree, most: int) -> tuple[PyTree, list[dict[str, Any]], bool]: ...
+
+    def advance(self, state: PyTree, count: np.int32) -> Chunk:
+        """Make `count` updates, or fewer where one is not finite or where `should_stop()`.
+
+        The replay buffer of the state is donated; everything else outlives the call.
+        """
+        self.compile()
+        if self.failure is not None:
+            raise self.failure
+        if not self.begun:
+            self.begin(state)
+        rows: list[dict[str, Any]] = []
+        finite = True
+        several = jax.process_count() > 1  # they agree on the end while they collect
+        while finite and len(rows) < count and (several or not self.should_stop()):
+            try:
+                state, new_rows, finite = self.iterate(state, int(count) - len(rows))
+            except Interrupted:
+                break
+            except NotFinite as error:
+                self.non_finite, finite = f"env={self.pool.name!r}: {error}", False
+                new_rows = [(rows or [{}])[-1]]
+            except (hosts.HostError, ConfigError) as error:
+                if not rows:
+                    raise
+                self.failure = error
+                break  # the updates so far are returned first; the next call raises
+            rows += new_rows
+        metrics: Any = {name: np.stack([np.asarray(row[name]) for row in rows]) for name in (rows or [{}])[0]}
+        num_updates: Any = np.int32(len(rows))
+        is_finite: Any = np.bool_(finite)
+        return Chunk(state, num_updates, is_finite, metrics)
+
+    def state_before_last(self, state: PyTree, chunk: Chunk) -> PyTree:
+        return self.before
+
+    def name_non_finite(self, before: PyTree, chunk: Chunk) -> str:
+        return self.non_finite
+
+    def compile_evaluation(self) -> None:  # noqa: B027
+        """Do nothing: the first evaluation compiles acting."""
 
 
 class Updated(NamedTuple):

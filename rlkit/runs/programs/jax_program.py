@@ -111,6 +111,7 @@ class JaxProgram:
             )
         self.environments: Any = JaxEnvironments(config) if in_jax else HostEnvironments(config, acting()[0], self)
         self.env: Env | HostEnv = self.environments.env
+        self.eval_env: Env | HostEnv = self.environments.eval_env
         self.params = self.environments.params
         self.check, self.rollouts = self.environments.check, self.environments.rollouts
         self.close = self.environments.close
@@ -147,10 +148,6 @@ class JaxProgram:
             return on_one
         # Loops in environments of others, which start from constants, would not pass the check of what varies.
         return training.data_parallel(on_one, data_mesh, mesh.DATA, check_vma=False)
-
-    @property
-    def eval_env(self) -> Env | HostEnv:
-        return self.environments.eval_env
 
     @property
     def seeds(self) -> np.ndarray:

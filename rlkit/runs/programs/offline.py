@@ -70,7 +70,8 @@ class Stored:
         for rows in self.dataset.chunks(max(_STEPS_AT_ONCE // self.num_streams, 1)):
             _check_finite(rows, source)
             if joins:
-                _check_follows(rows if before is None else jax.tree.map(_joined, before, rows), source)
+                joined = rows if before is None else jax.tree.map(lambda *x: np.concatenate(x), before, rows)
+                _check_follows(joined, source)
                 before = jax.tree.map(lambda x: x[-1:], rows)
             agent = add(agent, jax.tree.map(jnp.asarray, rows._replace(extras=())))
         return state.replace(agent=agent)
@@ -156,11 +157,6 @@ def _check_final_obs(config: RunConfig, dataset: Dataset) -> None:
 def _shapes_text(tree: PyTree) -> str:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return ", ".join(f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}".strip() for path, leaf in leaves)
-
-
-def _joined(before: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows after the one before them."""
-    return np.concatenate([before, rows])
 
 
 def _check_follows(rows: Transition, source: str) -> None:

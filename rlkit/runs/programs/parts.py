@@ -1,21 +1,10 @@
 """The parts of a metric line: a signal is noticed between two of them."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import numpy as np
 
 from rlkit.runs.programs.protocol import Chunk
 
 PART_SECONDS = 5.0  # that a part of a metric line should take, judged by the part before it
-
-
-class LineUpdates(NamedTuple):
-    """The updates since the last metric line."""
-
-    count: int
-    metrics: Mapping[str, np.ndarray]  # [count, ...]
-    seconds: float
 
 
 class Parts:
@@ -48,9 +37,9 @@ class Parts:
         in_time = int(PART_SECONDS / max(seconds, 1e-6) * count)
         self._next = max(1, min(2 * self._next, in_time))  # doubled at most, as the first updates may be quick ones
 
-    def join(self) -> LineUpdates:
-        """Return all updates since the last line, and begin a new one."""
+    def join(self) -> tuple[int, dict[str, np.ndarray], float]:
+        """Begin a new line. Return the number K of updates since the last one, their metrics [K, ...], and seconds."""
         metrics = {name: np.concatenate([row[name] for row in self._rows]) for name in self._rows[0]}
-        updates = LineUpdates(self._count, metrics, self._seconds)
+        updates = self._count, metrics, self._seconds
         self._rows, self._count, self._seconds = [], 0, 0.0
         return updates
