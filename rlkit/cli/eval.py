@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -35,10 +36,12 @@ def run(options: argparse.Namespace) -> int:
     """
     use_cores()
     enable_compilation_cache()
-    if options.against is not None:
-        return _match(options)
-    from rlkit.runs import files, run_directory, scores
     from rlkit.runs.config.own_code import OwnCode
+
+    own_code = {key: value for key, value in vars(options).items() if key in OwnCode.__annotations__}
+    if options.against is not None:
+        return _match(options, own_code)
+    from rlkit.runs import files, run_directory, scores
     from rlkit.runs.policy import NO_EVAL_ENV, NO_SERVICES, load_state, stored_config, without_learning_parts
     from rlkit.runs.progress import note_if_slow
     from rlkit.types import ConfigError
@@ -50,7 +53,6 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"episodes={options.episodes} must be at least 1")
     given = {"eval_episodes": options.episodes, **{key: getattr(options, key) for key in NO_EVAL_ENV}}
     overrides = {key: value for key, value in given.items() if value is not None}
-    own_code = {key: value for key, value in vars(options).items() if key in OwnCode.__annotations__}
     with note_if_slow("compiling ..."):
         program, state, step = load_state(path, options.step, best=options.best, overrides=overrides, own_code=own_code)
         with closing(program):
@@ -68,9 +70,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _match(options: argparse.Namespace) -> int:
+def _match(options: argparse.Namespace, own_code: Mapping[str, Any]) -> int:
     """Play games against another policy and print the shares of the results."""
-    from rlkit.runs.config.own_code import OwnCode
     from rlkit.runs.matches import match
     from rlkit.runs.policy import NO_EVAL_ENV
     from rlkit.runs.progress import note_if_slow
@@ -78,7 +79,6 @@ def _match(options: argparse.Namespace) -> int:
 
     if (unused := next((key for key in NO_EVAL_ENV if getattr(options, key) is not None), None)) is not None:
         raise ConfigError(f"{unused} does not go with --against, whose games are of the run's env; leave it out")
-    own_code = {key: value for key, value in vars(options).items() if key in OwnCode.__annotations__}
     games = 1000 if options.episodes is None else options.episodes
     if games < 2 or games % 2:
         raise ConfigError(

@@ -8,7 +8,6 @@ from typing import NoReturn
 from rlkit.cli import (
     check,
     collect,
-    compare,
     doctor,
     eval,
     export,
@@ -54,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_versions(), help="print versions and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    of_runs = (train, check, resume, sweep, eval, plot, render, report, export, collect, runs, compare)
+    of_runs = (train, check, resume, sweep, eval, plot, render, report, export, collect, runs)
     for module in (*of_runs, list, doctor):
         module.add_to(commands)
     return parser

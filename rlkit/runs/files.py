@@ -50,6 +50,15 @@ def require_writable(folder: Path, setting: str) -> None:
         raise ConfigError(f"{setting} must be in a writable folder: {error.strerror}; choose another") from None
 
 
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Raise a ConfigError on `out` for an OSError in the block, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"out={str(out)!r} must be writable: {error.strerror}; choose another") from None
+
+
 def require_plain_name(path: Path, setting: str, example: str) -> None:
     """Raise a ConfigError that begins with `setting` unless a path ends in a plain name, such as `example`."""
     name = path.name

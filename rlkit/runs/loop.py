@@ -100,14 +100,12 @@ def _begin(config: RunConfig, out: str | Path | None, init_from: str | Path | No
     """Make a new run's directory with the files that it starts with, locked until `stack` is closed."""
     run = run_directory.create(out if out is not None else run_directory.next_free(config.name))
     stack.enter_context(run_directory.locked(run))
-    try:
+    with files.writing(run):
         run_directory.begin(run)
         records.write(run / run_directory.VERSIONS, versions())
         if init_from is not None:
             files.replace(run / run_directory.INIT_FROM, os.fsencode(os.path.abspath(init_from)))
         files.replace(run / run_directory.CONFIG, config.resolved().encode())
-    except OSError as error:
-        raise ConfigError(f"out={str(run)!r} must be writable: {error.strerror}; choose another") from None
     return run
 
 

@@ -83,7 +83,8 @@ def read_run(path: Path) -> Overview:
             return {}
 
     config = content(run_directory.CONFIG, read, run / run_directory.CONFIG)
-    versions = content(run_directory.VERSIONS, _read_versions, run)
+    of_versions = run / run_directory.VERSIONS, dict[str, Any], "hold a JSON object", "train the run anew"
+    versions = content(run_directory.VERSIONS, records.read, *of_versions)
     evaluation = content(run_directory.EVALUATION, scores.read, run)
     lines = content(run_directory.METRICS, metrics.read, run) or []
     line = lines[-1] if lines else {}
@@ -99,10 +100,6 @@ def read_run(path: Path) -> Overview:
         total = config.get("total_steps", 0)
         state = "finished" if isinstance(total, int | float) and line["step"] >= total else "stopped"
     return Overview(path, config, versions, lines, evaluation, state)
-
-
-def _read_versions(run: Path) -> dict[str, Any]:
-    return records.read(run / run_directory.VERSIONS, dict[str, Any], "hold a JSON object", "train the run anew")
 
 
 def find(folder: Path) -> list[Overview]:

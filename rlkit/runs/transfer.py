@@ -30,7 +30,8 @@ def load(program: Program, source: str | Path) -> Learned:
             f"{program.config.run.agent!r} names none; make its Agent with trained=('params',)"
         )
     stored, config = read(run / run_directory.CONFIG), program.config
-    template = {f"agent.{field}".replace(".", "/"): value for field, value in _learned(program).items()}
+    paths = {field: f"agent.{field}".replace(".", "/") for field in program.agent.trained}
+    template = {path: attrgetter(field)(program.template.agent) for field, path in paths.items()}
     try:
         learned, _, _ = checkpoint.Reader(run).restore(template, fields=template)
     except checkpoint.CheckpointError:
@@ -52,7 +53,7 @@ def load(program: Program, source: str | Path) -> Learned:
                 f"{name}={now!r} must be that of init_from={str(source)!r}, {then!r}: its parameters would compute "
                 f"something else; set {name}={then!r}"
             )
-    return {field: learned[f"agent.{field}".replace(".", "/")] for field in program.agent.trained}
+    return {field: learned[path] for field, path in paths.items()}
 
 
 def _default_activation(program: Program) -> str | None:
@@ -66,11 +67,6 @@ def into(agent_state: PyTree, learned: Learned) -> PyTree:
     for field, value in learned.items():
         agent_state = _replace(agent_state, field.split("."), value)
     return agent_state
-
-
-def _learned(program: Program) -> Learned:
-    """Shapes and dtypes of the fields of an agent's state that another run can start with."""
-    return {field: attrgetter(field)(program.template.agent) for field in program.agent.trained}
 
 
 def _replace(record: PyTree, field: list[str], value: PyTree) -> PyTree:

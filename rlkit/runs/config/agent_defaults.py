@@ -14,8 +14,6 @@ from rlkit.runs.config.schema import schema
 from rlkit.spaces import leaf_spaces
 from rlkit.types import ConfigError, num_players
 
-_SIZES = ("num_envs", "num_steps")
-
 
 def is_agent(name: str) -> bool:
     """Return true for the name of an agent, and for `module:make`, an agent of the user's own."""
@@ -31,7 +29,7 @@ def with_agent_defaults(values: Mapping[Any, Any]) -> tuple[dict[Any, Any], tupl
     Returns:
       The values with those that were filled in, and the keys of the latter.
     """
-    missing = [key for key in (*_SIZES, "total_steps") if key not in values]
+    missing = [key for key in ("num_envs", "num_steps", "total_steps") if key not in values]
     if not missing or not isinstance(env := values.get("env"), str):
         return dict(values), ()
     agent, stored = values["agent"], values.get("dataset") is not None

@@ -63,7 +63,7 @@ def find(
       ConfigError: a key has changed that must not, or that has no effect; the error names it.
     """
     stored = _stored(extra, run)
-    if stored is None:  # written by a version that did not record it
+    if stored is None:  # as of a block of a sweep
         return Changes({}, {})
     values = strict_yaml.parse(config.resolved())
     follow_run = "schedule_steps" not in values

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from rlkit.agents.base import mistakes
 from rlkit.names import shorten
 
 
@@ -52,8 +49,3 @@ def by_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {by_value(key): by_value(item) for key, item in value.items()}
     return [by_value(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def explain(model: type[BaseModel], error: ValidationError) -> str:
-    """One line on the first problem of a validation of a file's values, and the number of the others."""
-    return mistakes.explain(model, error, lambda value: show_value(plain_value(value)))

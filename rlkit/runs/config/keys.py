@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlkit.agents.base.mistakes import limits
+from rlkit.runs.config.errors import show_value
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
 
@@ -36,9 +37,7 @@ def describe_fields(fields: Mapping[str, Any], values: Mapping[str, Any]) -> lis
 
 def value_text(value: Any) -> str:
     """A value as it is written in YAML."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+    return show_value(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def limits_text(field: Any) -> str:

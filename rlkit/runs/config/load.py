@@ -16,15 +16,6 @@ from rlkit.runs.config.parse import parse
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.types import ConfigError
 
-# Keys of earlier versions, which the configs of their runs hold with these values.
-_REMOVED = {
-    "population": None,
-    "evolve_every": None,
-    "population_ranges": None,
-    "exploit": "truncation",
-    "explore": "perturb",
-}
-
 
 def load_config(source: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Load the config of a file: a path, or a name such as ppo/cartpole in ./configs or in the package.
@@ -114,8 +105,6 @@ def _file_and_line(error: ConfigError, path: Path, values: Mapping[Any, Any], ov
 def read(path: Path) -> dict[Any, Any]:
     """Read the mapping in a YAML file, without validating its keys.
 
-    Keys that an earlier version wrote with a value that stands for nothing are left out.
-
     Raises:
       ConfigError: there is no such file, or it holds no mapping.
     """
@@ -129,7 +118,7 @@ def read(path: Path) -> dict[Any, Any]:
         raise ConfigError(f"config={str(path)!r} must be flat YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"config={str(path)!r} must hold `key: value` lines, and it does not; copy another config")
-    return {key: value for key, value in values.items() if key not in _REMOVED or value != _REMOVED[key]}
+    return values
 
 
 def folders() -> list[Path]:

@@ -9,14 +9,14 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rlkit import agents, envs
-from rlkit.agents.base.mistakes import is_missing
+from rlkit.agents.base.mistakes import explain, is_missing
 from rlkit.hosts.gymnasium_names import check_bare_name
 from rlkit.hosts.registry import checked_name, is_host, is_own, require_known_prefix
 from rlkit.names import OWN_CODE_KEYS
 from rlkit.runs.config import strict_yaml
 from rlkit.runs.config.agent_defaults import with_agent_defaults
 from rlkit.runs.config.aliases import suggestion
-from rlkit.runs.config.errors import by_value, explain, plain_value, show_key, show_value
+from rlkit.runs.config.errors import by_value, plain_value, show_key, show_value
 from rlkit.runs.config.own_code import names_of_objects
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schema import schema
@@ -54,10 +54,10 @@ def parse(values: Mapping[Any, Any], *, name: str | None = None) -> RunConfig:
     if follow_run and "total_steps" in frozen and "schedule_steps" in keys.fields:
         frozen["schedule_steps"] = frozen["total_steps"]
     run_model, agent_model, hyper_model = keys.models
-    run, agent_config = _validate(run_model, frozen), _validate(agent_model, frozen)
+    run, agent_config = validated(run_model, frozen), validated(agent_model, frozen)
     defaults = agents.get(agent).Hyper.defaults(agent_config, run.num_envs)  # of keys that depend on other keys
     missing = {key: value for key, value in defaults.items() if frozen.get(key) is None}
-    hyper = _validate(hyper_model, frozen | missing).model_dump()
+    hyper = validated(hyper_model, frozen | missing).model_dump()
     _check(RunConfig(run, agent_config, hyper))
     name = name or (f"{agent}-{run.env}" if filled else "run")
     return RunConfig(run, agent_config, MappingProxyType(hyper), name, follow_run, objects, filled)
@@ -160,13 +160,13 @@ def _check_env(env: str, key: str = "env") -> None:
         raise ConfigError(re.sub("^env=", f"{key}=", str(error))) from None
 
 
-def _validate(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
-    """The model with those of the values that are its own. Raises ConfigError."""
+def validated(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
+    """Return the model with those of the values that are its own. Raises ConfigError."""
     own = {key: value for key, value in values.items() if key in model.model_fields}
     try:
         return model.model_validate(own, strict=True)
     except ValidationError as error:
-        raise ConfigError(explain(model, error)) from None
+        raise ConfigError(explain(model, error, lambda value: show_value(plain_value(value)))) from None
 
 
 def _as_list(value: Any, annotation: Any) -> Any:

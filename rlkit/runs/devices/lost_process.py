@@ -30,13 +30,7 @@ _watch: "_Watch | None" = None
 
 
 class _Watch:
-    """The error output, the log and the handler of this process.
-
-    Args:
-      index, number: of this process, and of all; None where JAX finds them.
-      address: of the coordinator; None where JAX finds it.
-      seconds: after which JAX names a dead process.
-    """
+    """The error output, the log and the handler of this process; its arguments are those of `watch`."""
 
     def __init__(self, index: int | None, number: int | None, address: str | None, seconds: float):
         self.index, self.number, self.address, self.seconds = index, number, address, seconds

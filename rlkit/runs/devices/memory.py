@@ -19,12 +19,7 @@ def available(num_devices: int = 1) -> int | None:
     if device.platform != "cpu":
         limit = (device.memory_stats() or {}).get("bytes_limit")
         return None if limit is None else limit * num_devices
-    return of_host()
-
-
-def of_host() -> int | None:
-    """Return the bytes of the host's memory that this process may use; None where they are not known."""
-    limits = []
+    limits = []  # of the machine and of this process's control group
     for path in _LIMITS:
         text = read_text(path).strip()
         limits += [int(text)] if text.isdigit() else []

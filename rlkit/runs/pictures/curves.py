@@ -214,7 +214,5 @@ def save(drawing: Any, target: Path) -> None:
 
     data = io.BytesIO()
     drawing.savefig(data, format=target.suffix[1:], metadata={"Date": None} if target.suffix == ".svg" else {})
-    try:
+    with files.writing(target):
         files.replace(target, data.getvalue())
-    except OSError as error:
-        raise ConfigError(f"out={str(target)!r} must be writable: {error.strerror}; choose another path") from None

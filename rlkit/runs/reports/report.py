@@ -64,10 +64,8 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
     sweeps = [path for path in paths if (path / sweep_figures.CONFIG).is_file()]
     records = read_runs([path for path in paths if path not in sweeps])
     page = compose(records, [sweep_figures.read_trials(path) for path in sweeps]).render()
-    try:
+    with files.writing(target):
         files.replace(target, page.encode())
-    except OSError as error:
-        raise ConfigError(f"out={str(target)!r} must be writable: {error.strerror}; choose another path") from None
     return Report(page, target)
 
 

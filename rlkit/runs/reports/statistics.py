@@ -64,9 +64,4 @@ def finite(values: Iterable[Any]) -> list[float]:
 
 def json_numbers(values: Any) -> list[float | None]:
     """Return numbers with five digits for JSON; None for one that is not finite."""
-    return [json_number(x) for x in np.asarray(values, np.float64).tolist()]
-
-
-def json_number(value: float) -> float | None:
-    """Return a number with five digits for JSON; None if it is not finite."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    return [float(f"{x:.5g}") if math.isfinite(x) else None for x in np.asarray(values, np.float64).tolist()]

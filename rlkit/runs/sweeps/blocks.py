@@ -170,12 +170,9 @@ def execute(
         files.replace(path / run_directory.CONFIG, program.config.resolved().encode())
         records.write(path / RUNS, describe(runs))
 
-    def on_chunk(line: Line, state: PyTree) -> None:
-        on_line(line)
-
     final: list[float | None] = [None] * len(runs)
     try:
-        with Session(program, path, on_chunk, False, {}) as session:
+        with Session(program, path, lambda line, state: on_line(line), False, {}) as session:
             if checkpoint.steps(path):
                 state, at, extra = checkpoint.restore(path, program.template)
                 trained = session.resume(state, at, extra["metrics_length"], extra["seconds"])

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Interval
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from rlkit import agents
 from rlkit.names import did_you_mean
 from rlkit.runs.config import strict_yaml
-from rlkit.runs.config.errors import by_value, explain, show_value
+from rlkit.runs.config.errors import by_value, show_value
 from rlkit.runs.config.load import agent_alone, find, read, with_overrides
 from rlkit.runs.config.own_code import is_own, refuse_in_file
-from rlkit.runs.config.parse import freeze, parse
+from rlkit.runs.config.parse import freeze, parse, validated
 from rlkit.runs.config.run_config import RunConfig
 from rlkit.runs.config.schedule import Schedule
 from rlkit.runs.config.schema import schema
@@ -139,10 +139,7 @@ def load_sweep(source: str | Path, overrides: Mapping[str, Any] | None = None) -
     dimensions = parse_dimensions(values)
     others = values.keys() - settings.keys() - dimensions.keys() - codes.keys()
     base = with_overrides(base, {key: value for key, value in values.items() if key in others})
-    try:
-        parsed = SweepSettings.model_validate(settings, strict=True)
-    except ValidationError as error:
-        raise ConfigError(explain(SweepSettings, error)) from None
+    parsed = validated(SweepSettings, settings)
     _check_keys([*base, *dimensions], codes.get("agent", base.get("agent")))
     _check(parsed, dimensions, base)
     if path.name != "sweep.yaml":

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import PositiveInt
 
@@ -29,13 +29,6 @@ from rlkit.types import ConfigError
 _SHARE_OF_MEMORY = 0.5  # the rest is for the temporaries of an update
 
 OnStep = Callable[[int, Line | None, Sequence[Run]], None]
-
-
-class Group(NamedTuple):
-    """Runs that are one program, and the size of the blocks that they are divided into."""
-
-    runs: list[Run]
-    size: int
 
 
 class Stages:
@@ -75,12 +68,11 @@ class Stages:
         Raises:
           blocks.Stopped: a signal came.
         """
-        for number, group in enumerate(self._groups(trials, self.folder / "blocks" / f"{name}.json")):
-            for start in range(0, len(group.runs), group.size):
-                runs = group.runs[start : start + group.size]
-                path = self.folder / "blocks" / f"{name}-{number:03d}-{start // group.size:03d}"
+        for number, (group, size) in enumerate(self._groups(trials, self.folder / "blocks" / f"{name}.json")):
+            for start in range(0, len(group), size):
+                path = self.folder / "blocks" / f"{name}-{number:03d}-{start // size:03d}"
                 self._stop_if_asked()
-                self.on_block(self._run_block(path, runs, group.size, share, earlier))
+                self.on_block(self._run_block(path, group[start : start + size], size, share, earlier))
 
     def prepare(self, trials: Sequence[Trial], count: int, share: float) -> None:
         """Compile the program of the next rung while this one runs, where it is known before it is known who goes on.
@@ -149,8 +141,8 @@ class Stages:
         program.runs = runs
         return program
 
-    def _groups(self, trials: Sequence[Trial], path: Path | None = None) -> list[Group]:
-        """The runs of trials, by their programs, with the size of the blocks.
+    def _groups(self, trials: Sequence[Trial], path: Path | None = None) -> list[tuple[list[Run], int]]:
+        """The runs of trials that are one program, and the size of the blocks that they are divided into; of each.
 
         The sizes are written to the file `path` and read from it when the sweep goes on, since they depend on the
         memory and the devices.
@@ -169,7 +161,7 @@ class Stages:
             if path is not None:
                 path.parent.mkdir(exist_ok=True)
                 records.write(path, sizes)
-        return [Group(runs, size) for runs, size in zip(by_key.values(), sizes, strict=True)]
+        return list(zip(by_key.values(), sizes, strict=True))
 
     def _block_size(self, runs: list[Run]) -> int:
         """As many runs as memory holds, in blocks of equal sizes."""

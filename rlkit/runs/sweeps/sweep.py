@@ -124,19 +124,15 @@ def _check(sweep: Sweep) -> None:
 def _write(sweep: Sweep, folder: Path) -> None:
     """Write a new sweep into its folder; sweep.yaml, with which a sweep has begun, is the last file."""
     run_directory.begin(folder)
-    try:
+    with files.writing(folder):
         (folder / run_directory.CHECKPOINTS).rmdir()
         files.replace(folder / RESOLVED, strict_yaml.dump(_resolved_base(sweep)).encode())
         files.replace(folder / BASE, strict_yaml.dump(sweep.base).encode())
         files.replace(folder / CONFIG, sweep.resolved().encode())
-    except OSError as error:
-        raise ConfigError(f"out={str(folder)!r} must be writable: {error.strerror}; choose another") from None
 
 
 def _check_base(folder: Path, sweep: Sweep) -> None:
     """Raise ConfigError where a sweep that goes on would train with another base config than the one it began with."""
-    if not (folder / RESOLVED).is_file():  # of an earlier version
-        return
     began, now = read(folder / RESOLVED), strict_yaml.parse(strict_yaml.dump(_resolved_base(sweep)))
     for key, value in now.items():
         if key in began and began[key] != value:
