@@ -4,7 +4,7 @@ import argparse
 import shlex
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments, integer
+from rlkit.cli.command import add_command, add_policy, arguments, integer
 from rlkit.cli.jax_settings import enable_compilation_cache
 
 
@@ -12,15 +12,13 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     help = "a dataset of the policy's transitions, to learn from without an environment"
     parser = add_command(commands, "collect", run, help)
-    parser.add_argument("run", metavar="RUN")
     help = "steps of all environments together"
     parser.add_argument("--steps", dest="num_steps", metavar="STEPS", type=integer, required=True, help=help)
     parser.add_argument("--out", help="the dataset's folder (RUN/dataset)")
     parser.add_argument("--num-envs", type=integer, help="environments side by side (16)")
     parser.add_argument("--greedy", action="store_true", help="act as in evaluation, not as in training")
-    add_checkpoint(parser)
     parser.add_argument("--seed", type=integer, default=0, help="of the environments and the exploration (%(default)s)")
-    add_own_code(parser)
+    add_policy(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -30,10 +30,14 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(options).items() if name != "command"}
 
 
-def add_own_code(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name the user's own code again, which no file may name."""
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for the policy of a run: RUN, a checkpoint, and the user's own code, which no file may name."""
     from rlkit.names import OWN_PARTS
 
+    parser.add_argument("run", metavar="RUN")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--step", type=integer, help="step of the checkpoint (the newest)")
+    choice.add_argument("--best", action="store_true", help="the checkpoint that was evaluated best, with keep_best")
     parser.add_argument("--agent", help="the run's agent again, where it is your own code (module:make)")
     parser.add_argument("--env", help="the run's environment again, where it is your own code (module:Class)")
     for part in OWN_PARTS:
@@ -68,13 +72,6 @@ def yaml_value(text: str) -> Any:
     from rlkit.runs.config.strict_yaml import parse
 
     return parse(text)
-
-
-def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that choose a checkpoint of a run."""
-    choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--step", type=integer, help="step of the checkpoint (the newest)")
-    choice.add_argument("--best", action="store_true", help="the checkpoint that was evaluated best, with keep_best")
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code, integer, yaml_value
+from rlkit.cli.command import add_command, add_policy, integer, yaml_value
 from rlkit.cli.jax_settings import enable_compilation_cache, use_cores
 
 
@@ -14,18 +14,16 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     words = "greedy episodes of a checkpoint: mean, IQM and interval; or games against another policy"
     parser = add_command(commands, "eval", run, words)
-    parser.add_argument("run", metavar="RUN")
-    add_checkpoint(parser)
     parser.add_argument("--episodes", type=integer, help="greedy episodes for each seed (eval_episodes of the run)")
     words = "play --episodes games (1000) of two players against another run, or against random moves"
     parser.add_argument("--against", metavar="RUN2|random", help=words)
     parser.add_argument("--opening", type=integer, help="first steps of a game with random moves (2; 0 against random)")
     parser.add_argument("--out", metavar="FILE.json", help="where the results of the games are written as well")
-    add_own_code(parser)
     words = "the environment of the episodes (eval_env of the run, or its env)"
     parser.add_argument("--eval-env", "--eval_env", help=words)
     parser.add_argument("--eval-env-kwargs", "--eval_env_kwargs", type=yaml_value, help="its parameters: {name: value}")
     parser.add_argument("--eval-wrappers", "--eval_wrappers", type=yaml_value, help="its wrappers: [name, ...]")
+    add_policy(parser)
 
 
 def run(options: argparse.Namespace) -> int:

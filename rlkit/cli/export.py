@@ -3,20 +3,18 @@
 import argparse
 from typing import Any
 
-from rlkit.cli.command import add_checkpoint, add_command, add_own_code, arguments, integer
+from rlkit.cli.command import add_command, add_policy, arguments, integer
 from rlkit.cli.jax_settings import enable_compilation_cache
 
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = add_command(commands, "export", run, "the greedy policy as a file that needs no rlkit")
-    parser.add_argument("run", metavar="RUN")
     help = "stablehlo: by jax.export; onnx: needs the extra onnx (the ending of FILE)"
     parser.add_argument("--format", choices=("onnx", "stablehlo"), help=help)
     parser.add_argument("--out", required=True, metavar="FILE", help="the file; an older one is replaced")
     parser.add_argument("--seed", type=integer, help="seed of the policy, in a run with several (the first)")
-    add_checkpoint(parser)
-    add_own_code(parser)
+    add_policy(parser)
 
 
 def run(options: argparse.Namespace) -> int:
