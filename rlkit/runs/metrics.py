@@ -83,7 +83,7 @@ class Line(dict[str, Any]):
 
     def __init__(self, line: Mapping[str, Any], num_seeds: int):
         by_seed = {name: value for name, value in line.items() if isinstance(value, list)}
-        super().__init__({**line, **{name: _mean(np.array(value, np.float64)) for name, value in by_seed.items()}})
+        super().__init__({**line, **{name: mean(value) for name, value in by_seed.items()}})
         self.seeds = [{**line, **{name: value[i] for name, value in by_seed.items()}} for i in range(num_seeds)]
 
 
@@ -113,18 +113,18 @@ def _summary(metrics: Mapping[str, np.ndarray], env: Any) -> dict[str, Any]:
         "return_min": statistic(np.min, returns),
         "return_max": statistic(np.max, returns),
         "length_mean": statistic(np.mean, lengths),
-        **({"success_rate": _mean(metrics["successes"])} if "successes" in metrics else {}),
+        **({"success_rate": mean(metrics["successes"])} if "successes" in metrics else {}),
     }
     line |= team_return(env, line["return_mean"])
     return line | {
-        name: int(array.sum()) if name in _COUNTS else _mean(array)
+        name: int(array.sum()) if name in _COUNTS else mean(array)
         for name, array in metrics.items()
         if name not in _SUMMARIZED
     }
 
 
-def _mean(values: np.ndarray) -> float | None:
-    """The mean of the finite values; None where there is none."""
+def mean(values: Any) -> float | None:
+    """Return the mean of the finite values, such as those of seeds; None where there is none."""
     values = np.asarray(values, np.float64)
     finite = values[np.isfinite(values)]
     return number(finite.mean()) if finite.size else None
@@ -149,7 +149,6 @@ class MetricLines:
         files.cut(self.path, length)  # the lines after the checkpoint will be written again
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Write a line."""
         records.append(self.path, line)
         for write, _ in self.writers:
             write(_scalars(line), line["step"])
@@ -217,7 +216,7 @@ def _wandb(run: Path, config: RunConfig, step: int) -> _Writer:
 
 def _scalars(line: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a line, for viewers without lists: with several seeds their mean."""
-    values = {name: _mean(np.asarray(value, np.float64)) for name, value in line.items() if name != "step"}
+    values = {name: mean(value) for name, value in line.items() if name != "step"}
     return {name: value for name, value in values.items() if value is not None}
 
 

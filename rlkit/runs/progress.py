@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-import numpy as np
+from rlkit.runs.metrics import mean
 
 Describe = Callable[[int, int, dict[str, Any]], str]
 
@@ -62,7 +62,6 @@ class Plain(Silent):
         self.waiting.cancel()
 
     def print(self, text: str) -> None:
-        """Show a line of text."""
         print(text, file=sys.stderr, flush=True)
 
     def update(self, step: int, line: dict[str, Any]) -> None:
@@ -79,7 +78,6 @@ class Plain(Silent):
             self._show(f"{self.describe(step, self.total, line)}{left}")
 
     def _show(self, progress: str) -> None:
-        """Show a line of progress."""
         self.print(progress)
 
 
@@ -120,11 +118,9 @@ class Bar(Silent):
         self.bar.stop()
 
     def print(self, text: str) -> None:
-        """Show a line of text."""
         self.console.print(text, markup=False, highlight=False)
 
     def update(self, step: int, line: dict[str, Any]) -> None:
-        """Show the progress at environment step `step`."""
         self.bar.update(self.task, completed=step, description=self.describe(step, self.total, line))
 
 
@@ -149,20 +145,13 @@ def make_display(total: int, *, show: bool = True, describe: Describe | None = N
 
 def describe_run(step: int, total: int, line: dict[str, Any]) -> str:
     """Return steps, steps per second and the mean return as text, or the mean reward while no episode has ended."""
-    means = {name: _seeds_mean(line.get(name)) for name in ("return_mean", "reward_mean")}
-    if means["return_mean"] is not None:
-        learned = f"return {means['return_mean']:.4g}"
-    elif means["reward_mean"] is not None:
-        learned = f"no episode ended, reward {means['reward_mean']:.4g} a step"
+    if (episodes := mean(line.get("return_mean"))) is not None:
+        learned = f"return {episodes:.4g}"
+    elif (steps := mean(line.get("reward_mean"))) is not None:
+        learned = f"no episode ended, reward {steps:.4g} a step"
     else:
         learned = "no episode ended"
     return f"{_short(step)}/{_short(total)} steps, {_short(line['steps_per_second'])}/s, {learned}"
-
-
-def _seeds_mean(values: Any) -> float | None:
-    """The mean over the seeds that have a value; None where none has."""
-    known = [value for value in np.atleast_1d(values) if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 def _short(number: float) -> str:

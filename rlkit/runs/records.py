@@ -53,20 +53,15 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 
 def read_lines(path: Path, kind: type[BaseModel], rule: str, remedy: str) -> list[dict[str, Any]]:
     """Read JSON lines, with the arguments and errors of `read`."""
-    lines = enumerate(_whole_lines(_read(path, _MAX_BYTES_OF_LINES, rule, remedy)), 1)
+    text = _read(path, _MAX_BYTES_OF_LINES, rule, remedy)
+    lines = enumerate(text[: text.rfind(b"\n") + 1].splitlines(), 1)  # those that were written to their end
     parsed = (_parse(line, kind, path, f"line {number}", rule, remedy) for number, line in lines)
     return [line.model_dump(exclude_unset=True) for line in parsed]
 
 
-def cut(path: Path, num_lines: int | None = None) -> None:
-    """Cut JSON lines to the first `num_lines`, or to those that were written to their end; create a missing file."""
-    text = files.read(path, _MAX_BYTES_OF_LINES) if path.exists() else b""
-    files.cut(path, sum(map(len, _whole_lines(text)[:num_lines])))
-
-
-def _whole_lines(text: bytes) -> list[bytes]:
-    """The lines that were written to their end."""
-    return text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
+def cut(path: Path) -> None:
+    """Cut JSON lines to those that were written to their end."""
+    files.cut(path, files.read(path, _MAX_BYTES_OF_LINES).rfind(b"\n") + 1)
 
 
 def _read(path: Path, max_bytes: int, rule: str, remedy: str) -> bytes:

@@ -1,5 +1,6 @@
 """Run directories: the names of their files, their creation, their lock."""
 
+import fcntl
 import os
 import re
 import time
@@ -128,7 +129,7 @@ def read_init_from(run: Path) -> Path | None:
 def locked(run: Path) -> Iterator[None]:
     """Exclude other processes from writing to a run directory; the system drops the lock when this process dies.
 
-    Where the platform or the file system has no locks, nobody is excluded. Workers are new interpreters and inherit no
+    Where the file system has no locks, nobody is excluded. Workers are new interpreters and inherit no
     descriptor. The lock file is deleted before its descriptor is closed, so that a fork of this process, which has
     that descriptor too, does not block the next owner.
 
@@ -179,14 +180,12 @@ def is_locked(run: Path) -> bool:
 
 
 def _flock(descriptor: int, *, exclusive: bool) -> bool:
-    """Lock an open file, where the system has locks. False where another process holds the lock."""
+    """Lock an open file, where its file system has locks. False where another process holds the lock."""
     try:
-        import fcntl
-
         fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except (ImportError, OSError):
+    except OSError:
         pass
     return True
 

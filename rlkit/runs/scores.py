@@ -125,13 +125,7 @@ def report(result: Evaluation, batched: bool, env: Any = None) -> dict[str, Any]
 
 
 def evaluate(program: Program, state: PyTree, step: int) -> dict[str, Any]:
-    """Play greedy episodes and return the content of eval.json: their scores, and how they were made.
-
-    Args:
-      program: of the run.
-      state: a TrainState.
-      step: environment steps learned from.
-    """
+    """Play greedy episodes after `step` steps, and return the content of eval.json: scores, and how they were made."""
     run = program.config.run
     task = run.eval_task
     return {

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlkit.training import processes
 
-NUMBERS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
@@ -28,7 +28,7 @@ class Signals:
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
             for number in NUMBERS:
-                if number not in (signal.SIGINT, signal.SIGTERM) and signal.getsignal(number) is signal.SIG_IGN:
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                     continue  # under nohup
                 self.previous[number] = signal.signal(number, self._record)
         return self

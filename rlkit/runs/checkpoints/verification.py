@@ -40,11 +40,7 @@ def find_damage(directory: Path) -> str | None:
 def find_difference(directory: Path, written: Mapping[str, Sequence[bytes | memoryview]]) -> str | None:
     """Return the first difference of files from the memory that they were written from, in words; None: no difference.
 
-    Reading and comparing take a fifth of the time of reading and hashing.
-
-    Args:
-      directory: the directory of the files.
-      written: chunks of bytes, by the name of the file.
+    Reading and comparing take a fifth of the time of reading and hashing. `written` has the chunks of each file.
     """
     for name, chunks in written.items():
         path = directory / name

@@ -11,12 +11,7 @@ from rlkit.runs.config.schema import schema
 
 
 def describe_keys(config: RunConfig, chosen: Callable[[str], bool] = lambda key: True) -> str:
-    """Return the keys of a config with their values, types or ranges, and meaning; one line a key.
-
-    Args:
-      config: as `parse` returns it.
-      chosen: True for a key that is to be shown.
-    """
+    """Return the chosen keys of a config with their values, types or ranges, and meaning; one line a key."""
     values, lines = config.flat(), []
     for title, model in zip(("run", "agent", "agent, may be swept"), schema(config.run.agent).models, strict=True):
         fields = {name: field for name, field in model.model_fields.items() if chosen(name)}

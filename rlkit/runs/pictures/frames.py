@@ -176,11 +176,9 @@ class _Canvas:
         return width / 2 + (x - cx) * self.unit, height / 2 - (y - cy) * self.unit
 
     def polygon(self, points: Sequence[Point], color: Color) -> None:
-        """Fill a polygon."""
         self.draw.polygon([self.at(*point) for point in points], fill=color)
 
     def disc(self, x: float, y: float, radius: float, color: Color) -> None:
-        """Fill a circle."""
         (px, py), r = self.at(x, y), radius * self.unit
         self.draw.ellipse((px - r, py - r, px + r, py + r), fill=color)
 

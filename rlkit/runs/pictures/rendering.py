@@ -146,11 +146,9 @@ class _Camera:
         return getattr(self.env, name)
 
     def reset(self, **arguments: Any) -> Any:
-        """Start an episode."""
         return self._filmed(self.env.reset(**arguments))
 
     def step(self, action: Any) -> Any:
-        """Take one step."""
         return self._filmed(self.env.step(action))
 
     def _filmed(self, result: Any) -> Any:

@@ -41,9 +41,6 @@ def check_spaces(run: Settings, trained: tuple[Any, Any], evaluated: tuple[Any, 
 class JaxEnvironments:
     """Environments in JAX, for training and for evaluations.
 
-    Args:
-      config: of the run.
-
     Raises:
       ConfigError: they cannot be made, or their spaces differ.
     """
@@ -181,7 +178,6 @@ class HostEnvironments:
 
     @cached_property
     def eval_pool(self) -> hosts.Pool | hosts.VectorPool:
-        """The pool of evaluations."""
         run, players = self.config.run, self.env.num_players
         return self._new_pool(min(run.num_envs, run.eval_episodes * players), self.config.eval_task)
 
@@ -215,14 +211,8 @@ class HostEnvironments:
     ) -> Evaluation:
         """Play greedy episodes, at least `eval_episodes`, equally many in each environment; leaves [N, E] of players.
 
-        The episodes of a seed are the same every time, so that evaluations differ only by the policy.
-
-        Args:
-          agent: the agent.
-          policy: as for `hosts.evaluate.play`.
-          actor: of one seed.
-          seed: of the run.
-          on_progress: called with a line of text where it takes long.
+        The episodes of a seed are the same every time, so that evaluations differ only by the policy; `policy` is that
+        of `hosts.evaluate.play`.
         """
         run, pool = self.config.run, self.eval_pool
         episodes = -(-run.eval_episodes * pool.num_players // pool.num_envs)

@@ -58,8 +58,6 @@ class HostDevices:
 
     def gather_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics of updates with the episodes [K, T, N] and the restarts [K] of all processes."""
-        if jax.process_count() == 1:
-            return metrics
         return {
             name: processes.total(x) if name == "env_restarts" else self.gather(x, axis=2)
             for name, x in metrics.items()

@@ -21,9 +21,6 @@ class HostSeedsProgram(Iterations):
     Between two updates the state is a list of the seeds' states; `export` stacks them. A signal ends a chunk after
     every seed has made the same number of updates.
 
-    Args:
-      config: a validated config.
-
     Raises:
       ConfigError, HostError: as `HostProgram`.
     """
@@ -57,7 +54,6 @@ class HostSeedsProgram(Iterations):
 
     @property
     def programs(self) -> list[HostProgram]:
-        """The programs of the seeds."""
         while len(self._others) + 1 < len(self.seeds):
             self._others.append(self._make_program(len(self._others) + 1, self.first))
         return [self.first, *self._others]
@@ -89,7 +85,6 @@ class HostSeedsProgram(Iterations):
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *state) if isinstance(state, list) else state
 
     def _unstack(self, state: PyTree) -> list[PyTree]:
-        """The states of the seeds."""
         if isinstance(state, list):
             return state
         return [jax.tree.map(lambda x, index=index: x[index], state) for index in range(len(self.seeds))]

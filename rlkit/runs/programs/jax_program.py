@@ -377,12 +377,6 @@ class JaxProgram:
         return self.advance(state, np.int32(int(chunk.count) - 1)).state
 
     def name_non_finite(self, before: PyTree, chunk: Chunk) -> str:
-        """Name the quantity that was not finite in the last update of a chunk, with environment and seed if known.
-
-        Args:
-          before: the TrainState before that update, which is finite.
-          chunk: the chunk that ended with it.
-        """
         metrics = jax.tree.map(lambda x: np.asarray(x[chunk.count - 1]), chunk.metrics)
         rollout = self._last_rollout(before)
         quantities = processes.gather(rollout | watched(self.agent, chunk.state, metrics))

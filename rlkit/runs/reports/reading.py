@@ -36,12 +36,10 @@ class Run(NamedTuple):
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The metric lines."""
         return self.overview.lines
 
     @property
     def env(self) -> str:
-        """The environment."""
         return str(self.overview.config.get("env", "unknown environment"))
 
     @property

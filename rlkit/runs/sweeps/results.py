@@ -50,9 +50,7 @@ def score(trial: Trial, outcomes: Sequence[Outcome], sweep: Sweep, *, ended: boo
     """Return the result of a trial.
 
     Args:
-      trial: whose it is.
       outcomes: of its seeds in all rungs that it has run in.
-      sweep: with the objective.
       ended: False where it goes no further although its run has not ended.
     """
     settings = sweep.settings

@@ -172,7 +172,6 @@ class _Run:
         self.leader = (-np.inf, -1)  # the best mean training return so far, and its trial
 
     def run(self) -> Swept:
-        """Run all stages."""
         received, steps = None, self._steps()
         self.display = make_display(self.total, show=self.show, describe=self._describe)
         with self.display, closing(self.stages), self.stages.signals:
