@@ -163,8 +163,9 @@ class HostProgram(Iterations):
         return 2 * held(state) - replay + 3 * self.config.steps_per_update * (2 * obs + 32)
 
     def start(self) -> PyTree:
-        init = jax.jit(self.init, out_shardings=self._start_places)
-        state = init(self.seeds[0], self.hyper)
+        everywhere: Any = self.devices.everywhere
+        places = None if everywhere is None else TrainState(self._places, everywhere, everywhere, everywhere)
+        state = jax.jit(self.init, out_shardings=places)(self.seeds[0], self.hyper)
         own = self.devices.local_copy((state.envs, state.key, state.step))
         return state.replace(**dict(zip(("envs", "key", "step"), own, strict=True)))
 
@@ -221,12 +222,6 @@ class HostProgram(Iterations):
     @cached_property
     def _places(self) -> PyTree:
         return self.devices.state(self.template.agent)
-
-    @property
-    def _start_places(self) -> Any:
-        """The shardings of the first state."""
-        everywhere: Any = self.devices.everywhere
-        return None if everywhere is None else TrainState(self._places, everywhere, everywhere, everywhere)
 
     @property
     def in_one_call(self) -> bool:
@@ -323,20 +318,14 @@ class HostProgram(Iterations):
         """The state, the metrics and whether all is finite, after an update of an iteration that began at `begin`."""
         after = self._state(state, updated.agent, rollout, key, 1)
         if not updated.finite:
-            self._note_not_finite(state, after, updated.metrics)
+            self.non_finite = name_non_finite(self.agent, updated.metrics)
+            # The update has taken the replay buffer over, so it stays as it is after the update, and so do the steps
+            # that are held back from it: those of before are in it already.
+            agent = join(split(state.agent)[0], split(after.agent)[1])
+            self.before = state.replace(agent=agent, envs=after.envs)
         seconds = time.perf_counter() - begin
         row = self._row(updated.metrics, rollout, seconds, collect_seconds, updated.seconds)
         return after, row, updated.finite
-
-    def _note_not_finite(self, before: TrainState, after: TrainState, metrics: dict[str, Any]) -> None:
-        """Keep the state before an update, and the name of the quantity.
-
-        The update has taken the replay buffer over, so it stays as it is after the update, and so do the steps that are
-        held back from it: those of before are in it already.
-        """
-        self.non_finite = name_non_finite(self.agent, metrics)
-        agent = join(split(before.agent)[0], split(after.agent)[1])
-        self.before = before.replace(agent=agent, envs=after.envs)
 
     def _row(
         self,

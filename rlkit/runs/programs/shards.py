@@ -28,17 +28,16 @@ def restore(
     """
 
     def template(extra: Mapping[str, Any]) -> PyTree:
-        return program.template if _of(extra) == program.num_shards else _single(program).template_of(_of(extra))
+        if _of(extra) == program.num_shards:
+            return program.template
+        if isinstance(program, JaxProgram | HostProgram) and not program.batched:
+            return program.template_of(_of(extra))
+        raise ConfigError(
+            "the checkpoint is of a run that was divided over devices, and this one is not; train it anew"
+        )
 
     state, step, extra = checkpoints.restore(program.template, step, template_of=template)
     return (state if _of(extra) == program.num_shards else _divide(state, program, _of(extra))), step, extra
-
-
-def _single(program: Program) -> JaxProgram | HostProgram:
-    """A program of a single run. Raises ConfigError for one that no division can be read into."""
-    if isinstance(program, JaxProgram | HostProgram) and not program.batched:
-        return program
-    raise ConfigError("the checkpoint is of a run that was divided over devices, and this one is not; train it anew")
 
 
 def _of(extra: Mapping[str, Any]) -> int:
