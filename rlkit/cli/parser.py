@@ -5,21 +5,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
-from rlkit.cli import (
-    check,
-    collect,
-    doctor,
-    eval,
-    export,
-    list,
-    plot,
-    render,
-    report,
-    resume,
-    runs,
-    sweep,
-    train,
-)
+from rlkit.cli import check, collect, doctor, eval, export, list, plot, render, report, resume, runs, sweep, train
 from rlkit.names import did_you_mean
 
 _EXAMPLES = """\

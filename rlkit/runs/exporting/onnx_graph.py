@@ -42,12 +42,7 @@ def to_bytes(function: PolicyFunction) -> bytes:
     try:
         with _without_warnings("onnx_ir.serde"):
             model: Any = jax2onnx.to_onnx(
-                traced,
-                shapes,
-                model_name=function.about["run"],
-                opset=OPSET,
-                input_names=names,
-                output_names=outputs,
+                traced, shapes, model_name=function.about["run"], opset=OPSET, input_names=names, output_names=outputs
             )
         _pool_two_axes(model.graph)
     except Exception as error:  # of many kinds, by what it meets

@@ -82,6 +82,12 @@ def scale(low: float, high: float, title: str) -> dict[str, Any]:
     }
 
 
+def error_bars(above: Sequence[Any], below: Sequence[Any], **style: Any) -> dict[str, Any]:
+    """Return bars of these lengths around points, [K] float each or None."""
+    lengths = {"array": json_numbers(above), "arrayminus": json_numbers(below)}
+    return {"type": "data", "symmetric": False, **lengths, **style}
+
+
 def learning_curves(runs: Sequence[Run]) -> list[Figure]:
     """Return the learning curves: a figure for each environment and kind of returns."""
     figures = []
@@ -178,14 +184,7 @@ def _final_returns(env: str, chosen: Sequence[tuple[int, Run]]) -> Figure:
                     "x": json_numbers([center]),
                     "y": [label],
                     "marker": {"symbol": "diamond", "size": 11, "color": f"@{index}", "line": {"color": "@paper"}},
-                    "error_x": {
-                        "type": "data",
-                        "symmetric": False,
-                        "array": json_numbers([high - center]),
-                        "arrayminus": json_numbers([center - low]),
-                        "color": f"@{index}",
-                        "thickness": 3,
-                    },
+                    "error_x": error_bars([high - center], [center - low], color=f"@{index}", thickness=3),
                     "hovertemplate": f"IQM {center:.4g} [{low:.4g}, {high:.4g}] over {count}<extra>{label}</extra>",
                 }
             )
@@ -261,15 +260,10 @@ def _improvement(runs: Sequence[Run], env: str, kind: str, chosen: Sequence[int]
         "xgap": 2,
         "ygap": 2,
     }
+    axis = {"type": "category", "automargin": True, "showgrid": False}
     layout = {
-        "xaxis": {"title": {"text": "column"}, "type": "category", "automargin": True, "showgrid": False},
-        "yaxis": {
-            "title": {"text": "row"},
-            "type": "category",
-            "autorange": "reversed",
-            "automargin": True,
-            "showgrid": False,
-        },
+        "xaxis": {"title": {"text": "column"}, **axis},
+        "yaxis": {"title": {"text": "row"}, **axis, "autorange": "reversed"},
         "showlegend": False,
     }
     caption = (

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlkit.runs import files, run_directory
 from rlkit.runs.config.load import read
-from rlkit.runs.reports.figures import LOG_AXIS, Figure, scale, text
+from rlkit.runs.reports.figures import LOG_AXIS, Figure, error_bars, scale, text
 from rlkit.runs.sweeps.config import parse_dimensions
 from rlkit.runs.sweeps.results import TABLE
 from rlkit.runs.sweeps.space import Dimension
@@ -107,15 +107,7 @@ def _effect(trials: Trials, key: str) -> Figure:
                 "x": [text(row[key]) if words else number(row[key]) for row in rows],
                 "y": scores,
                 "marker": {"color": color, "symbol": symbol, "size": 7, "opacity": 0.85},
-                "error_y": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [up for up, _ in lengths],
-                    "arrayminus": [down for _, down in lengths],
-                    "color": color,
-                    "thickness": 0.7,
-                    "width": 0,
-                },
+                "error_y": error_bars(*zip(*lengths, strict=True), color=color, thickness=0.7, width=0),
                 "text": [f"trial {row['trial']}, {status}" for row in rows],
                 "hovertemplate": "%{text}<br>%{y:.4g} at %{x}<extra></extra>",
             }

@@ -125,22 +125,13 @@ def read(path: Path, runs: Sequence[Run], size: int, earlier: Sequence[Outcome |
     result = records.read(path / RESULT, _Result, AS_WRITTEN, DELETE)
     if not len(result.final) == len(result.evaluations) == len(runs):
         raise ConfigError(f"{path / RESULT} must have {len(runs)} scores, and is damaged; {DELETE}")
-    return [
-        Outcome(
-            run.trial.number,
-            run.seed,
-            path,
-            row,
-            size,
-            before.rung + 1 if before else 0,
-            result.step,
-            final,
-            [*(before.evaluations if before else []), *along],
-        )
-        for row, (run, before, final, along) in enumerate(
-            zip(runs, earlier, result.final, result.evaluations, strict=True)
-        )
-    ]
+    outcomes = []
+    columns = zip(runs, earlier, result.final, result.evaluations, strict=True)
+    for row, (run, before, final, along) in enumerate(columns):
+        rung, so_far = (before.rung + 1, before.evaluations) if before else (0, [])
+        place = run.trial.number, run.seed, path, row, size
+        outcomes.append(Outcome(*place, rung, result.step, final, [*so_far, *along]))
+    return outcomes
 
 
 def describe(runs: Sequence[Run]) -> list[list[Any]]:

@@ -92,10 +92,7 @@ class Study:
         with _refusing(where):
             self.storage = open_storage(settings.storage or f"sqlite:///{file}", where)
             self.study = optuna.create_study(
-                storage=self.storage,
-                study_name=settings.study,
-                direction="maximize",
-                load_if_exists=True,
+                storage=self.storage, study_name=settings.study, direction="maximize", load_if_exists=True
             )
             self.study.set_user_attr(_WORKERS + self.worker.hex, True)
             workers = [key for key in self.study.user_attrs if key.startswith(_WORKERS)]
