@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mistakes import mistake
 from suite_stand_ins import Race
 
 from rlkit import envs, training
@@ -17,7 +18,7 @@ from rlkit.envs.suites.pgx import PgxEnv
 from rlkit.networks import views
 from rlkit.runs.config.parse import parse
 from rlkit.runs.programs.make import make_program
-from rlkit.types import ConfigError, Transition
+from rlkit.types import Transition
 
 KEY = jax.random.key(0)
 RUN = {
@@ -192,29 +193,24 @@ def test_nim_is_learned():
     np.testing.assert_allclose(value, [1, 1, 1, -1, 1, 1, 1], atol=0.15)
 
 
-def message(function, *args, **kwargs):
-    with pytest.raises(ConfigError) as error:
-        function(*args, **kwargs)
-    text = str(error.value)
-    assert "\n" not in text
-    return text
-
-
 def test_mistakes(monkeypatch):
     env = nim()
     spaces = env.observation_space(()), env.action_space(())
-    assert "opponent: none" in message(alphazero.make, alphazero.Config(), *spaces)
+    with mistake("opponent: none"):
+        alphazero.make(alphazero.Config(), *spaces)
     monkeypatch.setitem(sys.modules, "mctx", None)
-    assert "pip install 'rlkit-jax[mctx]'" in message(make, env)
+    with mistake("pip install 'rlkit-jax[mctx]'"):
+        make(env)
 
 
 def test_the_model_of_a_run():
     program = make_program(parse(RUN | {"env": "Probe-Nim", "wrappers": ["time_limit:9"]}))
     assert program.agent.static.model is not None
     program.close()
-    assert "opponent: none" in message(lambda: make_program(parse(RUN | {"env": "CartPole-v1"})))
-    stacked = RUN | {"env": "Probe-Nim", "wrappers": ["flatten"]}
-    assert "wrapper 'flatten'" in message(lambda: make_program(parse(stacked)))
+    with mistake("opponent: none"):
+        make_program(parse(RUN | {"env": "CartPole-v1"}))
+    with mistake("wrapper 'flatten'"):
+        make_program(parse(RUN | {"env": "Probe-Nim", "wrappers": ["flatten"]}))
 
 
 @pytest.mark.thorough

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sac_batches import BOX, OBS, SMALL, B, example, hand_made
+from sac_batches import BOX, OBS, SMALL, B, example, hand_made, squashed, unit
 
 from rlkit.agents import crossq
 from rlkit.agents.common import q_critics
@@ -81,10 +81,7 @@ def sampled(params, stats, obs, key, train=False):
         hidden @ np.asarray(params["params"][name]["kernel"], float) + np.asarray(params["params"][name]["bias"], float)
         for name in ("loc", "log_std")
     )
-    noise = np.asarray(jax.random.normal(key, (B, 2)), float)
-    raw = loc + np.exp(log_std) * noise
-    log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
-    return np.tanh(raw), log_prob.sum(-1)
+    return squashed(loc, log_std, key)
 
 
 @pytest.mark.parametrize("steps", [pytest.param(99_999, marks=pytest.mark.slow), 100_000])
@@ -97,8 +94,7 @@ def test_the_losses_by_hand(steps):
     next_obs = np.where((batch.discount == 0)[:, None], batch.obs, batch.next_obs)  # row 2 is not a number
 
     ahead, log_prob = sampled(params["policy"], stats["policy"], next_obs, keys[0])
-    unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], axis=-1)
-    joint = np.concatenate([np.concatenate([batch.obs, unit], 1), np.concatenate([next_obs, ahead], 1)])
+    joint = np.concatenate([np.concatenate([batch.obs, unit(batch.action)], 1), np.concatenate([next_obs, ahead], 1)])
     both, moments = q_by_hand(params["critics"], stats["critics"], joint, train=True, warm=steps == 100_000)
     bootstrap = both[:, B:].min(0) - 0.3 * log_prob
     target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * bootstrap)

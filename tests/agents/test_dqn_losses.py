@@ -6,38 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from q_agents import MASKED, OBS, SMALL, linear, start
+from q_agents import MASKED, OBS, SMALL, B, hand_made, linear, start
 from scipy.special import xlogy
 
 from rlkit.agents import c51, dqn, pqn, qrdqn
-from rlkit.agents.common.batches import Batch
 from rlkit.spaces import Discrete
 from rlkit.types import Transition
 
-B = 6
+BATCH = hand_made()
 
 
 def softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
-
-
-@pytest.fixture(scope="module")
-def hand_made():
-    """A batch with ends, a next value that must not be read, weights, and masks of the next actions."""
-    rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
-    mask = rng.random((2, B, 4)) < 0.6
-    mask[..., 0] = True
-    next_obs[2] = np.nan
-    return Batch(
-        obs={"action_mask": mask[0], "obs": obs},
-        action=rng.integers(0, 4, B).astype(np.int32),
-        reward=rng.normal(size=B).astype(np.float32),
-        discount=np.float32([0.9, 0.81, 0.0, 0.9, 0.0, 0.9]),
-        next_obs={"action_mask": mask[1], "obs": next_obs},
-        weight=np.float32([1, 0.5, 0.25, 1, 1, 0]),
-    )
 
 
 def numbers(module, agent, batch, outputs=()):
@@ -71,8 +52,8 @@ def check_that_choices_differ(next_q, q_next, batch):
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_the_loss_of_dqn_by_hand(hand_made, double):
-    batch, rows = hand_made, np.arange(B)
+def test_the_loss_of_dqn_by_hand(double):
+    batch, rows = BATCH, np.arange(B)
     agent = dqn.make(dqn.Config(**SMALL, double=double), MASKED, Discrete(4), linear())
     loss, priority, gradient, q, q_next, next_q = numbers(dqn, agent, batch)
     action = chosen(q_next if double else next_q, batch)
@@ -90,8 +71,8 @@ def test_the_loss_of_dqn_by_hand(hand_made, double):
 
 
 @pytest.mark.parametrize("double", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_the_loss_of_c51_by_hand(hand_made, double):
-    batch, rows = hand_made, np.arange(B)
+def test_the_loss_of_c51_by_hand(double):
+    batch, rows = BATCH, np.arange(B)
     config = c51.Config(**SMALL, num_atoms=5, v_min=-2.0, v_max=2.0, double=double)
     agent = c51.make(config, MASKED, Discrete(4), linear((5,)))
     loss, priority, gradient, q, q_next, next_q = numbers(c51, agent, batch, (5,))
@@ -115,8 +96,8 @@ def test_the_loss_of_c51_by_hand(hand_made, double):
 
 
 @pytest.mark.parametrize("double", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_the_loss_of_qrdqn_by_hand(hand_made, double):
-    batch, rows = hand_made, np.arange(B)
+def test_the_loss_of_qrdqn_by_hand(double):
+    batch, rows = BATCH, np.arange(B)
     agent = qrdqn.make(qrdqn.Config(**SMALL, num_quantiles=3, double=double), MASKED, Discrete(4), linear((3,)))
     loss, priority, gradient, q, q_next, next_q = numbers(qrdqn, agent, batch, (3,))
     means = next_q.mean(-1), q_next.mean(-1)

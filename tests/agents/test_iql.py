@@ -6,48 +6,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sac_batches import drawn
+from sac_batches import BOX, MASKED, OBS, SMALL, B, drawn, example, hand_made, unit
 
 from rlkit import agents, envs, training
 from rlkit.agents import iql
-from rlkit.agents.common.batches import Batch
-from rlkit.spaces import Box, Dict, Discrete
+from rlkit.spaces import Discrete
 from rlkit.types import Transition
 
-OBS = Box(-10, 10, (3,))
-MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
-BOX = Box(np.float32([-2, 0]), np.float32([2, 10]))
-SMALL = {"hidden_sizes": (8,), "capacity": 32, "batch_size": 4, "replay_ratio": 0.25, "normalize_obs": False}
 HYPER = iql.Hyper(expectile=0.8, advantage_weight=1.5)
-B = 6
 
 
 @cache
 def make(box):
     """-> static, state, with drawn weights, for those at the start make all actions alike."""
-    agent = iql.make(iql.Config(**SMALL), OBS if box else MASKED, BOX if box else Discrete(4))
-
-    obs, zero = jnp.zeros(3) if box else {"action_mask": jnp.ones(4, bool), "obs": jnp.zeros(3)}, jnp.zeros(())
-    action = jnp.zeros(2) if box else jnp.zeros((), jnp.int32)
-    init = jax.jit(agent.init, static_argnums=3)
-    state = init(HYPER, jax.random.key(0), Transition(obs, action, zero, zero > 0, zero > 0, obs), 4)
+    spaces = (OBS, BOX) if box else (MASKED, Discrete(4))
+    agent = iql.make(iql.Config(**SMALL, normalize_obs=False), *spaces)
+    state = jax.jit(agent.init, static_argnums=3)(HYPER, jax.random.key(0), example(*spaces), 4)
     params = drawn(state.params, scale=1.0, seed=5)
     target = jax.tree.map(lambda x: x + np.float32(0.2), params["critics"])
     return agent.static, state.replace(params=params, target_params=target)
-
-
-def hand_made(box):
-    """A batch with ends, weights, and a next observation that must not be read."""
-    rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
-    next_obs[2] = np.nan
-    action = rng.uniform(BOX.low, BOX.high, (B, 2)).astype(np.float32) if box else np.int32([0, 1, 2, 3, 0, 1])
-    if not box:
-        mask = rng.random((B, 4)) < 0.5
-        mask[np.arange(B), action] = True
-        obs, next_obs = ({"action_mask": mask, "obs": x} for x in (obs, next_obs))
-    reward, discount = rng.normal(size=B).astype(np.float32), np.float32([0.9, 0.81, 0.0, 0.9, 0.0, 0.9])
-    return Batch(obs, action, reward, discount, next_obs, np.float32([1, 0.5, 0.25, 1, 1, 0]))
 
 
 def losses(static, params, state, batch):
@@ -57,14 +34,13 @@ def losses(static, params, state, batch):
 
 @pytest.mark.parametrize("box", [True, False])
 def test_the_losses_by_hand(box):
-    (static, state), batch = make(box), hand_made(box)
+    (static, state), batch = make(box), hand_made(masked=not box, box=box)
     rows, networks = np.arange(B), static.networks
     policy, critics, value = (jax.jit(part.apply) for part in (networks.policy, networks.critics, networks.value))
-    unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], -1) if box else None
 
     def rated(params):
         if box:
-            return np.asarray(critics(params, (), batch.obs, unit)[0], float)
+            return np.asarray(critics(params, (), batch.obs, unit(batch.action))[0], float)
         return np.asarray(critics(params, (), batch.obs)[0], float)[:, rows, batch.action]
 
     def rate_obs(state, obs):
@@ -85,7 +61,7 @@ def test_the_losses_by_hand(box):
     if box:
         loc, log_std = (np.asarray(x, float) for x in output)
         assert np.ptp(log_std, axis=0).max() == 0  # the same for all observations
-        z = (unit - np.tanh(loc)) / np.exp(log_std)
+        z = (unit(batch.action) - np.tanh(loc)) / np.exp(log_std)
         log_prob = (-(z**2) / 2 - log_std - np.log(2 * np.pi) / 2).sum(-1)
     else:
         e = np.where(batch.obs["action_mask"], np.exp(np.asarray(output, float)), 0.0)
@@ -100,7 +76,7 @@ def test_the_losses_by_hand(box):
 
 
 def test_the_gradients_of_the_three_losses_do_not_meet():
-    (static, state), batch = make(True), hand_made(True)
+    (static, state), batch = make(True), hand_made()
     batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
     gradients = jax.jit(jax.jacrev(lambda params: losses(static, params, state, batch)[0]))(state.params)
     owners = {"value": "value", "critic": "critics", "policy": "policy"}
@@ -112,7 +88,7 @@ def test_the_gradients_of_the_three_losses_do_not_meet():
 
 def test_the_weight_of_a_sample_is_bounded():
     """However much better an action is than expected, a sample weighs 100 at most, and nothing overflows."""
-    (static, state), batch = make(True), hand_made(True)
+    (static, state), batch = make(True), hand_made()
     loss = jax.jit(lambda state: losses(static, state.params, state, batch)[0]["policy"])
     far, farther = (state.replace(hyper=state.hyper.replace(advantage_weight=jnp.float32(w))) for w in (1e6, 1e30))
     assert np.isfinite(loss(far))
@@ -151,7 +127,7 @@ def test_a_policy_learned_from_random_actions_is_better_than_they_are(name, hype
 @pytest.mark.parametrize("log_std", [-8.0, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_the_deviation_is_bounded_and_comes_back(log_std):
     """Beyond a bound the deviation is that of the bound, and the likelihood's gradient leads back inside."""
-    (static, state), batch = make(True), hand_made(True)
+    (static, state), batch = make(True), hand_made()
     batch = batch._replace(next_obs=np.nan_to_num(batch.next_obs))
     policy = jax.tree_util.tree_map_with_path(
         lambda path, x: np.full_like(x, log_std) if "log_std" in jax.tree_util.keystr(path) else x,

@@ -6,30 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from q_agents import MASKED, OBS, SMALL, B, hand_made
+from q_agents import start as start_with
+from short_trainings import mean_return, trained
 
-from rlkit import envs, training
+from rlkit import envs
 from rlkit.agents import iqn
-from rlkit.agents.common.batches import Batch
 from rlkit.networks.heads.implicit_quantiles import SETTINGS, implicit_quantiles
-from rlkit.spaces import Box, Dict, Discrete
-from rlkit.types import Transition
+from rlkit.spaces import Discrete
 
-OBS = Box(-10, 10, (3,))
-MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "obs": OBS})
-SMALL = {"hidden_sizes": (8,), "capacity": 32, "batch_size": 4, "learning_starts": 0, "replay_ratio": 0.25}
 COUNTS = {"num_quantiles": 3, "num_target_quantiles": 2, "num_value_quantiles": 5}
 HYPER = iqn.Hyper(huber_delta=0.7, munchausen_alpha=0.8, munchausen_clip=-1.5, temperature=0.6)
-B, A, N, TARGETS, K = 6, 4, 3, 2, 5
-
-
-def example(space=OBS):
-    obs = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(space.sample, jax.random.key(0)))
-    zero = jnp.zeros(())
-    return Transition(obs, jnp.zeros((), jnp.int32), zero, zero > 0, zero > 0, obs)
+A, N, TARGETS, K = 4, 3, 2, 5
+BATCH = hand_made()
 
 
 def start(agent, space=OBS):
-    return jax.jit(agent.init, static_argnums=3)(HYPER, jax.random.key(0), example(space), 4)
+    return start_with(agent, HYPER, space)
 
 
 def by_fraction(drawn):
@@ -45,25 +38,6 @@ def by_fraction(drawn):
         return (obs @ params[0])[..., None, :] + fractions[..., None] * (obs @ params[1])[..., None, :]
 
     return (lambda key, obs, fractions: jax.random.normal(key, (2, 3, A))), apply
-
-
-@pytest.fixture(scope="module")
-def hand_made():
-    """A batch with terminal states, one of a next value that must not be read, weights, and masks."""
-    rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
-    mask = rng.random((2, B, A)) < 0.6
-    mask[..., 0] = True
-    next_obs[2] = np.nan
-    action = np.array([rng.choice(np.flatnonzero(legal)) for legal in mask[0]], np.int32)
-    return Batch(
-        obs={"action_mask": mask[0], "obs": obs},
-        action=action,
-        reward=rng.normal(size=B).astype(np.float32),
-        discount=np.float32([0.9, 0.81, 0.0, 0.9, 0.0, 0.9]),
-        next_obs={"action_mask": mask[1], "obs": next_obs},
-        weight=np.float32([1, 0.5, 0.25, 1, 1, 0]),
-    )
 
 
 def z(weights, obs, action, tau):
@@ -122,7 +96,7 @@ def slow_loss(batch, online, target, fractions, next_fractions, **config):
     [pytest.param(False, False, marks=pytest.mark.slow), (True, False), (False, True)],
     ids=["plain", "double", "munchausen"],
 )
-def test_the_loss_by_a_slow_loop(hand_made, double, munchausen):
+def test_the_loss_by_a_slow_loop(double, munchausen):
     """Value, priorities and gradient; the gradient of the loop is that of the online quantiles alone."""
     drawn = []
     config = iqn.Config(**SMALL, **COUNTS, double=double, munchausen=munchausen)
@@ -131,27 +105,27 @@ def test_the_loss_by_a_slow_loop(hand_made, double, munchausen):
     state = state.replace(target_params=jax.random.normal(jax.random.key(9), (2, 3, A)))
     drawn.clear()
     gradients = jax.value_and_grad(partial(iqn.loss, agent.static), argnums=(0, 1), has_aux=True, allow_int=True)
-    (loss, (_, priority, metrics)), (gradient, of_state) = gradients(state.params, state, hand_made, jax.random.key(1))
+    (loss, (_, priority, metrics)), (gradient, of_state) = gradients(state.params, state, BATCH, jax.random.key(1))
     (fractions,) = (np.asarray(x) for x in drawn if x.shape == (B, N))
     (next_fractions,) = (np.asarray(x) for x in drawn if x.shape == (B, TARGETS))
     assert len(np.unique(np.concatenate([fractions, next_fractions], axis=1))) == B * (N + TARGETS)
     online, target = (np.asarray(x, float) for x in (state.params, state.target_params))
     expected, expected_gradient = slow_loss(
-        hand_made, online, target, fractions, next_fractions, double=double, munchausen=munchausen
+        BATCH, online, target, fractions, next_fractions, double=double, munchausen=munchausen
     )
     np.testing.assert_allclose(priority, expected, rtol=1e-4)
-    np.testing.assert_allclose(loss, np.mean(hand_made.weight * expected), rtol=1e-4)
+    np.testing.assert_allclose(loss, np.mean(BATCH.weight * expected), rtol=1e-4)
     np.testing.assert_allclose(gradient, expected_gradient, atol=1e-5)
     assert not np.any(of_state.target_params)
     assert not np.any(of_state.params)
     assert all(np.isfinite(x) for x in metrics.values())
 
 
-def test_the_batch_tells_the_variants_apart(hand_made):
+def test_the_batch_tells_the_variants_apart():
     """Masks, the double selection and both sides of the clip change something, or the loop above would show nothing."""
     online, target = (np.asarray(jax.random.normal(jax.random.key(k), (2, 3, A)), float) for k in (0, 9))
-    read = np.flatnonzero(hand_made.discount)
-    obs, mask = hand_made.next_obs["obs"], hand_made.next_obs["action_mask"]
+    read = np.flatnonzero(BATCH.discount)
+    obs, mask = BATCH.next_obs["obs"], BATCH.next_obs["action_mask"]
 
     def best(weights, b, legal):
         return max(np.flatnonzero(legal), key=lambda a: value(weights, obs[b], a))
@@ -159,20 +133,20 @@ def test_the_batch_tells_the_variants_apart(hand_made):
     assert any(best(online, b, mask[b]) != best(target, b, mask[b]) for b in read)
     assert any(best(target, b, np.ones(A)) != best(target, b, mask[b]) for b in read)
     scaled = [
-        HYPER.temperature * np.log(soft(target, hand_made.obs["obs"][b], hand_made.obs["action_mask"][b])[a])
-        for b, a in enumerate(hand_made.action)
+        HYPER.temperature * np.log(soft(target, BATCH.obs["obs"][b], BATCH.obs["action_mask"][b])[a])
+        for b, a in enumerate(BATCH.action)
     ]
     assert min(scaled) < HYPER.munchausen_clip < max(scaled)
 
 
-def test_a_cold_soft_policy_without_a_bonus_is_greedy(hand_made):
+def test_a_cold_soft_policy_without_a_bonus_is_greedy():
     losses = []
     for munchausen in (False, True):
         agent = iqn.make(iqn.Config(**SMALL, **COUNTS, munchausen=munchausen), MASKED, Discrete(A), by_fraction([]))
         state = start(agent, MASKED)
         state = state.replace(hyper=state.hyper.replace(munchausen_alpha=jnp.zeros(()), temperature=jnp.float32(1e-6)))
         loss = jax.jit(partial(iqn.loss, agent.static))
-        losses.append(loss(state.params, state, hand_made, jax.random.key(1))[0])
+        losses.append(loss(state.params, state, BATCH, jax.random.key(1))[0])
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
@@ -186,25 +160,25 @@ def test_the_soft_policy_is_exact_where_exponentials_overflow():
     np.testing.assert_allclose(scaled_log[1, :2], [0, -3], rtol=1e-5)
 
 
-def test_quantiles_of_illegal_actions_are_not_read(hand_made):
+def test_quantiles_of_illegal_actions_are_not_read():
     agent = iqn.make(iqn.Config(**SMALL, **COUNTS, munchausen=True), MASKED, Discrete(A), by_fraction([]))
     state = start(agent, MASKED)
     targets = jax.jit(partial(iqn.soft_targets, agent.static))
     later = np.random.default_rng(2).normal(size=(B, TARGETS, A)).astype(np.float32)
-    hidden = np.where(hand_made.next_obs["action_mask"][:, None], later, np.nan)
-    found, expected = (np.asarray(targets(state, hand_made, x)) for x in (hidden, later))
+    hidden = np.where(BATCH.next_obs["action_mask"][:, None], later, np.nan)
+    found, expected = (np.asarray(targets(state, BATCH, x)) for x in (hidden, later))
     np.testing.assert_array_equal(found, expected)
     assert np.isfinite(found).all()
 
 
-def test_targets_stay_finite_without_a_legal_action(hand_made):
+def test_targets_stay_finite_without_a_legal_action():
     """Some environments zero the mask of their last observation, also where a time limit cut the episode."""
-    none = hand_made.next_obs | {"action_mask": np.zeros((B, A), bool)}
+    none = BATCH.next_obs | {"action_mask": np.zeros((B, A), bool)}
     for munchausen in (False, True):
         agent = iqn.make(iqn.Config(**SMALL, **COUNTS, munchausen=munchausen), MASKED, Discrete(A), by_fraction([]))
         state = start(agent, MASKED)
         loss = jax.jit(partial(iqn.loss, agent.static))
-        assert loss(state.params, state, hand_made._replace(next_obs=none), jax.random.key(1))[0] < 100
+        assert loss(state.params, state, BATCH._replace(next_obs=none), jax.random.key(1))[0] < 100
 
 
 @pytest.mark.parametrize("dueling", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -265,12 +239,8 @@ LEARNING = {"capacity": 2048, "batch_size": 64, "learning_starts": 256, "replay_
     ("Probe-MaskedAction", {"munchausen": True, "dueling": True, "n_step": 2}),
 ])  # fmt: skip
 def test_the_best_policy_is_found(env_name, settings):
-    env, params = envs.make(env_name)
+    env = envs.make(env_name)
     config = iqn.Config(**LEARNING, **COUNTS, target_every=64, **settings)
-    agent = iqn.make(config, env.observation_space(params), env.action_space(params))
-    pair = training.make(agent, env, params, num_envs=8, num_steps=8)
     hyper = iqn.Hyper(gamma=0.8, learning_rate=3e-3, epsilon_steps=2000.0, tau=1.0)
-    run = jax.jit(lambda s: jax.lax.scan(lambda s, _: (pair.step(s)[0], None), s, None, 100)[0])
-    state = run(jax.jit(pair.init)(hyper, jax.random.key(0))).agent
-    evaluate = jax.jit(partial(training.evaluate, agent, env, params, num_envs=64, max_steps=2))
-    assert evaluate(agent.actor(state), jax.random.key(1)).returns.mean() == 1.0
+    agent, state = trained(iqn, config, hyper, env, 100)
+    assert mean_return(agent, state, env) == 1.0

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sac_batches import example as example_of
 
 from rlkit import agents, runs
 from rlkit.agents import dqn, td3
@@ -66,9 +67,15 @@ def test_the_delayed_policy_is_computed_when_it_is_due(computed):
 
 def start(module, agent, action_space):
     """The agent's first state, for N environments with observations [3]."""
-    obs, flag, action = jnp.zeros((3,)), jnp.zeros((), bool), jnp.zeros(action_space.shape, action_space.dtype)
-    example = Transition(obs, action, jnp.zeros(()), flag, flag, obs)
+    example = example_of(Box(-1, 1, (3,)), action_space)
     return jax.jit(agent.init, static_argnums=3)(module.Hyper(), jax.random.key(0), example, N)
+
+
+def with_memories(agent, name, steps):
+    """The rollout with the memories that R2D2 stores; that of other agents is unchanged."""
+    if name != "r2d2":
+        return steps
+    return steps._replace(extras=jax.tree.map(lambda x: np.zeros((T, N, *np.shape(x)), np.float32), agent.memory.core))
 
 
 def rollout(action_shape=(), dtype=np.float32):
@@ -126,9 +133,7 @@ def test_waiting_is_an_update_before_learning_starts(name):
         settings |= {"burn_in": 1, "unroll_len": 2, "n_step": 1}
     agent = module.make(module.Config(**settings), Box(-1, 1, (3,)), action_space)
     state, steps = start(module, agent, action_space), rollout(action_space.shape, action_space.dtype)
-    if name == "r2d2":
-        core = jax.tree.map(lambda x: np.zeros((T, N, *np.shape(x)), np.float32), agent.memory.core)
-        steps = steps._replace(extras=core)
+    steps = with_memories(agent, name, steps)
     waited, metrics = jax.jit(agent.wait)(state, jax.tree.map(lambda x: np.concatenate([x, x]), steps))
     update = jax.jit(agent.update)
     for _ in range(2):
@@ -148,9 +153,7 @@ def test_a_target_network_stays_until_it_is_due(name):
     settings |= {"burn_in": 1, "unroll_len": 2, "n_step": 1} if name == "r2d2" else {}
     agent = module.make(module.Config(**settings), Box(-1, 1, (3,)), action_space)
     before, steps = start(module, agent, action_space), rollout(action_space.shape, action_space.dtype)
-    if name == "r2d2":
-        core = jax.tree.map(lambda x: np.zeros((T, N, *np.shape(x)), np.float32), agent.memory.core)
-        steps = steps._replace(extras=core)
+    steps = with_memories(agent, name, steps)
     update = jax.jit(agent.update)
     first, metrics = update(before, steps, jax.random.key(0))
     second, _ = update(first, steps, jax.random.key(1))

@@ -7,10 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mistakes import mistake
 from ppo_rollouts import OBS, SMALL, all_finite, ratios, rollout_of, start, update
 
-from rlkit import agents
 from rlkit.agents import ppo
 from rlkit.agents.common import action_distributions
 from rlkit.ops.distributions import TanhNormal
@@ -19,7 +17,6 @@ from rlkit.types import ConfigError
 
 BOX = Box(np.array([[-1.0, 0.0]]), np.array([[1.0, 10.0]]))
 SPACE = Dict({"arm": Tuple((BOX, Box(-2, 2, ()))), "gear": MultiDiscrete((2, 3)), "mode": Discrete(4)})
-OTHERS = [name for name in agents.names() if name != "ppo"]
 
 
 @pytest.mark.parametrize("squash", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -114,11 +111,3 @@ MASKED = Dict({"action_mask": Box(False, True, (4,), np.bool_), "x": OBS})
 def test_what_does_not_fit_is_named(space, settings, obs_space, words):
     with pytest.raises(ConfigError, match=f"^{words}"):
         ppo.make(ppo.Config(**settings), obs_space, space)
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_agents_name_ppo(name):
-    module = agents.get(name)
-    for space in (SPACE, Tuple((Discrete(2), BOX))):
-        with mistake(f"agent='{name}' needs", type(space).__name__, "; use ppo"):
-            module.make(module.Config(), OBS, space)

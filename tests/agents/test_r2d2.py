@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from q_agents import MASKED, start
+from sac_batches import large
+from short_trainings import mean_return, trained
 
 from rlkit import envs, training
 from rlkit.agents import r2d2
@@ -35,13 +37,6 @@ def make(**settings):
     return r2d2.make(r2d2.Config(**(SMALL | settings)), ENV.observation_space(PARAMS), ENV.action_space(PARAMS))
 
 
-def drawn(key, params):
-    """Weights of about 1: those at the start are so small that a wrong memory would hardly show."""
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(key, len(leaves))
-    return tree.unflatten([jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)])
-
-
 @pytest.fixture(scope="module", params=[
     {"burn_in": 2, "unroll_len": 4},
     pytest.param(
@@ -64,7 +59,7 @@ def setup(request):
         init_key, reset_key, roll_key, params_key, target_key, sample_key = jax.random.split(key, 6)
         pair = training.make(agent, ENV, PARAMS, num_envs=ENVS, num_steps=STEPS)
         state = pair.init(r2d2.Hyper(gamma=GAMMA, beta=1.0), init_key).agent
-        state = state.replace(params=drawn(params_key, state.params), target_params=drawn(target_key, state.params))
+        state = state.replace(params=large(params_key, state.params), target_params=large(target_key, state.params))
         stands = training.reset(agent, ENV, PARAMS, reset_key, ENVS)
         _, rollout, _ = training.rollout(agent, ENV, PARAMS, agent.actor(state), stands, roll_key, STEPS)
         state = off_policy.store(agent.static, state, rollout)
@@ -259,17 +254,9 @@ def test_one_environment_alone_explores_less_at_last(num_envs, given, expected):
 
 @pytest.mark.thorough
 def test_memory_is_learned_where_it_is_needed():
-    env, params = envs.make("Probe-Memory")
+    env = envs.make("Probe-Memory")
     settings = {"hidden_sizes": (16,), "memory_size": 16, "capacity": 4096, "burn_in": 2, "unroll_len": 6}
     config = r2d2.Config(**(SMALL | settings), target_every=64, rescale=False)
-    agent = r2d2.make(config, env.observation_space(params), env.action_space(params))
-    pair = training.make(agent, env, params, num_envs=16, num_steps=8)
     hyper = r2d2.Hyper(gamma=0.9, learning_rate=5e-3, tau=1.0, epsilon_steps=5000.0)
-
-    @jax.jit
-    def run(key):
-        start = pair.init(hyper, key)
-        state = jax.lax.scan(lambda state, _: (pair.step(state)[0], None), start, None, 150)[0]
-        return training.evaluate(agent, env, params, agent.actor(state.agent), key, num_envs=64, max_steps=8)
-
-    assert run(jax.random.key(0)).returns.mean() == 1.0
+    agent, state = trained(r2d2, config, hyper, env, 150, num_envs=16)
+    assert mean_return(agent, state, env) == 1.0

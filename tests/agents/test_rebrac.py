@@ -6,15 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sac_batches import BOX, OBS, B, example, hand_made, unit
 
 from rlkit.agents import rebrac
-from rlkit.agents.common import batches
-from rlkit.spaces import Box
 from rlkit.types import Transition
-
-OBS, BOX = Box(-10, 10, (3,)), Box(np.float32([-2, 0]), np.float32([2, 10]))
-B, ZERO = 6, jnp.zeros(())
-EXAMPLE = Transition(jnp.zeros(3), jnp.zeros(2), ZERO, ZERO > 0, ZERO > 0, jnp.zeros(3))
 
 
 @pytest.fixture(scope="module")
@@ -22,21 +17,14 @@ def made():
     config = rebrac.Config(hidden_sizes=(8,), capacity=512, batch_size=512)
     agent = rebrac.make(config, OBS, BOX)
     hyper = rebrac.Hyper(actor_bc=0.3, critic_bc=0.2, target_noise=0.0, gamma=0.9)
-    return agent, jax.jit(agent.init, static_argnums=3)(hyper, jax.random.key(0), EXAMPLE, 1)
+    return agent, jax.jit(agent.init, static_argnums=3)(hyper, jax.random.key(0), example(OBS, BOX), 1)
 
 
 @pytest.fixture(scope="module")
 def batch():
-    rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
-    action, next_action = rng.uniform(BOX.low, BOX.high, (2, B, 2)).astype(np.float32)
-    reward, discount = rng.normal(size=B).astype(np.float32), np.float32([0.9, 0.9, 0.0, 0.9, 0.9, 0.9])
-    transitions = batches.Batch(obs, action, reward, discount, next_obs, np.float32([1, 0.5, 1, 1, 1, 0]))
+    next_action = np.random.default_rng(1).uniform(BOX.low, BOX.high, (B, 2)).astype(np.float32)
+    transitions = hand_made()._replace(discount=np.float32([0.9, 0.9, 0.0, 0.9, 0.9, 0.9]))
     return rebrac.Batch(transitions, next_action, np.array([True, True, False, True, False, True]))
-
-
-def unit(action):
-    return np.stack([action[:, 0] / 2, action[:, 1] / 5 - 1], axis=-1)
 
 
 def test_the_critics_are_penalized_by_the_distance_from_the_next_action(made, batch):
@@ -48,7 +36,7 @@ def test_the_critics_are_penalized_by_the_distance_from_the_next_action(made, ba
     action = np.tanh(act(state.target_params["policy"], (), steps.next_obs)[0])
     later = np.asarray(rate(state.target_params["critics"], (), steps.next_obs, action)[0]).min(0)
     penalty = 0.2 * np.square(action - unit(batch.next_action)).sum(-1) * batch.is_followed
-    target = steps.reward + steps.discount * (later - penalty)
+    target = steps.reward + np.where(steps.discount == 0, 0.0, steps.discount * (later - penalty))
     error = np.asarray(rate(state.params["critics"], (), steps.obs, unit(steps.action))[0]) - target
     np.testing.assert_allclose(priority, np.abs(error).mean(0), rtol=1e-4)
     np.testing.assert_allclose(loss, np.mean(steps.weight * (error**2).sum(0)) / 2, rtol=1e-4)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ppo_rollouts import OBS, SMALL, all_finite, rollout_of, update
+from short_trainings import mean_return, trained
 
-from rlkit import envs, training
+from rlkit import envs
 from rlkit.agents import pqn
 from rlkit.agents.common.policy_evaluation import episode_starts
 from rlkit.networks.cores.recurrent import where_rows
@@ -109,15 +110,8 @@ def test_minibatches_divide_environments():
 @pytest.mark.thorough
 @pytest.mark.parametrize("recurrent", ["mingru", pytest.param("gru", marks=pytest.mark.slow)])
 def test_memory_is_learned_where_it_is_needed(recurrent):
-    env, params = envs.make("Probe-Memory")
+    env = envs.make("Probe-Memory")
     config = pqn.Config(recurrent=recurrent, memory_size=16, hidden_sizes=(16,), num_epochs=2, num_minibatches=4)
-    agent = pqn.make(config, env.observation_space(params), env.action_space(params))
-    pair = training.make(agent, env, params, num_envs=16, num_steps=16)
     hyper = pqn.Hyper(learning_rate=3e-3, epsilon_start=1.0, epsilon_end=0.05, epsilon_steps=10_000.0)
-
-    @jax.jit
-    def run(key):
-        state = jax.lax.scan(lambda state, _: (pair.step(state)[0], None), pair.init(hyper, key), None, 150)[0]
-        return training.evaluate(agent, env, params, agent.actor(state.agent), key, num_envs=64).returns.mean()
-
-    assert run(jax.random.key(0)) >= 0.95
+    agent, state = trained(pqn, config, hyper, env, 150, num_envs=16, num_steps=16)
+    assert mean_return(agent, state, env) >= 0.95

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sac_batches import BOX, MASKED, OBS, SMALL, B, example, hand_made, make
+from sac_batches import BOX, MASKED, OBS, SMALL, B, example, hand_made, make, shares
+from short_trainings import mean_return, trained
 
-from rlkit import envs, training
+from rlkit import envs
 from rlkit.agents import crossq, sac, tqc
 from rlkit.agents.common import q_critics
 from rlkit.agents.common.off_policy import Schedules
@@ -143,16 +144,9 @@ def test_actions_of_unequal_bounds():
 
 def test_actions_are_uniform_until_learning_starts():
     agent, _, state = make(learning_starts=100)
-    act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
-    keys, low, span = jax.random.split(jax.random.key(0), 4000), BOX.low, BOX.high - BOX.low
-
-    def shares(num_steps):
-        seen = state.replace(replay=state.replay.replace(num_steps=jnp.uint32(num_steps)))
-        place = (np.asarray(act(agent.actor(seen), (), jnp.ones(3), keys)[1]) - low) / span
-        return np.stack([np.histogram(place[:, i], 4, (0, 1))[0] / 4000 for i in range(2)])
-
-    np.testing.assert_allclose(shares(99), 0.25, atol=0.03)
-    assert np.abs(shares(100) - 0.25).max() > 0.1
+    before, after = shares(agent, state, (99, 100))
+    np.testing.assert_allclose(before, 0.25, atol=0.03)
+    assert np.abs(after - 0.25).max() > 0.1
 
 
 def test_gsde_holds_its_noise():
@@ -175,26 +169,11 @@ def test_gsde_holds_its_noise():
     pytest.param(crossq, "Probe-Continuous", 0.99, {"critic_hidden_sizes": (32,)}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_the_best_policy_is_found(module, env_name, best, settings):
-    env, params = envs.make(env_name)
-    config = module.Config(
-        hidden_sizes=(32,),
-        capacity=4096,
-        batch_size=64,
-        learning_starts=256,
-        replay_ratio=0.25,
-        **settings,
-    )
-    agent = module.make(config, env.observation_space(params), env.action_space(params))
-    pair = training.make(agent, env, params, num_envs=8, num_steps=8)
+    many = {"hidden_sizes": (32,), "capacity": 4096, "batch_size": 64, "learning_starts": 256}
+    config = module.Config(**(SMALL | many | settings))
     hyper = module.Hyper(learning_rate=5e-3, tau=0.05, gamma=0.8, temperature=0.2)
-
-    @jax.jit
-    def run(key):
-        start = pair.init(hyper, key)
-        state = jax.lax.scan(lambda state, _: (pair.step(state)[0], None), start, None, 100)[0]
-        return training.evaluate(agent, env, params, agent.actor(state.agent), key, num_envs=64, max_steps=2)
-
-    assert run(jax.random.key(0)).returns.mean() >= best
+    agent, state = trained(module, config, hyper, envs.make(env_name), 100)
+    assert mean_return(agent, state, envs.make(env_name)) >= best
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sac_batches import BOX, MASKED, OBS, B, both, hand_made, losses, make
+from sac_batches import BOX, MASKED, OBS, B, both, hand_made, losses, make, squashed, unit
 
 from rlkit.agents import sac, tqc
 from rlkit.spaces import Discrete
@@ -21,17 +21,12 @@ def test_the_losses_of_a_box_by_hand(settings, best):
     rate, outputs = jax.jit(critics.apply), jax.jit(policy.apply)
 
     def sampled(obs, key):
-        loc, log_std = (np.asarray(x, float) for x in outputs(state.params["policy"], (), obs)[0])
-        noise = np.asarray(jax.random.normal(key, (B, 2)), float)
-        raw = loc + np.exp(log_std) * noise
-        log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
-        return np.tanh(raw).astype(np.float32), log_prob.sum(-1)
+        return squashed(*(np.asarray(x, float) for x in outputs(state.params["policy"], (), obs)[0]), key)
 
     ahead, log_prob = sampled(batch.next_obs, keys[0])
     bootstrap = np.asarray(rate(state.target_params, (), batch.next_obs, ahead)[0]).min(0) - 0.3 * log_prob
     target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * bootstrap)
-    unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], axis=-1)
-    error = np.asarray(rate(state.params["critics"], (), batch.obs, unit)[0]) - target
+    error = np.asarray(rate(state.params["critics"], (), batch.obs, unit(batch.action))[0]) - target
     critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
     now, log_prob = sampled(batch.obs, keys[1])
     policy_loss = np.mean(0.3 * log_prob - best(rate(state.params["critics"], (), batch.obs, now)[0], axis=0))
@@ -113,7 +108,7 @@ def test_the_losses_of_a_discrete_space_by_hand(masked):
 
     value, entropy, _ = expectation(state.target_params, batch.next_obs)
     target = batch.reward + np.where(batch.discount == 0, 0.0, batch.discount * (value + 0.3 * entropy))
-    error = np.asarray(rate(state.params["critics"], (), batch.obs)[0])[:, :, 1] - target
+    error = np.asarray(rate(state.params["critics"], (), batch.obs)[0])[:, np.arange(B), batch.action] - target
     critic_loss = np.mean(batch.weight * (error**2).sum(0)) / 2
     value, entropy, legal = expectation(state.params["critics"], batch.obs)
     policy_loss = -np.mean(value + 0.3 * entropy)

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from mistakes import mistake
+from sac_batches import large
+from short_trainings import mean_return, trained
 
 from rlkit import training
 from rlkit.agents import sac, tqc
@@ -47,17 +49,13 @@ class Recall(Memory):
         return jnp.where(state.time == self.length - 1, 1.0 - jnp.square(action[0] - state.cue), 0.0)
 
 
-def make(env, module=sac, **settings):
+def config_of(module=sac, **settings):
     settings = SMALL | settings
-    settings["batch_size"] = 12 * settings["unroll_len"]  # of rows
-    return module.make(module.Config(**settings), env.observation_space(), env.action_space())
+    return module.Config(**settings, batch_size=12 * settings["unroll_len"])  # of rows
 
 
-def drawn(key, params):
-    """Weights of about 1: those at the start are so small that a wrong memory would hardly show."""
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(key, len(leaves))
-    return tree.unflatten([jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)])
+def make(env, module=sac, **settings):
+    return module.make(config_of(module, **settings), env.observation_space(), env.action_space())
 
 
 @pytest.fixture(scope="module", params=[
@@ -78,8 +76,8 @@ def setup(request):
         init_key, reset_key, roll_key, params_key, target_key, sample_key = jax.random.split(key, 6)
         pair = training.make(agent, Ends(), (), num_envs=ENVS, num_steps=STEPS)
         state = pair.init(sac.Hyper(gamma=GAMMA, temperature=TEMPERATURE), init_key).agent
-        params = {name: drawn(params_key, state.params[name]) for name in ("policy", "critics")}
-        state = state.replace(params=state.params | params, target_params=drawn(target_key, state.target_params))
+        params = {name: large(params_key, state.params[name]) for name in ("policy", "critics")}
+        state = state.replace(params=state.params | params, target_params=large(target_key, state.target_params))
         stands = training.reset(agent, Ends(), (), reset_key, ENVS)
         _, rollout, _ = training.rollout(agent, Ends(), (), agent.actor(state), stands, roll_key, STEPS)
         state = off_policy.store(agent.static, state, rollout)
@@ -280,17 +278,10 @@ def test_all_seeds_learn_in_one_program(settings):
 ], ids=["box", "discrete", "tqc"])  # fmt: skip
 def test_memory_is_learned_where_it_is_needed(env, module):
     settings = {"hidden_sizes": (16,), "memory_size": 16, "capacity": 4096, "replay_ratio": 0.125}
-    agent = make(env, module, **(settings | {"burn_in": 2, "unroll_len": 6}))
-    pair = training.make(agent, env, (), num_envs=16, num_steps=8)
+    config = config_of(module, **settings, burn_in=2, unroll_len=6)
     hyper = sac.Hyper(gamma=0.9, learning_rate=5e-3, tau=0.05, temperature=0.1, target_entropy=-2.0)
-
-    @jax.jit
-    def run(key):
-        start = pair.init(hyper, key)
-        state = jax.lax.scan(lambda state, _: (pair.step(state)[0], None), start, None, 100)[0]
-        return training.evaluate(agent, env, (), agent.actor(state.agent), key, num_envs=64, max_steps=8)
-
-    assert run(jax.random.key(0)).returns.mean() > 0.9  # without a memory at most 0
+    agent, state = trained(module, config, hyper, (env, ()), 100, num_envs=16)
+    assert mean_return(agent, state, (env, ())) > 0.9  # without a memory at most 0
 
 
 def no_memory():

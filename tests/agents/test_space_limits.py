@@ -9,7 +9,7 @@ from mistakes import mistake
 
 from rlkit import agents, envs, training
 from rlkit.agents import ppo
-from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, shape_of, zeros
+from rlkit.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, shape_of, zeros
 from rlkit.types import ConfigError, Transition
 
 MASK = Box(False, True, (2,), np.bool_)
@@ -27,16 +27,22 @@ def test_observations_without_numbers_are_refused(name, obs_space):
 
 
 SPACES = [Discrete(2), MultiDiscrete((2, 2)), Box(-1, 1, (2,)), Box(-np.inf, np.inf, (2,)), Box(0, 5, (2,), np.int32)]
+NESTED = [Dict({"a": Discrete(2), "b": Box(-1, 1, (2,))}), Tuple((Discrete(2), Box(-1, 1, (2,))))]
 
 
 @pytest.mark.parametrize("name", agents.names())
 def test_an_action_space_that_an_agent_does_not_support_is_refused_with_those_that_do(name):
     module = agents.get(name)
-    for space in SPACES:
+    for space in SPACES + NESTED:
         others = agents.supporting(space)
         if name not in others:
             with mistake(f"agent={name!r} needs", f"use {others[0]}" if others else "no agent can act in it"):
                 module.make(module.Config(), Box(-1, 1, (3,)), space)
+
+
+@pytest.mark.parametrize("space", NESTED)
+def test_ppo_alone_acts_in_several_spaces_at_once(space):
+    assert list(agents.supporting(space)) == ["ppo"]
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac", "td3", "iql"])

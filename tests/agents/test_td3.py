@@ -7,67 +7,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sac_batches import drawn
+from sac_batches import SMALL, B, hand_made, shares, unit
+from sac_batches import make as make_with_weights
+from short_trainings import mean_return, trained
 
-from rlkit import envs, training
+from rlkit import envs
 from rlkit.agents import ddpg, td3, td3_bc
 from rlkit.agents.common import q_critics
-from rlkit.agents.common.batches import Batch
 from rlkit.agents.common.off_policy import Schedules
-from rlkit.spaces import Box
 from rlkit.types import Sample, Transition
-
-OBS = Box(-10, 10, (3,))
-BOX = Box(np.float32([-2, 0]), np.float32([2, 10]))
-SMALL = {"hidden_sizes": (8,), "capacity": 32, "batch_size": 4, "learning_starts": 0, "replay_ratio": 0.25}
-B = 6
-ZERO = jnp.zeros(())
-EXAMPLE = Transition(jnp.zeros(3), jnp.zeros(2), ZERO, ZERO > 0, ZERO > 0, jnp.zeros(3))
-
-
-AGENTS = {}  # with their compiled `init`, by their settings
 
 
 def make(hyper=None, **settings):
-    """-> agent, static, state. The weights are drawn, for those at the start make all actions alike."""
-    known = repr(settings)
-    if known not in AGENTS:
-        agent = td3.make(td3.Config(**(SMALL | settings)), OBS, BOX)
-        AGENTS[known] = agent, jax.jit(agent.init, static_argnums=3)
-    agent, init = AGENTS[known]
-    state = init(td3.Hyper(**(hyper or {})), jax.random.key(0), EXAMPLE, 4)
-    params = drawn(state.params)
-    target = jax.tree.map(lambda x: x + np.float32(0.1), params)
-    return agent, agent.static, state.replace(params=params, target_params=target)
-
-
-@pytest.fixture(scope="module")
-def hand_made():
-    """A batch with ends, weights, and a next observation that must not be read."""
-    rng = np.random.default_rng(0)
-    obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
-    next_obs[2] = np.nan
-    return Batch(
-        obs=obs,
-        action=rng.uniform(BOX.low, BOX.high, (B, 2)).astype(np.float32),
-        reward=rng.normal(size=B).astype(np.float32),
-        discount=np.float32([0.9, 0.81, 0.0, 0.9, 0.0, 0.9]),
-        next_obs=next_obs,
-        weight=np.float32([1, 0.5, 0.25, 1, 1, 0]),
-    )
-
-
-def unit(action):
-    return np.stack([action[:, 0] / 2, action[:, 1] / 5 - 1], axis=-1)
+    """-> agent, static, state, whose target has a policy too."""
+    agent, static, state = make_with_weights(hyper=hyper, module=td3, **settings)
+    return agent, static, state.replace(target_params=jax.tree.map(lambda x: x + np.float32(0.1), state.params))
 
 
 @pytest.mark.parametrize(("settings", "hyper"), [
     ({}, {"target_noise": 1.0, "target_noise_clip": 0.3}),
     pytest.param({"num_critics": 1}, {"target_noise": 0.0}, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_the_loss_of_the_critics_by_hand(hand_made, settings, hyper):
+def test_the_loss_of_the_critics_by_hand(settings, hyper):
     _, static, state = make(hyper, **settings)
-    key, batch, networks = jax.random.key(4), hand_made, static.networks
+    key, batch, networks = jax.random.key(4), hand_made(), static.networks
     loss, (_, priority, _) = jax.jit(partial(td3.critic_loss, static))(state.params["critics"], state, batch, key)
     noise = np.asarray(hyper["target_noise"] * jax.random.normal(key, (B, 2)))
     clip = hyper.get("target_noise_clip", 0.5)
@@ -82,9 +45,9 @@ def test_the_loss_of_the_critics_by_hand(hand_made, settings, hyper):
 
 
 @pytest.mark.parametrize("cloning", [False, True])
-def test_the_loss_of_the_policy_by_hand(hand_made, cloning):
+def test_the_loss_of_the_policy_by_hand(cloning):
     _, static, state = make({"bc_alpha": 2.0}, behavior_cloning=cloning)
-    batch, networks, key = hand_made, static.networks, jax.random.key(2)
+    batch, networks, key = hand_made(), static.networks, jax.random.key(2)
     loss = jax.jit(jax.value_and_grad(lambda p, c: td3.policy_loss(static, p, (c, ()), state, batch, key)[0], (0, 1)))
     found, (to_policy, _) = loss(state.params["policy"], state.params["critics"])
 
@@ -105,10 +68,10 @@ def test_the_loss_of_the_policy_by_hand(hand_made, cloning):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), to_policy, gradient)
 
 
-def test_the_loss_of_the_policy_evaluates_one_critic(hand_made):
+def test_the_loss_of_the_policy_evaluates_one_critic():
     def products(num_critics):
         _, static, state = make(num_critics=num_critics)
-        loss = jax.grad(lambda p: td3.policy_loss(static, p, (c, ()), state, hand_made, jax.random.key(0))[0])
+        loss = jax.grad(lambda p: td3.policy_loss(static, p, (c, ()), state, hand_made(), jax.random.key(0))[0])
         c = state.params["critics"]
         return str(jax.make_jaxpr(loss)(state.params["policy"])).count("dot_general")
 
@@ -140,9 +103,9 @@ def moves(tree):
     # due with a step of the policy, between two, at which it is with the next one, and not at all
     (2, [0, 1, 1, 0, 0, 0, 0], [0, 1, 0, 1, 0, 0, 0]),
 ])  # fmt: skip
-def test_the_policy_and_the_targets_are_delayed(hand_made, delay, dues, targets):
+def test_the_policy_and_the_targets_are_delayed(delay, dues, targets):
     _, static, state = make({"tau": 0.5}, policy_delay=delay)
-    states = gradient_steps(static, state, hand_made, np.array(dues, bool))
+    states = gradient_steps(static, state, hand_made(), np.array(dues, bool))
     turns = [(i + 1) % delay == 0 for i in range(len(dues))]
     assert moves(states.params["critics"]).all()
     assert moves(states.opt_state["critics"]).all()
@@ -155,12 +118,12 @@ def test_the_policy_and_the_targets_are_delayed(hand_made, delay, dues, targets)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x[at], y[1:][at], rtol=1e-5), moved, states.target_params)
 
 
-def test_the_policy_follows_the_critics_after_their_step(hand_made):
+def test_the_policy_follows_the_critics_after_their_step():
     _, static, state = make(policy_delay=1, optimizer="sgd")
-    states = gradient_steps(static, state, hand_made, np.array([True]), rate=0.1)
+    states = gradient_steps(static, state, hand_made(), np.array([True]), rate=0.1)
     before, after = (jax.tree.map(lambda x, i=i: x[i], states.params) for i in (0, 1))
     gradient = jax.jit(
-        jax.grad(lambda p, c: td3.policy_loss(static, p, (c, ()), state, hand_made, jax.random.key(0))[0])
+        jax.grad(lambda p, c: td3.policy_loss(static, p, (c, ()), state, hand_made(), jax.random.key(0))[0])
     )
     expected = jax.tree.map(
         lambda x, g: x - 0.1 * np.asarray(g), before["policy"], gradient(before["policy"], after["critics"])
@@ -201,18 +164,9 @@ def test_the_noise_is_standard_from_the_first_step_of_an_episode():
 
 def test_actions_keep_their_bounds_and_are_uniform_until_learning_starts():
     agent, _, state = make({"exploration_noise": 3.0}, learning_starts=100)
-    act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
-    keys = jax.random.split(jax.random.key(0), 4000)
-
-    def shares(num_steps):
-        seen = state.replace(replay=state.replay.replace(num_steps=jnp.uint32(num_steps)))
-        action = np.asarray(act(agent.actor(seen), agent.memory, jnp.ones(3), keys)[1])
-        assert (action >= BOX.low).all()
-        assert (action <= BOX.high).all()
-        return np.stack([np.histogram(unit(action)[:, i], 4, (-1, 1))[0] / 4000 for i in range(2)])
-
-    np.testing.assert_allclose(shares(99), 0.25, atol=0.03)
-    assert (shares(100)[:, [0, 3]] > 0.3).all()  # such noise plays the bounds
+    before, after = shares(agent, state, (99, 100))  # which also checks the bounds
+    np.testing.assert_allclose(before, 0.25, atol=0.03)
+    assert (after[:, [0, 3]] > 0.3).all()  # such noise plays the bounds
 
 
 DDPG = {"num_critics": 1, "policy_delay": 1}
@@ -221,20 +175,11 @@ DDPG = {"num_critics": 1, "policy_delay": 1}
 @pytest.mark.thorough
 @pytest.mark.parametrize(("settings", "hyper"), [({}, {}), (DDPG, {"target_noise": 0.0, "noise_correlation": 0.9})])
 def test_the_best_policy_is_found(settings, hyper):
-    env, params = envs.make("Probe-Continuous")
+    env = envs.make("Probe-Continuous")
     many = {"hidden_sizes": (32,), "capacity": 4096, "batch_size": 64, "learning_starts": 256}
-    config = td3.Config(**(SMALL | many | settings))
-    agent = td3.make(config, env.observation_space(params), env.action_space(params))
-    pair = training.make(agent, env, params, num_envs=8, num_steps=8)
     hyper = td3.Hyper(**({"learning_rate": 5e-3, "tau": 0.05, "gamma": 0.8, "exploration_noise": 0.3} | hyper))
-
-    @jax.jit
-    def run(key):
-        start = pair.init(hyper, key)
-        state = jax.lax.scan(lambda state, _: (pair.step(state)[0], None), start, None, 100)[0]
-        return training.evaluate(agent, env, params, agent.actor(state.agent), key, num_envs=64, max_steps=2)
-
-    assert run(jax.random.key(0)).returns.mean() >= 0.97
+    agent, state = trained(td3, td3.Config(**(SMALL | many | settings)), hyper, env, 100)
+    assert mean_return(agent, state, env) >= 0.97
 
 
 def test_td3_bc_is_td3_with_the_settings_of_its_paper():

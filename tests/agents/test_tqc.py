@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from mistakes import mistake
-from sac_batches import BOX, OBS, SMALL, B, hand_made, losses, make
+from sac_batches import BOX, OBS, SMALL, B, hand_made, losses, make, squashed, unit
 
 from rlkit.agents import tqc
 from rlkit.agents.common import q_critics
@@ -41,16 +41,11 @@ def test_the_losses_against_a_slow_loop():
     keys = jax.random.split(key)
 
     def sampled(obs, key):
-        loc, log_std = (np.asarray(x, float) for x in policy(state.params["policy"], (), obs)[0])
-        noise = np.asarray(jax.random.normal(key, (B, 2)), float)
-        raw = loc + np.exp(log_std) * noise
-        log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
-        return np.tanh(raw).astype(np.float32), log_prob.sum(-1)
+        return squashed(*(np.asarray(x, float) for x in policy(state.params["policy"], (), obs)[0]), key)
 
     ahead, log_prob = sampled(batch.next_obs, keys[0])
     following = np.asarray(critics(state.target_params, (), batch.next_obs, ahead)[0], float)
-    unit = np.stack([batch.action[:, 0] / 2, batch.action[:, 1] / 5 - 1], axis=-1)
-    quantiles = np.asarray(critics(state.params["critics"], (), batch.obs, unit)[0], float)
+    quantiles = np.asarray(critics(state.params["critics"], (), batch.obs, unit(batch.action))[0], float)
     assert quantiles.shape == following.shape == (num_critics, B, num_quantiles)
     critic_loss, priority = 0.0, np.zeros(B)
     for b in range(B):

@@ -7,7 +7,7 @@ import numpy as np
 
 from rlkit.agents import sac
 from rlkit.agents.common.batches import Batch
-from rlkit.spaces import Box, Dict
+from rlkit.spaces import Box, Dict, zeros
 from rlkit.types import Transition
 
 OBS = Box(-10, 10, (3,))
@@ -18,10 +18,6 @@ B = 6
 
 
 def example(obs_space, action_space):
-    def zeros(space):
-        shapes = jax.eval_shape(space.sample, jax.random.key(0))
-        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-
     zero, no, obs = np.float32(0), np.bool_(False), zeros(obs_space)
     return Transition(obs, zeros(action_space), zero, no, no, obs)
 
@@ -48,24 +44,56 @@ def drawn(params, scale=0.5, seed=0):
     return jax.tree.map(lambda x: (scale * rng.normal(size=x.shape)).astype(np.float32), params)
 
 
+def large(key, params):
+    """Weights of about 1: those at the start are so small that a wrong memory would hardly show."""
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    return tree.unflatten([jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)])
+
+
 def hand_made(masked=False, box=True):
     """A batch with ends, weights, and a next observation that must not be read."""
     rng = np.random.default_rng(0)
     obs, next_obs = rng.normal(size=(2, B, 3)).astype(np.float32)
     next_obs[2] = np.nan
+    action = rng.uniform(BOX.low, BOX.high, (B, 2)).astype(np.float32) if box else np.int32([0, 1, 2, 3, 0, 1])
     if masked:
         mask = rng.random((2, B, 4)) < 0.6
-        mask[..., 1] = True
+        mask[:, np.arange(B), action] = True
         obs, next_obs = ({"action_mask": m, "obs": x} for m, x in zip(mask, (obs, next_obs), strict=True))
-    action = rng.uniform(BOX.low, BOX.high, (B, 2)) if box else np.full(B, 1)
     return Batch(
         obs=obs,
-        action=action.astype(np.float32 if box else np.int32),
+        action=action,
         reward=rng.normal(size=B).astype(np.float32),
         discount=np.float32([0.9, 0.81, 0.0, 0.9, 0.0, 0.9]),
         next_obs=next_obs,
         weight=np.float32([1, 0.5, 0.25, 1, 1, 0]),
     )
+
+
+def shares(agent, state, counts):
+    """Shares [2, 4] of actions in the quarters of `BOX`, where the environments have made `counts` steps: for each."""
+    act = jax.jit(jax.vmap(agent.act, (None, None, None, 0)))
+    for num_steps in counts:
+        actor = agent.actor(state.replace(replay=state.replay.replace(num_steps=np.uint32(num_steps))))
+        keys = jax.random.split(jax.random.key(0), 4000)
+        action = np.asarray(act(actor, agent.memory, np.ones(3, np.float32), keys)[1])
+        assert (action >= BOX.low).all()
+        assert (action <= BOX.high).all()
+        yield np.stack([np.histogram(unit(action)[:, i], 4, (-1, 1))[0] / 4000 for i in range(2)])
+
+
+def unit(action):
+    """Actions of `BOX` in [-1, 1]."""
+    return np.stack([action[:, 0] / 2, action[:, 1] / 5 - 1], axis=-1)
+
+
+def squashed(loc, log_std, key):
+    """Actions in [-1, 1] [B, 2] of a normal that tanh squashes, and their log-probabilities [B]."""
+    noise = np.asarray(jax.random.normal(key, (B, 2)), float)
+    raw = loc + np.exp(log_std) * noise
+    log_prob = -(noise**2) / 2 - log_std - np.log(2 * np.pi) / 2 - np.log(1 - np.tanh(raw) ** 2)
+    return np.tanh(raw).astype(np.float32), log_prob.sum(-1)
 
 
 def losses(static, state, batch, key, module=sac):
