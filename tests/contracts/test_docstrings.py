@@ -5,32 +5,16 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from public_definitions import definitions
 
 import rlkit
 
 ROOT = Path(__file__).parents[2]
 QUESTION_WORDS = {"what", "where", "whether", "how", "who", "when", "why"}
 MODULES = ["rlkit", *(info.name for info in pkgutil.walk_packages(rlkit.__path__, "rlkit."))]
-
-
-def definitions(module_name: str, methods: bool) -> Iterator[tuple[str, object]]:
-    """Public functions and classes that a module defines; with `methods`, their public methods and properties too."""
-    module = importlib.import_module(module_name)
-    for name, member in vars(module).items():
-        if name.startswith("_") or getattr(member, "__module__", None) != module_name:
-            continue
-        if inspect.isfunction(member):
-            yield name, member
-        elif inspect.isclass(member):
-            yield name, member
-            for attribute, value in vars(member).items() if methods else ():
-                inner = getattr(value, "__func__", getattr(value, "fget", value))
-                if inspect.isfunction(inner) and inner.__module__ == module_name and not attribute.startswith("_"):
-                    yield f"{name}.{attribute}", inner
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if not name.endswith("__main__")])

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from public_definitions import definitions
 
 from rlkit import ops
 from rlkit.ops import chunked, distributional, images, losses, permutation, returns, schedules, statistics, windows
@@ -28,17 +29,9 @@ ROWS = 2  # sets of arguments for each function
 def public_functions() -> Iterator[str]:
     """Names of functions, `module.function`, and of methods defined by public classes, `module.Class.method`."""
     for module_name, module in MODULES.items():
-        for name, member in vars(module).items():
-            if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
-                continue
+        for name, member in definitions(module.__name__, methods=True):
             if inspect.isfunction(member):
                 yield f"{module_name}.{name}"
-            elif inspect.isclass(member):
-                for attribute, value in vars(member).items():
-                    inner = getattr(value, "__func__", getattr(value, "fget", value))
-                    is_own = inspect.isfunction(inner) and inner.__module__ == module.__name__
-                    if is_own and not attribute.startswith("_"):
-                        yield f"{module_name}.{name}.{attribute}"
 
 
 # Makers of arguments: functions of a key.

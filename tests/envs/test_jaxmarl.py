@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
+from mistakes import mistake
 from suite_stand_ins import KEY, legal, play_numpy
 
 from rlkit import envs
@@ -177,7 +178,5 @@ def test_installed_environments_keep_the_contract(name, kwargs):
 )
 def test_mistakes_are_one_line(name, kwargs, words):
     pytest.importorskip("jaxmarl", reason="pip install 'rlkit-jax[jaxmarl]' runs this")
-    with pytest.raises(ConfigError) as error:
+    with mistake(*words):
         envs.make(f"jaxmarl:{name}", **kwargs)
-    assert "\n" not in str(error.value)
-    assert all(word in str(error.value) for word in words)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from mistakes import mistake
+from suite_stand_ins import play
 
 from rlkit import envs
 
@@ -14,23 +15,12 @@ EPISODES = 64
 def played(name, **kwargs):
     """Play whole episodes by random actions: -> suits [E, N], rewards [E, N - 1], actions, truncated."""
     env, params = envs.make(name, **kwargs)
-
-    @jax.jit
-    @jax.vmap
-    def episode(key):
-        first, state = env.reset(key, params)
-
-        def step(state, key):
-            action = jax.random.randint(key, (), 0, 4)
-            _, state, reward, terminated, truncated, info = env.step(key, state, action, params)
-            return state, (info["final_observation"], reward, action, truncated & ~terminated)
-
-        _, (obs, *rest) = jax.lax.scan(step, state, jax.random.split(jax.random.fold_in(key, 1), env.length))
-        return jnp.concatenate([first[None], obs]), *rest
-
-    obs, *rest = jax.device_get(episode(jax.random.split(jax.random.key(0), EPISODES)))
+    episodes = jax.jit(jax.vmap(lambda key: play(env, params, key, env.length)))
+    first, steps = jax.device_get(episodes(jax.random.split(jax.random.key(0), EPISODES)))
+    _, _, action, reward, terminated, truncated, final = steps
+    obs = np.concatenate([first[:, None], final], 1)
     assert (obs.sum(-1) == 1).all()
-    return obs.argmax(-1), *rest
+    return obs.argmax(-1), reward, action, truncated & ~terminated
 
 
 @pytest.mark.parametrize(

@@ -4,28 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from mistakes import mistake
+from suite_stand_ins import play_numpy
 
 from rlkit import envs
 
 
 def played(policy, length, episodes=2):
-    """Play episodes, one after the other, by `policy(obs, key)`: -> rewards, ends and places after steps, [E, T]."""
+    """Play episodes, one after the other, by `policy(obs, key)`: -> rewards and places after steps, [E, T]."""
     env, params = envs.make("Probe-Chain", length=length)
-
-    @jax.jit
-    def play(key):
-        def step(carry, key):
-            obs, state = carry
-            obs, state, reward, terminated, truncated, info = env.step(key, state, policy(obs, key), params)
-            return (obs, state), (reward, terminated & ~truncated, info["final_observation"], obs)
-
-        return jax.lax.scan(step, env.reset(key, params), jax.random.split(key, episodes * length))[1]
-
-    reward, ended, final, obs = jax.device_get(play(jax.random.key(0)))
+    _, (obs, _, _, reward, terminated, truncated, final) = play_numpy(env, params, episodes * length, policy)
+    ended = terminated & ~truncated
     np.testing.assert_array_equal(ended, np.arange(1, len(ended) + 1) % length == 0)
     assert (obs[ended].argmax(-1) == 0).all()
     assert (final.sum(-1) == 1).all()
-    return *(x.reshape(episodes, length) for x in (reward, final.argmax(-1))), env
+    return (x.reshape(episodes, length) for x in (reward, final.argmax(-1)))
 
 
 def directions(length):
@@ -47,17 +39,17 @@ def test_only_steps_to_the_right_alone_reach_the_end():
     right = directions(12)
     assert 0 < right.sum() < 12  # neither action is the right one everywhere
     best = lambda obs, key: jnp.asarray(right)[jnp.minimum(obs.argmax(-1), 11)]  # noqa: E731
-    reward, places, _ = played(best, 12)
+    reward, places = played(best, 12)
     np.testing.assert_array_equal(places, np.broadcast_to(np.arange(1, 13), (2, 12)))
     np.testing.assert_allclose(reward[:, :-1], -0.01 / 12, rtol=1e-6)
     np.testing.assert_allclose(reward.sum(1), 0.99, rtol=1e-6)
-    reward, places, _ = played(lambda obs, key: 1 - best(obs, key), 12)
+    reward, places = played(lambda obs, key: 1 - best(obs, key), 12)
     np.testing.assert_array_equal(places, 0)
     np.testing.assert_array_equal(reward, 0)
 
 
 def test_random_actions_do_not_reach_the_end():
-    reward, places, _ = played(lambda obs, key: jax.random.randint(key, (), 0, 2), 40, episodes=200)
+    reward, places = played(lambda obs, key: jax.random.randint(key, (), 0, 2), 40, episodes=200)
     assert places.max() < 30
     np.testing.assert_allclose(reward.sum(1), -0.005, atol=0.004)
 

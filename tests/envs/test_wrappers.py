@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from counter_env import Counter, Masked
+from mistakes import mistake
 
 from rlkit import envs
 from rlkit.envs import wrappers
@@ -295,9 +296,8 @@ def test_order_is_from_the_inside_out():
     ],
 )
 def test_mistakes_are_named(spec, message):
-    with pytest.raises(ConfigError) as error:
+    with mistake(message):
         envs.wrap(Counter(), [spec])
-    assert message in str(error.value)
 
 
 def test_unsuitable_environments_are_refused():

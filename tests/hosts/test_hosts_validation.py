@@ -7,24 +7,12 @@ import jax
 import numpy as np
 import pytest
 from host_envs import OwnGenerator
+from host_runs import BRIEF
 
 from rlkit import hosts, runs
 from rlkit.hosts import validation
 from rlkit.runs import loop
 from rlkit.types import ConfigError
-
-PPO = {
-    "agent": "ppo",
-    "env": "host_envs:Target",
-    "num_envs": 2,
-    "num_steps": 4,
-    "total_steps": 16,
-    "hidden_sizes": [4],
-    "num_epochs": 1,
-    "num_minibatches": 1,
-    "eval_episodes": 1,
-    "backend": "serial",
-}
 
 
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
@@ -89,7 +77,7 @@ def test_the_check_can_be_switched_off(tmp_path, monkeypatch, capsys, env):
         program.check, program.start = check, start
         return program
 
-    values, original = PPO | {"env": env}, loop.make_program
+    values, original = BRIEF | {"env": env}, loop.make_program
     monkeypatch.setattr(loop, "make_program", make_program)
     with pytest.raises(CheckedError):
         runs.train(values, out=tmp_path / "checked")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium import spaces
+from host_runs import BRIEF
 from mistakes import mistake
 
 from rlkit import hosts, runs
@@ -16,18 +17,7 @@ from rlkit.spaces import Dict
 from rlkit.types import ConfigError
 
 pytestmark = pytest.mark.thorough
-PPO = {
-    "agent": "ppo",
-    "env": "gymnasium:CartPole-v1",
-    "num_envs": 2,
-    "num_steps": 4,
-    "total_steps": 16,
-    "hidden_sizes": [4],
-    "num_epochs": 1,
-    "num_minibatches": 1,
-    "eval_episodes": 1,
-    "backend": "serial",
-}
+PPO = BRIEF | {"env": "gymnasium:CartPole-v1"}
 OWN = "gymnasium.wrappers:FlattenObservation"
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import host_runs
 import jax
 import numpy as np
 import pytest
@@ -14,29 +15,8 @@ from rlkit import runs
 from rlkit.cli import main
 
 pytestmark = pytest.mark.thorough
-PPO = {
-    "agent": "ppo",
-    "num_envs": 6,
-    "num_steps": 16,
-    "total_steps": 1920,
-    "hidden_sizes": [16],
-    "learning_rate": 0.02,
-    "num_minibatches": 2,
-    "eval_episodes": 4,
-    "num_workers": 2,
-}
-DQN = {
-    "agent": "dqn",
-    "num_envs": 6,
-    "num_steps": 8,
-    "total_steps": 960,
-    "hidden_sizes": [16],
-    "capacity": 510,
-    "batch_size": 16,
-    "learning_starts": 96,
-    "eval_episodes": 4,
-    "backend": "serial",
-}
+PPO = host_runs.PPO | {"num_envs": 6, "eval_episodes": 4}
+DQN = host_runs.DQN | {"num_envs": 6, "total_steps": 960, "capacity": 510, "learning_starts": 96}
 
 
 def test_ppo_learns_for_all_players(tmp_path):

@@ -18,6 +18,18 @@ PPO = {
     "eval_episodes": 8,
     "num_workers": 2,
 }
+BRIEF = {  # two updates
+    "agent": "ppo",
+    "env": "host_envs:Target",
+    "num_envs": 2,
+    "num_steps": 4,
+    "total_steps": 16,
+    "hidden_sizes": [4],
+    "num_epochs": 1,
+    "num_minibatches": 1,
+    "eval_episodes": 1,
+    "backend": "serial",
+}
 DQN = {
     "agent": "dqn",
     "env": "host_envs:Target",

@@ -12,7 +12,7 @@ from counter_env import Counter, CounterState
 
 from rlkit import envs, training
 from rlkit.envs import wrappers
-from rlkit.spaces import Box, Discrete
+from rlkit.envs.probe_base import Probe
 from rlkit.types import Agent
 
 NUM_ENVS, STEPS = 2, 60
@@ -40,24 +40,13 @@ class EndsForLearning(wrappers.Wrapper):
         return obs, state, reward, terminated | (state.time % 2 == 0), truncated, info
 
 
-class Drip:
+class Drip(Probe):
     """Gives a reward of 0.1 at each of the many steps of an episode."""
 
-    max_steps = 90_000
+    length = 90_000
 
-    def reset(self, key, params):
-        return jnp.zeros(1), jnp.int32(0)
-
-    def step(self, key, state, action, params):
-        done = state + 1 >= self.max_steps
-        info = {"final_observation": jnp.zeros(1)}
-        return jnp.zeros(1), jnp.where(done, 0, state + 1), jnp.float32(0.1), jnp.bool_(False), done, info
-
-    def observation_space(self, params):
-        return Box(0, 1, (1,))
-
-    def action_space(self, params):
-        return Discrete(2)
+    def _reward(self, state, action):
+        return 0.1
 
 
 def act(actor, memory, obs, key):

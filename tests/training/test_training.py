@@ -1,56 +1,48 @@
 """rlkit.training: rollouts against what each environment really did, and evaluation without bias."""
 
+from dataclasses import dataclass
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 
 from rlkit import envs, training
 from rlkit.agents import dqn, ppo
+from rlkit.envs.probe_base import Probe
 from rlkit.networks import as_network
 from rlkit.ops.statistics import running_update
-from rlkit.spaces import Box, Discrete
+from rlkit.spaces import Box
 from rlkit.types import Agent, ConfigError
 
 
-class CounterState(struct.PyTreeNode):
-    time: jax.Array  # [] int32
-    length: jax.Array  # [] int32, of this episode
-    episode: jax.Array  # [] int32, drawn at reset: tells episodes apart
-
-
-class Counter:
+@dataclass(frozen=True)
+class Counter(Probe):
     """Observes (episode id, time). Episodes have one of two lengths, equally likely, and pay one return at the end."""
 
-    def __init__(self, lengths=(3, 3), returns=(0.0, 1.0), truncate=False):
-        self.lengths, self.returns, self.truncate = lengths, returns, truncate
+    lengths: tuple[int, int] = (3, 3)
+    returns: tuple[float, float] = (0.0, 1.0)
+    truncate: bool = False
 
-    def observe(self, state):
-        return jnp.stack([state.episode, state.time]).astype(jnp.float32)
+    def _cue(self, key):
+        return jax.random.randint(key, (), 0, 2**21)  # the id, whose last bit is the kind of the episode
 
-    def reset(self, key, params):
-        kind_key, id_key = jax.random.split(key)
-        kind = jax.random.bernoulli(kind_key).astype(jnp.int32)
-        episode = 2 * jax.random.randint(id_key, (), 0, 2**20) + kind
-        state = CounterState(jnp.zeros((), jnp.int32), jnp.asarray(self.lengths, jnp.int32)[kind], episode)
-        return self.observe(state), state
+    def _observe(self, state):
+        return jnp.stack([state.cue, state.time]).astype(jnp.float32)
 
-    def step(self, key, state, action, params):
-        state = state.replace(time=state.time + 1)
-        done = state.time >= state.length
-        reward = jnp.where(done, jnp.asarray(self.returns, jnp.float32)[state.episode % 2], 0.0)
-        final = self.observe(state)
-        obs, state = jax.tree.map(lambda a, b: jnp.where(done, a, b), self.reset(key, params), (final, state))
-        flags = (done & False, done) if self.truncate else (done, done & False)
-        return obs, state, reward, *flags, {"final_observation": final}
+    def _done(self, state):
+        return state.time >= jnp.asarray(self.lengths)[state.cue % 2]
+
+    def _reward(self, state, action):
+        is_last = self._done(state.replace(time=state.time + 1))
+        return jnp.where(is_last, jnp.asarray(self.returns, jnp.float32)[state.cue % 2], 0.0)
+
+    def _terminal(self, state):
+        return jnp.array(not self.truncate)
 
     def observation_space(self, params):
         return Box(-np.inf, np.inf, (2,))
-
-    def action_space(self, params):
-        return Discrete(2)
 
 
 def blind_agent(memory=()):
