@@ -1,6 +1,7 @@
 """A leaf `privileged` of observations: critics and values have it, and acting does without."""
 
 import re
+from dataclasses import dataclass
 
 import flax.linen as nn
 import jax
@@ -8,40 +9,39 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import model_of
+from sac_batches import example
 
 from rlkit import agents, training
+from rlkit.envs.probe_base import Probe
 from rlkit.networks import views
-from rlkit.spaces import Box, Dict, Discrete
-from rlkit.types import ConfigError, Transition
+from rlkit.spaces import Box, Dict, Discrete, zeros
+from rlkit.types import ConfigError
 
 REPLAY = {"capacity": 512, "batch_size": 64, "learning_starts": 64, "replay_ratio": 0.25}
 
 
-class Payment:
+@dataclass(frozen=True)
+class Payment(Probe):
     """One step: 1 for the sign of the cue, -1 for the other, and a payment of +-30 that the action has no part in.
 
-    Who knows the payment learns the sign at once; who does not has to average it away. A leaf `name` shows it.
+    Who knows the payment learns the sign at once; who does not has to average it away. A leaf shows it.
     """
 
-    def __init__(self, *, name, box):
-        self.name, self.box = name, box
+    leaf: str | None
+    box: bool
 
-    def reset(self, key, params):
-        signs = jax.random.rademacher(key, (2,), jnp.float32)
-        return self._observe(signs), signs
+    def _cue(self, key):
+        return jax.random.rademacher(key, (2,), jnp.float32)
 
-    def _observe(self, signs):
-        return {"cue": signs[:1], self.name: signs[1:]} if self.name else {"cue": signs[:1]}
+    def _observe(self, state):
+        return {"cue": state.cue[:1]} | ({self.leaf: state.cue[1:]} if self.leaf else {})
 
-    def step(self, key, signs, action, params):
+    def _reward(self, state, action):
         sign = action[0] if self.box else jnp.where(action == 1, 1.0, -1.0)
-        reward = (sign * signs[0] + 30.0 * signs[1]).astype(jnp.float32)
-        final = self._observe(signs)
-        obs, signs = self.reset(key, params)
-        return obs, signs, reward, jnp.bool_(True), jnp.bool_(False), {"final_observation": final}
+        return sign * state.cue[0] + 30.0 * state.cue[1]
 
     def observation_space(self, params):
-        return Dict({"cue": Box(-1, 1, (1,)), **({self.name: Box(-1, 1, (1,))} if self.name else {})})
+        return Dict({name: Box(-1, 1, (1,)) for name in ("cue", self.leaf) if name})
 
     def action_space(self, params):
         return Box(-1, 1, (1,)) if self.box else Discrete(2)
@@ -78,7 +78,7 @@ def shares(name, env, updates, settings, hyper, seeds=8):
 def test_a_privileged_critic_makes_it_easy(name, updates, settings, hyper):
     """Acting without the leaf, the sign is right in every seed; where critics have none either, it is not."""
     with_leaf, without = (
-        shares(name, Payment(name=leaf, box=name == "td3"), updates, settings, hyper) for leaf in ("privileged", None)
+        shares(name, Payment(leaf=leaf, box=name == "td3"), updates, settings, hyper) for leaf in ("privileged", None)
     )
     assert with_leaf.min() > 0.9
     assert without.mean() < 0.7, (with_leaf, without)
@@ -86,10 +86,6 @@ def test_a_privileged_critic_makes_it_easy(name, updates, settings, hyper):
 
 SPACE = Dict({"cue": Box(-1, 1, (1,)), "privileged": Dict({"a": Box(-1, 1, (2,)), "b": Box(0, 255, (1,), np.uint8)})})
 BOX = Box(-1, 1, (1,))
-
-
-def example():
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(SPACE.sample, jax.random.key(0)))
 
 
 TOLD = {"ppo", "dqn", "r2d2", "sac"}  # with a memory and without, values of actions and policies
@@ -104,9 +100,8 @@ def test_every_agent_acts_alike_with_and_without_the_leaf(name):
     action_space = BOX if name in ("crossq", "ddpg", "td3", "td3_bc", "rebrac", "tqc", "iql") else Discrete(2)
     config = module.Config(hidden_sizes=(8,), normalize_obs=True)
     agent = module.make(config, SPACE, action_space, **model_of(module, SPACE))
-    zero, action = jnp.zeros(()), action_space.sample(jax.random.key(1))
-    transition = Transition(example(), action, zero, zero > 0, zero > 0, example())
-    actor = agent.actor(jax.jit(agent.init, static_argnums=3)(module.Hyper(), jax.random.key(0), transition, 4))
+    init = jax.jit(agent.init, static_argnums=3)
+    actor = agent.actor(init(module.Hyper(), jax.random.key(0), example(SPACE, action_space), 4))
     stats = actor.obs_stats
     stats = stats.replace(
         count=jnp.float32(10.0),
@@ -150,8 +145,8 @@ def test_networks_of_the_user_get_what_their_role_sees():
 def test_a_value_without_the_leaf_is_nan_and_a_policy_is_not(networks):
     ppo = agents.get("ppo")
     network = ppo.make(ppo.Config(hidden_sizes=(4,)), SPACE, Discrete(2), networks).static.policy.network
-    params, stats = jax.jit(network.init)(jax.random.key(0), example())
-    (logits, value), _ = network.apply(params, stats, example())
+    params, stats = jax.jit(network.init)(jax.random.key(0), zeros(SPACE))
+    (logits, value), _ = network.apply(params, stats, zeros(SPACE))
     (same, nothing), _ = network.apply(params, stats, {"cue": jnp.zeros(1)})
     np.testing.assert_array_equal(logits, same)
     assert np.isfinite(value)
