@@ -39,7 +39,7 @@ def softmax_entropy(logits: Array) -> Array:
     if enabled():
         return _entropy(_actions_first(logits))
     log_probs = jax.nn.log_softmax(logits, axis=-1)
-    return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+    return -jnp.sum(jnp.exp(log_probs) * _finite(log_probs), axis=-1)
 
 
 @jax.custom_jvp
@@ -65,6 +65,11 @@ def _log_probs_and_probs(logits: Array) -> tuple[Array, Array]:
     weights = lax.exp(shifted)
     total = lax.reduce_sum(weights, (0,))
     return lax.sub(shifted, _repeat(lax.log(total), logits)), lax.div(weights, _repeat(total, logits))
+
+
+def _finite(log_probs: Array) -> Array:
+    """Log-probabilities without -inf, which times a probability of 0 would be NaN."""
+    return lax.max(log_probs, lax.full_like(log_probs, np.finfo(log_probs.dtype).min))
 
 
 def _repeat(x: Array, logits: Array) -> Array:
@@ -109,7 +114,7 @@ def _exists(logits: Array, action: Array) -> Array:
 @jax.custom_jvp
 def _entropy(logits: Array) -> Array:
     log_probs, probs = _log_probs_and_probs(logits)
-    return lax.neg(lax.reduce_sum(lax.mul(probs, log_probs), (0,)))
+    return lax.neg(lax.reduce_sum(lax.mul(probs, _finite(log_probs)), (0,)))
 
 
 @_entropy.defjvp
@@ -118,5 +123,5 @@ def _entropy_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, 
     (logits,) = primals
     log_probs, probs = _log_probs_and_probs(logits)
     entropy = _entropy(logits)
-    slope = lax.mul(probs, lax.add(log_probs, _repeat(entropy, logits)))
+    slope = lax.mul(probs, lax.add(_finite(log_probs), _repeat(entropy, logits)))
     return entropy, lax.neg(lax.reduce_sum(lax.mul(slope, tangents[0]), (0,)))

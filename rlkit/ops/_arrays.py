@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 
 from rlkit.types import Array, ConfigError, PyTree
 
-_SHARES = ("gamma", "gae_lambda", "lambda_")
+_SHARES = ("gamma", "gae_lambda", "lambda_")  # in [0, 1]
+_SIZES = ("clip_eps", "clip_eps_low", "clip_eps_high", "kappa", "delta", "rho_clip", "c_clip", "dual_clip")  # >= 0
 
 
 def as_floats(*values: ArrayLike) -> list[Array]:
@@ -29,11 +30,14 @@ def as_arrays(tree: PyTree) -> PyTree:
 def scalars(like: Array, **values: ArrayLike) -> list[Array]:
     """Convert values to scalars of `like`'s dtype.
 
-    Raises ValueError, naming the argument, if one is not a scalar, or is a discount or a λ outside of [0, 1].
+    Raises ValueError, naming the argument, if one is not a scalar, or where it is known and out of range.
     """
     for name, value in values.items():
-        if name in _SHARES and isinstance(value, int | float | np.number) and not 0 <= value <= 1:
-            raise ValueError(f"{name}={value} must be in [0, 1]")
+        if isinstance(value, int | float | np.number):
+            if name in _SHARES and not 0 <= value <= 1:
+                raise ValueError(f"{name}={value} must be in [0, 1]")
+            if name in _SIZES and not value >= 0:
+                raise ValueError(f"{name}={value} must be at least 0")
         if np.shape(value) != ():
             raise ValueError(f"{name} has shape {np.shape(value)}, expected a scalar; use jax.vmap for several")
     return [jnp.asarray(value).astype(like.dtype) for value in values.values()]
@@ -89,5 +93,12 @@ def as_int(name: str, value: Any, least: int = 1) -> int:
 
 
 def pick(values: Array, index: ArrayLike) -> Array:
-    """One entry of each row, values [..., A], index [...] int -> [...]; NaN from A on, and -1 is the last."""
-    return jnp.take_along_axis(values, jnp.asarray(index)[..., None], axis=-1, mode="fill")[..., 0]
+    """One entry of each row, values [..., A], index [...] int -> [...]; NaN where the index is not in [0, A)."""
+    index = beyond_if_negative(index, values.shape[-1])
+    return jnp.take_along_axis(values, index[..., None], axis=-1, mode="fill")[..., 0]
+
+
+def beyond_if_negative(index: ArrayLike, size: int) -> Array:
+    """Indices [...] of which JAX fills those out of range: it would count negative ones from the end."""
+    index = jnp.asarray(index)
+    return jnp.where(index < 0, size, index)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from rlkit.ops._arrays import as_floats, check_shape, check_shapes, scalars
+from rlkit.ops._arrays import as_floats, beyond_if_negative, check_integers, check_shape, check_shapes, scalars
 from rlkit.types import Array
 
 
@@ -31,11 +32,14 @@ def categorical_projection(probs: ArrayLike, source_atoms: ArrayLike, atoms: Arr
       [B, M] float, the mass at each atom. Its total is that of `probs`, and so is its mean unless atoms were clipped.
 
     Raises:
-      ValueError: probs and source_atoms differ in shape, or atoms is not [M] with M >= 2.
+      ValueError: probs and source_atoms differ in shape, or atoms is not [M] with M >= 2, or is not traced and does not
+        increase.
     """
     check_shapes(probs=probs, source_atoms=source_atoms)
-    if np.ndim(atoms) != 1 or jnp.size(atoms) < 2:
+    if np.ndim(atoms) != 1 or np.shape(atoms)[0] < 2:
         raise ValueError(f"atoms has shape {np.shape(atoms)}, expected [M] with M >= 2")
+    if not isinstance(atoms, Tracer) and not (np.diff(np.asarray(atoms, np.float64)) > 0).all():
+        raise ValueError(f"atoms={np.asarray(atoms).tolist()!s:.80} must be strictly increasing; sort them")
     probs, source_atoms, atoms = as_floats(probs, source_atoms, atoms)
     source_atoms = jnp.clip(source_atoms, atoms[0], atoms[-1])
     gaps = jnp.diff(atoms)
@@ -129,6 +133,7 @@ def categorical_cross_entropy(logits: ArrayLike, action: ArrayLike, target: Arra
     """
     batch, num_atoms = np.shape(logits)[:-2], np.shape(logits)[-1]
     check_shape("action", action, batch)
+    check_integers(action=action)
     check_shape("target", target, (*batch, num_atoms))
     logits, target = as_floats(logits, target)
     log_probs = jax.nn.log_softmax(_take_row(logits, action, axis=-2), axis=-1)
@@ -168,6 +173,7 @@ def quantile_q_learning(
     """
     *batch, num_quantiles, num_actions = np.shape(quantiles)
     _check_batch(batch, action=action, reward=reward, discount=discount)
+    check_integers(action=action)
     for name, array in (("next_quantiles", next_quantiles), ("next_quantiles_selector", next_quantiles_selector)):
         check_shape(name, array, (*batch, *np.shape(array)[-2:-1], num_actions))
     if np.shape(tau) != (*batch, num_quantiles):
@@ -220,8 +226,8 @@ def _check_batch(batch: Sequence[int], **arrays: ArrayLike) -> None:
 
 
 def _take_row(values: Array, index: ArrayLike, axis: int) -> Array:
-    """Entry `index` [B] along `axis` (-1 or -2) of values [B, ., .], NaN from their number on, and -1 is the last."""
-    index = jnp.expand_dims(jnp.asarray(index), (-2, -1))
+    """Entry `index` [B] along `axis` (-1 or -2) of values [B, ., .], NaN where there is none."""
+    index = jnp.expand_dims(beyond_if_negative(index, values.shape[axis]), (-2, -1))
     return jnp.squeeze(jnp.take_along_axis(values, index, axis=axis, mode="fill"), axis)
 
 

@@ -16,6 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from rlkit import _cpu
@@ -48,7 +49,7 @@ class Categorical(flax.struct.PyTreeNode):
         """
         (logits,) = as_floats(logits)
         check_shape("mask", mask, logits.shape)
-        return cls(jnp.where(mask, logits, jnp.finfo(logits.dtype).min))
+        return cls(jnp.where(jnp.asarray(mask), logits, jnp.finfo(logits.dtype).min))
 
     @property
     def log_probs(self) -> Array:
@@ -66,7 +67,7 @@ class Categorical(flax.struct.PyTreeNode):
 
     def mode(self) -> Array:
         """[...] int32, the most probable action, the first of several."""
-        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+        return jnp.argmax(jnp.asarray(self.logits), axis=-1).astype(jnp.int32)
 
     def log_prob(self, action: ArrayLike) -> Array:
         """action: [...] int -> [...] float, NaN where it is out of range. ValueError on another shape or dtype."""
@@ -82,7 +83,7 @@ class Categorical(flax.struct.PyTreeNode):
         """[...] float, KL(self || other) in nats. Raises ValueError if the shapes differ."""
         check_shape("other.logits", other.logits, np.shape(self.logits))
         p, q = as_floats(self.log_probs, other.log_probs)
-        return jnp.sum(jnp.exp(p) * (p - q), axis=-1)
+        return jnp.sum(jnp.exp(p) * jnp.where(jnp.isneginf(p), 0.0, p - q), axis=-1)  # 0 log 0 = 0
 
 
 class MultiDiscrete(flax.struct.PyTreeNode):
@@ -129,7 +130,7 @@ class MultiDiscrete(flax.struct.PyTreeNode):
 
     def kl(self, other: MultiDiscrete) -> Array:
         """[...] float, KL(self || other) in nats, summed over the parts. Raises ValueError if nvec differs."""
-        if self.nvec != other.nvec:
+        if tuple(self.nvec) != tuple(other.nvec):
             raise ValueError(f"other.nvec is {other.nvec}, expected {self.nvec}")
         return _sum(mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
 
@@ -267,7 +268,15 @@ class TanhNormal(flax.struct.PyTreeNode):
         return entropy + slope
 
     def kl(self, other: TanhNormal) -> Array:
-        """[...] float, KL(self || other) in nats: that of the normals, as both squash alike. Bounds must be equal."""
+        """[...] float, KL(self || other) in nats: that of the normals, as both squash alike.
+
+        Raises ValueError if the shapes differ, or bounds that are not traced do; traced ones must be equal.
+        """
+        check_shape("other.loc", other.loc, np.shape(self.loc))
+        for name in ("low", "high"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if not (isinstance(mine, Tracer) or isinstance(theirs, Tracer)) and not np.array_equal(mine, theirs):
+                raise ValueError(f"other.{name} is {theirs!s:.40}, expected {mine!s:.40}, as both must squash alike")
         return self.normal.kl(other.normal)
 
 

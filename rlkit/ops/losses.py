@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit import _mesh
-from rlkit.ops._arrays import as_floats, check_shape, check_shapes, pick, scalars
+from rlkit.ops._arrays import as_floats, check_bools, check_integers, check_shape, check_shapes, pick, scalars
 from rlkit.types import Array
 
 MAX_LOG_RATIO = 20.0  # e^20 = 4.9e8: beyond any ratio that carries information, and far from float32's overflow
@@ -44,11 +44,14 @@ def ppo_clip(
       [B] float, the loss of each sample.
 
     Raises:
-      ValueError: a shape differs from that of `log_prob`, or a coefficient is not a scalar.
+      ValueError: a shape differs from that of `log_prob`, or a coefficient is not a scalar, or is a negative number.
     """
     check_shapes(log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage)
     log_prob, old_log_prob, advantage = as_floats(log_prob, old_log_prob, advantage)
-    low, high = clip_eps if isinstance(clip_eps, tuple | list) else (clip_eps, clip_eps)
+    pair = clip_eps if isinstance(clip_eps, tuple | list) else (clip_eps, clip_eps)
+    if len(pair) != 2:
+        raise ValueError(f"clip_eps has {len(pair)} entries, expected a scalar or a pair (low, high)")
+    low, high = pair
     low, high, dual_clip = scalars(
         log_prob, clip_eps_low=low, clip_eps_high=high, dual_clip=jnp.inf if dual_clip is None else dual_clip
     )
@@ -115,15 +118,19 @@ def normalize_advantage(
       [...] float.
 
     Raises:
-      ValueError: the shapes differ.
+      ValueError: the shapes differ, or the mask is not bool.
     """
     (advantage,) = as_floats(advantage)
+    if not advantage.size:
+        return advantage
     # One entry is subtracted first, so that equal entries become exactly 0: subtracting only the mean would leave a
     # rounding error, which the division by an equally small deviation would scale up to 1.
     if mask is None:
         origin, count = advantage[(0,) * advantage.ndim], advantage.size * _mesh.size(axis_name)
     else:
         check_shapes(advantage=advantage, mask=mask)
+        check_bools(mask=mask)
+        mask = jnp.asarray(mask)
         origin = jnp.max(advantage, where=mask, initial=jnp.finfo(advantage.dtype).min)
         count = jnp.maximum(_mesh.total(jnp.sum(mask, dtype=advantage.dtype), axis_name), 1.0)
 
@@ -208,7 +215,7 @@ def q_learning(q: ArrayLike, action: ArrayLike, reward: ArrayLike, discount: Arr
 
     Args:
       q: [B, A] float, Q(o, .).
-      action: [B] int.
+      action: [B] int; NaN comes of one out of range.
       reward: [B] float.
       discount: [B] float.
       next_q: [B, A] float, Q(o', .) of the target network; no gradient flows into the target.
@@ -236,7 +243,7 @@ def double_q_learning(
 
     Args:
       q: [B, A] float, Q(o, .).
-      action: [B] int.
+      action: [B] int; NaN comes of one out of range.
       reward: [B] float.
       discount: [B] float.
       next_q: [B, A] float, Q(o', .) of the target network; no gradient flows into the target.
@@ -250,6 +257,7 @@ def double_q_learning(
     """
     check_shapes(q=q, next_q=next_q, next_q_selector=next_q_selector)
     check_shape("action", action, np.shape(q)[:-1])
+    check_integers(action=action)
     next_action = jnp.argmax(jnp.asarray(next_q_selector), axis=-1)
     return td_error(pick(jnp.asarray(q), action), reward, discount, pick(jnp.asarray(next_q), next_action))
 
