@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
@@ -12,7 +13,7 @@ import numpy as np
 from rlkit.hosts.failure import Failure, HostError, locate, remedy
 from rlkit.hosts.processes import Processes
 from rlkit.hosts.serial import Serial
-from rlkit.hosts.spaces import space
+from rlkit.hosts.spaces import as_actions, space
 from rlkit.hosts.worker import contract, group, messages, shared_arrays
 from rlkit.hosts.worker.group import Fault
 from rlkit.hosts.worker.recipe import Recipe
@@ -136,7 +137,7 @@ class Pool(Closeable):
         self.name, self.num_envs, self.seed, self.first = name, num_envs, seed, first
         self.restarts, self.restarted, self.failed = restarts, 0, False  # restarts allowed, and used so far
         self.interrupted: Callable[[], bool] = lambda: False
-        self.on_failure: Callable[[Failure], None] = lambda failure: None
+        self.on_failure: Callable[[Failure], None] | None = None
         self.attempts = np.zeros(num_envs, np.int64)  # [N] number of restarts of its worker
         self.raised: dict[int, str] = {}  # by worker, the exception that it raised since its last completed step
         count = 1 if backend == "serial" else min(num_envs, num_workers or num_cores())
@@ -171,12 +172,11 @@ class Pool(Closeable):
         self.observation_space, self.action_space = space(self.obs_tree), space(self.action_tree)
         self.actions_treedef = jax.tree.structure(contract.build(self.action_tree, iter(self.views.action)))
 
-    def watch(
-        self, interrupted: Callable[[], bool], on_failure: Callable[[Failure], None] = lambda failure: None
-    ) -> None:
+    def watch(self, interrupted: Callable[[], bool], on_failure: Callable[[Failure], None] | None = None) -> None:
         """Call `interrupted` repeatedly while waiting for workers, and raise `Interrupted` when it returns true.
 
-        `on_failure` is called with each failure of an environment in a reset or a step, before the worker is replaced.
+        `on_failure` is called with each failure of an environment in a reset or a step, before the worker is replaced;
+        without it, each after which the worker is replaced is a warning.
         """
         self.workers.interrupted = self.interrupted = interrupted
         self.on_failure = on_failure
@@ -207,13 +207,14 @@ class Pool(Closeable):
         """Take one step in each environment, with actions [N, ...] of `action_space`.
 
         Args:
-          actions: leaves of NumPy, or of JAX on the CPU.
+          actions: leaves of NumPy, or of JAX on the CPU; integers where the space has them.
           copy: return copies; without it the next call overwrites some of the returned arrays.
 
         Raises:
           HostError: an environment failed, in this call or in an earlier one, and all restarts are used up, or its
             worker raised the same exception before a restart and completed no step in between.
-          ConfigError: an environment violated its contract, or the actions have another shape or structure.
+          ConfigError: an environment violated its contract, or the actions have another shape or structure, or are no
+            integers of a discrete space.
         """
         self._check_open()
         self._write_actions(actions)
@@ -240,6 +241,8 @@ class Pool(Closeable):
             obs, real = jax.tree.map(np.copy, obs), real.copy()
             returns, lengths = returns.copy(), lengths.copy()
         reward = views.reward.copy() if copy else views.reward
+        if real is not self.all_real:
+            reward[~real] = 0.0  # in place of those of a step before
         successes = np.where(lengths > 0, views.success, np.float32(np.nan))
         return Step(obs, reward, terminated, truncated, next_obs, real, returns, lengths, successes)
 
@@ -263,14 +266,10 @@ class Pool(Closeable):
     def _write_actions(self, actions: PyTree) -> None:
         leaves, treedef = jax.tree.flatten(actions)
         if treedef != self.actions_treedef:
-            raise ConfigError(f"actions must have the structure of {self.action_space}, got {treedef}")
-        for view, leaf in zip(self.views.action, leaves, strict=True):
-            if leaf.shape != view.shape:
-                raise ConfigError(
-                    f"actions must be one for each of num_envs={self.num_envs} environments, "
-                    f"{list(view.shape)}, got {list(leaf.shape)}"
-                )
-            view[...] = leaf
+            hint = "; make an array of them by numpy.asarray" if isinstance(actions, list) else ""
+            raise ConfigError(f"actions must have the structure of {self.action_space}, got {treedef}{hint}")
+        for view, leaf, x in zip(self.views.action, contract.leaves(self.action_tree), leaves, strict=True):
+            view[...] = as_actions(leaf, x, self.num_envs)
 
     def _envs(self, worker: int) -> range:
         first, count = self.shares[worker]
@@ -278,8 +277,9 @@ class Pool(Closeable):
 
     def _restart(self, faults: list[tuple[int, Fault]]) -> list[tuple[int, Fault]]:
         """Replace failed workers and reset their environments; return the faults of those that failed again."""
-        for worker, fault in faults:
-            self.on_failure(self._failure(worker, fault))
+        if self.on_failure is not None:
+            for worker, fault in faults:
+                self.on_failure(self._failure(worker, fault))
         self.restarted += len(faults)
         self._raise_first([fault for fault in faults if fault[1].kind not in _TRANSIENT])
         if self.restarted > self.restarts:
@@ -288,6 +288,9 @@ class Pool(Closeable):
         again = [(worker, fault) for worker, fault in faults if raised.get(worker, "") == self.raised.get(worker)]
         self._raise_first(again, "; the same exception as before the restart")
         self.raised |= raised
+        if self.on_failure is None:
+            for worker, fault in faults:
+                warnings.warn(f"{self._failure(worker, fault)}; its worker starts anew", stacklevel=3)
         workers = [worker for worker, _ in faults]
         for worker in workers:
             self.attempts[self._envs(worker)] += 1

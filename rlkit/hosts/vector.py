@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from rlkit.hosts.pool import Closeable, Episodes, Step
-from rlkit.hosts.spaces import space
+from rlkit.hosts.spaces import as_actions, space
 from rlkit.hosts.worker import contract, identity, own_rewards
 from rlkit.hosts.worker.contract import Leaf, SpaceTree, Violation
 from rlkit.names import OWN_DONE, OWN_REWARD, success_name
@@ -143,12 +143,8 @@ class VectorPool(Closeable):
 
     def _to_native(self, actions: PyTree) -> Any:
         """Convert actions to the dtypes of the vector environment."""
-        leaves = [np.asarray(x) for x in jax.tree.leaves(actions)]
-        native = []
-        for leaf, convert, x in zip(contract.leaves(self.action_tree), self.to_native, leaves, strict=True):
-            if x.shape != (self.num_envs, *leaf.shape):
-                raise ConfigError(f"actions must be {[self.num_envs, *leaf.shape]}, got {list(x.shape)}")
-            native.append(convert(x))
+        leaves = zip(contract.leaves(self.action_tree), self.to_native, jax.tree.leaves(actions), strict=True)
+        native = [convert(as_actions(leaf, x, self.num_envs)) for leaf, convert, x in leaves]
         return contract.build(self.action_tree, iter(native))
 
     def _read(self, field: str, obs: Any) -> PyTree:

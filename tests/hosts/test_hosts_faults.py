@@ -16,7 +16,7 @@ from rlkit import hosts
 from rlkit.hosts import orphans
 from rlkit.types import ConfigError
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("ignore:.*its worker starts anew:UserWarning")]
 TIMEOUT = 0.5  # seconds, of a call of an environment, where one hangs on purpose
 
 

@@ -131,3 +131,45 @@ def test_environments_that_differ_or_always_begin_alike_get_no_hint():
     assert hints(OwnGenerator(), num_envs=1) == []
     # Two states that are equal by chance in one of two resets, again and again.
     assert [hints(partial(OwnGenerator, kinds=2), num_envs=2) for _ in range(8)] == [[]] * 8
+
+
+@pytest.mark.parametrize(
+    ("actions", "named"),
+    [
+        (np.array([0.9, 0.1]), "integers"),
+        (np.array([2, 0]), "0 ... 1"),
+        (np.array([0, -1]), "0 ... 1"),
+        ([0, 1], "numpy.asarray"),
+        (0, r"\[2\]"),
+    ],
+)
+def test_actions_that_do_not_exist_are_named(actions, named):
+    with hosts.make("gymnasium:CartPole-v1", num_envs=2, backend="serial") as pool:
+        pool.reset(0)
+        with pytest.raises(ConfigError, match=f"^actions .*{named}"):
+            pool.step(actions)
+        assert pool.step(np.array([0, 1], np.int64)).real.all()
+
+
+class RaisesOnce(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 2:
+            raise KeyError("a mistake of the user's")
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+def test_a_pool_warns_of_a_failure_and_a_step_that_was_not_taken_has_no_reward():
+    with hosts.make(RaisesOnce, num_envs=1, backend="serial") as pool:
+        pool.reset(0)
+        assert pool.step(np.zeros(1, int)).reward == 1
+        with pytest.warns(UserWarning, match="a mistake of the user's"):
+            step = pool.step(np.zeros(1, int))
+        assert not step.real[0]
+        assert step.reward == 0

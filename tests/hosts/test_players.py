@@ -132,6 +132,7 @@ def test_workers_have_whole_worlds():
         assert np.array_equal(one, other)
 
 
+@pytest.mark.filterwarnings("ignore:.*its worker starts anew:UserWarning")
 def test_a_restart_is_of_all_players_of_its_worlds(tmp_path):
     """Of two workers with a world each, the one that is first at its second step fails, and begins anew."""
     actions = np.zeros(4, np.int32)

@@ -1,5 +1,6 @@
 """Environments of several players with PettingZoo's parallel interface, without that package."""
 
+import contextlib
 from pathlib import Path
 from typing import ClassVar
 
@@ -156,9 +157,10 @@ class FailsOnce(Signal):
         self.path = Path(path)
 
     def step(self, actions):
-        if self.time == 1 and not self.path.exists():
-            self.path.touch()
-            raise RuntimeError("once")
+        if self.time == 1:
+            with contextlib.suppress(FileExistsError):
+                self.path.touch(exist_ok=False)  # of two workers at the same time, one makes it
+                raise RuntimeError("once")
         return super().step(actions)
 
 
