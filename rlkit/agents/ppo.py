@@ -155,6 +155,14 @@ class Static(NamedTuple):
     axis_name: str | None = None  # of the mesh axis over which environments are divided
     bonus: rnd.Static | None = None  # None without exploration_bonus
 
+    @property
+    def obs_space(self) -> Space:
+        return self.policy.obs_space
+
+    @property
+    def action_space(self) -> Space:
+        return self.policy.action_space
+
 
 class Batch(NamedTuple):
     """Rows of a rollout with their advantages: leaves [B, ...], or [T, B, ...] for a recurrent network."""

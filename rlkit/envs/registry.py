@@ -70,7 +70,9 @@ def make(name: str, /, **kwargs: Any) -> tuple[Env, Any]:
       ConfigError: the name or a keyword is unknown (the message suggests similar ones), the suite is not installed, or
         the task cannot run.
     """
-    suite, colon, task = str(name).partition(":")
+    if not isinstance(name, str):
+        raise ConfigError(f"env={shorten(repr(name))} must be a name, as 'CartPole-v1'; envs.adapt takes objects")
+    suite, colon, task = name.partition(":")
     if colon and suite not in SUITES and own.is_in_jax(name):
         return own.make(name, **kwargs)
     if colon:

@@ -9,6 +9,7 @@ the first guess would be passed on from item to item; an outlier leaves it when 
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import jax.numpy as jnp
 from flax import struct
@@ -45,6 +46,9 @@ class Settings:
     start_priority: float
 
     def __post_init__(self):
+        for name, value in vars(self).items():
+            if not isinstance(value, Real):
+                raise ConfigError(f"{name}={value!r:.40} must be a number")
         if not 0 <= self.alpha < math.inf:
             raise ConfigError(f"alpha={self.alpha} must be finite and at least 0; 0 draws uniformly, 0.6 is usual")
         if not 0 <= self.beta < math.inf:
@@ -148,9 +152,11 @@ def update(priorities: Priorities, ring: Ring, index: Handle, priority: Array, s
       settings: alpha and eps.
 
     Raises:
-      ValueError: `priority` does not have the shape of the handle.
+      ValueError: `index` is no handle, or `priority` does not have its shape.
     """
     priority = jnp.asarray(priority)
+    if not hasattr(index, "row"):
+        raise ValueError(f"index is {type(index).__name__}, expected the `index` of a Sample, a handle of its items")
     if jnp.shape(priority) != jnp.shape(index.row):
         raise ValueError(
             f"priority has shape {jnp.shape(priority)}, expected {jnp.shape(index.row)}, one for each item of a sample"

@@ -105,6 +105,8 @@ class Session:
 
     def resume(self, state: PyTree, step: int, metrics_length: int, seconds: float) -> Trained:
         """Train from environment step `step` to the end."""
+        if step >= self.config.num_updates * self.batch:
+            self.display.print(f"all {step:,} steps are done; a greater total_steps makes the run longer")
         with self.signals:
             state, step = self._train(state, step, metrics_length, seconds)
         return self._end(state, step)

@@ -78,12 +78,14 @@ def make(
       Of an agent with an `axis_name`, both are functions for the inside of `jax.shard_map`, see `data_parallel`.
 
     Raises:
-      ConfigError: the agent cannot divide a rollout of this size, N is not a multiple of P, or the environment has no
-        step without a reset and there is a `reset_pool`; and from `init`, where
-        the values of `hyper` are not traced, one that does not go with the agent's Config, such as a schedule without
-        an end, and with an `axis_name` a number that cannot be divided over the devices.
+      ConfigError: the agent was made for other spaces or cannot divide a rollout of this size, `env` is no environment
+        in JAX or `params` are not its own, N is not a multiple of P, or the environment has no step without a reset and
+        there is a `reset_pool`. From `init`: observations have another shape than their space; and where the values of
+        `hyper` are not traced, one that does not go with the agent's Config, such as a schedule without an end; and
+        with an `axis_name` a number that cannot be divided over the devices.
     """
     num_envs, num_steps = as_int("num_envs", num_envs), as_int("num_steps", num_steps)
+    worlds.check_agent(agent, *worlds.check_env(env, params))
     worlds.check_streams("num_envs", num_envs, env)
     agent.check(num_envs, num_steps)
     axis_name = agent.axis_name
@@ -231,6 +233,7 @@ def _init(
         run_key, pool_key = jax.random.split(run_key)
         pool = starts.make_starts(env, params, jax.random.split(pool_key, reset_pool))
     envs = reset(agent, *with_starts(env, params, pool), keys[2:], num_envs, axis_name=agent.axis_name)
+    worlds.check_observations(env, params, envs.obs)
     agent_state = agent.init(hyper, agent_key, _example(env, params, envs), num_envs)
     return vary_like(TrainState(agent_state, envs, run_key, jnp.zeros((), jnp.int32), pool), without=agent.axis_name)
 

@@ -7,8 +7,11 @@ other, so that N streams are N / P worlds: stream `w * P + p` is player p of wor
 from typing import Any
 
 import jax
+import numpy as np
 
-from rlkit.types import Array, ConfigError, Env, Key, PyTree, num_players
+from rlkit.names import shorten
+from rlkit.spaces import Space, leaf_spaces
+from rlkit.types import Agent, Array, ConfigError, Env, Key, PyTree, num_players
 
 Step = tuple[PyTree, PyTree, Array, Array, Array, dict[str, Any]]
 
@@ -26,6 +29,58 @@ def check_streams(name: str, value: int, env: Any, devices: int = 1) -> None:
         raise ConfigError(
             f"{name}={value} counts players, and must be a multiple of the {players} of a world{divided}; try {remedy}"
         )
+
+
+def check_env(env: Any, params: Any) -> tuple[Space, Space]:
+    """Return the spaces of observations and of actions. Raises ConfigError where it is no environment in JAX."""
+    for method in ("reset", "step", "observation_space", "action_space"):
+        if not callable(getattr(env, method, None)):
+            raise ConfigError(
+                f"env={shorten(repr(env))} must be an environment in JAX, and it has no function {method}; "
+                "envs.make(name) returns one and its parameters, envs.adapt takes one like gymnax's, and rlkit.hosts "
+                "Gymnasium's"
+            )
+    try:
+        return env.observation_space(params), env.action_space(params)
+    except Exception as error:
+        raise ConfigError(
+            f"params={shorten(repr(params))} must be those of env={_name(env)!r}, whose spaces cannot be made of them "
+            f"({shorten(f'{type(error).__name__}: {error}')}); use the second value of envs.make"
+        ) from error
+
+
+def check_agent(agent: Agent, obs_space: Space, action_space: Space) -> None:
+    """Raise ConfigError where it is no agent, or was made for spaces of other sizes."""
+    if not callable(getattr(agent, "act", None)):
+        raise ConfigError(
+            f"agent={shorten(repr(agent))} must be an Agent; make one, as by ppo.make(ppo.Config(), *spaces)"
+        )
+    for field, space in (("obs_space", obs_space), ("action_space", action_space)):
+        made_for = getattr(agent.static, field, None)
+        if made_for is not None and _sizes(made_for) != _sizes(space):
+            raise ConfigError(
+                f"{field} of the agent is {made_for!r:.120}, and that of the environment {space!r:.120}; "
+                "make the agent for this environment"
+            )
+
+
+def check_observations(env: Env, params: Any, obs: PyTree) -> None:
+    """Raise ConfigError where observations [N, ...] have another structure or shape than their space."""
+    expected = jax.tree.map(lambda leaf: leaf.shape, leaf_spaces(env.observation_space(params)))
+    got = jax.tree.map(lambda x: x.shape[1:], obs)
+    if expected != got:
+        raise ConfigError(
+            f"env={_name(env)!r}: observations have shapes {got}, and those of their space are {expected}"
+        )
+
+
+def _name(env: Any) -> str:
+    return str(getattr(env, "name", type(env).__name__))
+
+
+def _sizes(space: Space) -> PyTree:
+    """Shapes of a space's leaves, and the numbers of choices."""
+    return jax.tree.map(lambda x: (x.shape, getattr(x, "n", None), getattr(x, "nvec", None)), leaf_spaces(space))
 
 
 def reset(env: Env, params: Any, keys: Key) -> tuple[PyTree, PyTree]:
@@ -58,11 +113,31 @@ def step(env: Env, params: Any, keys: Key, state: PyTree, action: PyTree) -> Ste
     """
     players, step = num_players(env), jax.vmap(env.step, (0, 0, 0, None))
     if players == 1:
-        return step(keys, state, action, params)
+        return _checked(env, step(keys, state, action, params), keys.shape)
     action = jax.tree.map(lambda x: x.reshape(x.shape[0] // players, players, *x.shape[1:]), action)
-    obs, state, *rest = step(keys[::players], state, action, params)
+    keys = keys[::players]
+    obs, state, *rest = _checked(env, step(keys, state, action, params), (*keys.shape, players))
     reward, terminated, truncated, info = _fold(rest)
     return _fold(obs), state, reward, terminated, truncated, info
+
+
+def _checked(env: Env, returned: Any, shape: tuple[int, ...]) -> Step:
+    """Return what a step returned. Raises ConfigError where its rewards, flags or infos have not the shape of `Env`."""
+    name, advice = _name(env), "; envs.check finds such mistakes"
+    if not isinstance(returned, tuple) or len(returned) != 6:
+        got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
+        raise ConfigError(
+            f"env={name!r}: step must return obs, state, reward, terminated, truncated, info, not {got}{advice}"
+        )
+    for field, value in zip(("reward", "terminated", "truncated"), returned[2:5], strict=True):
+        if np.shape(value) != shape:
+            raise ConfigError(
+                f"env={name!r}: {field} must be one number of each step and player, and has the shape "
+                f"{np.shape(value)[1:]} of each world{advice}"
+            )
+    if not isinstance(returned[5], dict) or "final_observation" not in returned[5]:
+        raise ConfigError(f"env={name!r}: info must have final_observation, the observation before a reset{advice}")
+    return returned
 
 
 def _fold(tree: PyTree) -> PyTree:

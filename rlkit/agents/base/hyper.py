@@ -47,8 +47,8 @@ def as_arrays(hyper: Any, config: Config, num_envs: int) -> Any:
     A field that is None gets its value of `defaults`, or `UNSET` where another field takes its place.
 
     Raises:
-      ConfigError: a value that is not traced is out of range, or has no effect or no meaning with the static settings;
-        or `hyper` is that of another agent.
+      ConfigError: a value is no scalar; one that is not traced is out of range, or has no effect or no meaning with
+        the static settings; or `hyper` is that of another agent.
     """
     mistakes.check_hyper(config, hyper)
     missing = {field.name for field in fields(hyper) if getattr(hyper, field.name) is None}
@@ -58,6 +58,9 @@ def as_arrays(hyper: Any, config: Config, num_envs: int) -> Any:
     mistakes.check_values(hyper, known)
     config.check_hyper(known)
     arrays = jax.tree.map(lambda x: jnp.array(x, jnp.float32), hyper)
+    for name, value in vars(arrays).items():
+        if np.shape(value):
+            raise ConfigError(f"{name} has shape {list(value.shape)}, and must be a scalar; use jax.vmap for several")
     return arrays.replace(**{name: jnp.array(UNSET) for name in missing - defaults.keys()})
 
 

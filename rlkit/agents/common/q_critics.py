@@ -60,6 +60,10 @@ class Static(NamedTuple):
     def obs_space(self) -> Space:
         return self.networks.obs_space
 
+    @property
+    def action_space(self) -> Discrete | Box:
+        return self.networks.action_space
+
 
 _NO_CRITICS = Network(lambda key, *inputs: ((), ()), lambda params, stats, *inputs, **training: ((), ()))
 

@@ -58,6 +58,8 @@ def adapt(env: Any, params: Any = None, *, name: str | None = None) -> tuple[Env
         spaces = [getattr(env, field, None) for field in ("observation_space", "action_space")]
         if all(callable(space) and isinstance(space(params), Space) for space in spaces):
             return env, params
+    if hasattr(env, "unwrapped") and not hasattr(env, "step_env"):
+        raise ConfigError(f"env={name!r} must be an environment in JAX, and this is Gymnasium's; use rlkit.hosts.make")
     for method in ("reset_env", "step_env", "observation_space", "action_space"):
         if not callable(getattr(env, method, None)):
             reason = "; a step that resets by itself loses the final observation" if method == "step_env" else ""
