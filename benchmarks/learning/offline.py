@@ -126,7 +126,8 @@ def render(results: Mapping[str, Any]) -> str:
             low, high = (float(end) for end in iqm_interval(table, jax.random.key(0)))
             better = sum(ours > theirs for ours, theirs in both)
             beats = "" if label == COLLECTOR else f"{better} of {len(scores)}"
-            met = None if label == COLLECTOR else statistics.mean(scores) > statistics.mean(collected)
+            imitates = PEERS.get(label, label) in (COLLECTOR, "BC")  # and has no reason to be better
+            met = None if imitates else statistics.mean(scores) > statistics.mean(collected)
             center = f"{float(iqm(table)):.1f} [{low:.1f}, {high:.1f}]"
             took = [x["seconds"][label] for x in seeds if label in x.get("seconds", {})]
             row = [label, len(scores), f"{statistics.mean(scores):.1f}", f"{min(scores):.1f}", center, beats]
