@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from rlkit._mesh import vary_like
-from rlkit.ops._arrays import as_floats, check_bools, check_shapes, scalars
+from rlkit.ops._arrays import as_floats, as_int, check_bools, check_shapes, scalars
 from rlkit.types import Array
 
 
@@ -118,11 +118,11 @@ def n_step_returns(
       [T, ...] float, the returns.
 
     Raises:
-      ValueError: a shape differs from that of `reward`, a flag is not bool, gamma is not a scalar, or n < 1.
+      ValueError: a shape differs from that of `reward`, a flag is not bool, gamma is not a scalar, or n is no integer
+        of at least 1.
     """
     done = _check(reward, terminated, truncated, next_value=next_value)
-    if n < 1:
-        raise ValueError(f"n={n} must be at least 1")
+    n = as_int("n", n)
     reward, next_value = as_floats(reward, next_value)
     (gamma,) = scalars(reward, gamma=gamma)
     one_step = reward + gamma * _bootstrap(next_value, terminated)
@@ -246,10 +246,10 @@ def retrace(
 
 def _check(reward: ArrayLike, terminated: ArrayLike, truncated: ArrayLike, **others: ArrayLike) -> Array:
     """Check shapes and flags. Returns [T, ...] bool, True at the ends of episodes."""
-    check_shapes(reward=reward, **others, terminated=terminated, truncated=truncated)
-    check_bools(terminated=terminated, truncated=truncated)
     if np.ndim(reward) < 1 or np.shape(reward)[0] < 1:
         raise ValueError(f"reward has shape {np.shape(reward)}, expected [T, ...] with T >= 1")
+    check_shapes(reward=reward, **others, terminated=terminated, truncated=truncated)
+    check_bools(terminated=terminated, truncated=truncated)
     return jnp.asarray(terminated) | jnp.asarray(truncated)
 
 

@@ -20,6 +20,8 @@ FLAGS = np.zeros(1, bool)
         ("clip_eps", lambda: losses.clipped_value_loss(ONE, ONE, ONE, clip_eps=-1.0)),
         ("delta", lambda: losses.huber(ONE, -1.0)),
         ("rho_clip", lambda: returns.vtrace(ONE, ONE, ONE, FLAGS, FLAGS, ONE, ONE, gamma=0.9, rho_clip=-1.0)),
+        ("n", lambda: returns.n_step_returns(ONE, ONE, FLAGS, FLAGS, gamma=0.9, n=2.0)),
+        ("reward", lambda: returns.gae([], [], [], [], [], gamma=0.9, gae_lambda=0.9)),
         ("kappa", lambda: distributional.quantile_huber(ONE[None], ONE / 2, ONE[None], kappa=-1)),
         ("atoms", lambda: distributional.categorical_projection(ONE[None], ONE[None], [1.0, 0.0])),
         ("action", lambda: losses.q_learning([[1.0, 2.0]], [1.0], ONE, ONE, [[1.0, 2.0]])),

@@ -251,7 +251,7 @@ def test_another_shape_or_dtype_is_an_error_that_names_the_argument(name: str):
 
 def test_n_below_one_is_an_error():
     x, no = np.zeros(3, np.float32), np.zeros(3, bool)
-    with pytest.raises(ValueError, match="n=0 must be at least 1"):
+    with pytest.raises(ValueError, match="n=0 must"):
         returns.n_step_returns(x, x, no, no, gamma=0.9, n=0)
 
 
