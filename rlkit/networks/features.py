@@ -29,7 +29,11 @@ class Leaf(NamedTuple):
 
 
 def leaves(space: Space, obs: PyTree = None) -> list[Leaf]:
-    """Return the leaves of an observation of this space, without the action mask and the state of a game."""
+    """Return the leaves of an observation of this space, without the action mask and the state of a game.
+
+    Raises:
+      ConfigError: a leaf has not the shape of its space after any leading axes.
+    """
     return list(_leaves(space, obs, ""))
 
 
@@ -42,6 +46,12 @@ def _leaves(space: Space, obs: PyTree, name: str) -> Iterator[Leaf]:
         for i, child in enumerate(space.spaces):
             yield from _leaves(child, None if obs is None else obs[i], f"{name}/{i}".lstrip("/"))
     else:
+        shape = () if obs is None else np.shape(obs)
+        if obs is not None and shape[len(shape) - len(space.shape) :] != space.shape:
+            raise ConfigError(
+                f"{name or 'the observation'} has the shape {list(shape)}, and must end in that of its space, "
+                f"{list(space.shape)}"
+            )
         yield Leaf(name, space, obs)
 
 

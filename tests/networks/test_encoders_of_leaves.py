@@ -135,3 +135,11 @@ def test_where_the_channels_are_must_be_known():
     dqn.make(dqn.Config(encoder="mlp"), strip, Discrete(2))
     for shape in ((10, 10, 10), (3, 3, 3), (4, 10, 10), (10, 10, 4), (20, 64, 20)):
         dqn.make(dqn.Config(), Box(0, 255, shape, np.uint8), Discrete(2))
+
+
+@pytest.mark.parametrize("obs", [np.zeros(3), np.zeros(5), np.zeros((4, 2)), np.float32(1)])
+def test_an_observation_of_another_shape_is_named(obs):
+    agent = dqn.make(dqn.Config(), Box(-1, 1, (4,)), Discrete(2))
+    params, stats = agent.static.network.init(jax.random.key(0), np.zeros(4, np.float32))
+    with mistake("the observation", "[4]"):
+        agent.static.network.apply(params, stats, obs)
