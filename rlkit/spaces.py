@@ -23,10 +23,6 @@ class Discrete:
     n: int
     dtype: np.dtype = field(default=np.dtype(np.int32))
 
-    def __post_init__(self) -> None:
-        """Raise ValueError unless n is an integer of at least 1."""
-        _check_counts("n", self.n)
-
     @property
     def shape(self) -> tuple[int, ...]:
         return ()
@@ -45,10 +41,6 @@ class MultiDiscrete:
     nvec: tuple[int, ...]
     dtype: np.dtype = field(default=np.dtype(np.int32))
 
-    def __post_init__(self) -> None:
-        """Raise ValueError unless nvec has integers of at least 1 alone."""
-        _check_counts("nvec", *self.nvec)
-
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.nvec),)
@@ -60,25 +52,13 @@ class MultiDiscrete:
         return jnp.all((jnp.asarray(x) >= 0) & (jnp.asarray(x) < np.asarray(self.nvec)))
 
 
-def _check_counts(name: str, *counts: Any) -> None:
-    for count in counts:
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-            raise ValueError(f"{name}={count!r:.40} must be an integer of at least 1, the number of choices")
-
-
 class Box:
-    """Arrays between two bounds, which may be infinite.
-
-    Raises:
-      ValueError: a bound is NaN, the upper one is below the lower one, or `shape` does not fit them.
-    """
+    """Arrays between two bounds, which may be infinite."""
 
     def __init__(self, low: Any, high: Any, shape: tuple[int, ...] | None = None, dtype: Any = np.float32):
         self.dtype = np.dtype(dtype)
         low, high = np.asarray(low), np.asarray(high)
         self.shape = tuple(shape) if shape is not None else np.broadcast_shapes(low.shape, high.shape)
-        if not (low <= high).all():
-            raise ValueError(f"low={low.tolist()!s:.40} must be at most high={high.tolist()!s:.40}, and neither NaN")
         self.low = np.broadcast_to(low, self.shape).astype(self.dtype)  # [*shape]
         self.high = np.broadcast_to(high, self.shape).astype(self.dtype)  # [*shape]
 
