@@ -146,6 +146,10 @@ class Dataset:
     def _block_rows(self) -> int:
         return max(_BLOCK // self.num_envs, 1)
 
+    def _done(self, first: int, stop: int) -> np.ndarray:
+        """[rows, N] bool, True where an episode ends."""
+        return np.asarray(self.steps.terminated[first:stop] | self.steps.truncated[first:stop])
+
     def _starts(self, first: int, num_rows: int, slice_len: int) -> np.ndarray:
         """[R, N] bool, True for steps of the rows from `first` on that start a slice.
 
@@ -153,8 +157,7 @@ class Dataset:
         the next part of the dataset are counted.
         """
         lacking = slice_len - 1
-        stop = min(first + num_rows + lacking, self.num_rows)
-        done = np.asarray(self.steps.terminated[first:stop] | self.steps.truncated[first:stop])  # [rows, N] bool
+        done = self._done(first, min(first + num_rows + lacking, self.num_rows))
         ends = np.zeros((len(done) + 1, self.num_envs), np.int32)  # number of ends before each row
         np.cumsum(done, axis=0, out=ends[1:])
         # The last step of a slice may end its episode; of the others none.
