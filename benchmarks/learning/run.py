@@ -28,7 +28,7 @@ from common import report
 HERE = Path(__file__).resolve().parent
 SEEDS, MINATAR_SEEDS, MUJOCO_SEEDS, ATARI_SEEDS = 10, 3, 3, 1
 STEPS = {"total_steps": 100_000}  # of a row of MuJoCo, which stands for the million of its config
-OF_SIMBA = "in SimbaV2's repository, ten seeds of v4"
+SIMBA_V2 = "in SimbaV2's repository, ten seeds of v4"
 WALKER = {"env": "gymnasium:Walker2d-v5"}
 PICTURES = {"env": "painted:Pendulum", "wrappers": ["frame_stack:3"], "total_steps": 8_000}
 PICTURES |= {"encoder": "conv", "channels": [16, 16], "kernels": [4, 4], "strides": [2, 2]}
@@ -108,23 +108,23 @@ ROWS = {
     "sac/pendulum, pictures, random_shift 2": Row("sac/pendulum", PICTURES | {"random_shift": 2}, seeds=3),
     "dqn/lunar_lander": Row("dqn/lunar_lander", seeds=3, note="rl_zoo3, v2: 154"),
     "ppo/lunar_lander": Row("ppo/lunar_lander", seeds=3, note="rl_zoo3, v2: 242"),
-    "sac/mujoco, 100k steps": Row("sac/mujoco", STEPS, seeds=MUJOCO_SEEDS, note=f"{OF_SIMBA}: 6,156 (4,986 to 7,510)"),
+    "sac/mujoco, 100k steps": Row("sac/mujoco", STEPS, seeds=MUJOCO_SEEDS, note=f"{SIMBA_V2}: 6,156 (4,986 to 7,510)"),
     "td3/mujoco, 100k steps": Row("td3/mujoco", STEPS, seeds=MUJOCO_SEEDS),
     "tqc/mujoco, 100k steps": Row("tqc/mujoco", STEPS, seeds=MUJOCO_SEEDS),
     "crossq/mujoco, 100k steps, critics of 256 units": Row(
         "crossq/mujoco",
         STEPS | {"critic_hidden_sizes": [256, 256]},
         seeds=MUJOCO_SEEDS,
-        note=f"{OF_SIMBA}, critics of 2,048 units: 8,112 (5,889 to 8,964)",
+        note=f"{SIMBA_V2}, critics of 2,048 units: 8,112 (5,889 to 8,964)",
     ),
     "sac/mujoco, Walker2d-v5, 100k steps": Row(
-        "sac/mujoco", STEPS | WALKER, seeds=MUJOCO_SEEDS, note=f"{OF_SIMBA}: 690 (261 to 1,049)"
+        "sac/mujoco", STEPS | WALKER, seeds=MUJOCO_SEEDS, note=f"{SIMBA_V2}: 690 (261 to 1,049)"
     ),
     "crossq/mujoco, Walker2d-v5, 100k steps, critics of 256 units": Row(
         "crossq/mujoco",
         STEPS | WALKER | {"critic_hidden_sizes": [256, 256]},
         seeds=MUJOCO_SEEDS,
-        note=f"{OF_SIMBA}, critics of 2,048 units: 3,914 (236 to 5,296)",
+        note=f"{SIMBA_V2}, critics of 2,048 units: 3,914 (236 to 5,296)",
     ),
     "ppo/pong_atari, 3.2M steps, 42 x 42 pixels": Row(
         "ppo/pong_atari",

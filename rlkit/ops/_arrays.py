@@ -94,11 +94,11 @@ def as_int(name: str, value: Any, least: int = 1) -> int:
 
 def pick(values: Array, index: ArrayLike) -> Array:
     """One entry of each row, values [..., A], index [...] int -> [...]; NaN where the index is not in [0, A)."""
-    index = beyond_if_negative(index, values.shape[-1])
+    index = no_wraparound(index, values.shape[-1])
     return jnp.take_along_axis(values, index[..., None], axis=-1, mode="fill")[..., 0]
 
 
-def beyond_if_negative(index: ArrayLike, size: int) -> Array:
-    """Indices [...] of which JAX fills those out of range: it would count negative ones from the end."""
+def no_wraparound(index: ArrayLike, size: int) -> Array:
+    """Indices [...] with `size`, which is out of range, for each negative one, as JAX counts these from the end."""
     index = jnp.asarray(index)
     return jnp.where(index < 0, size, index)

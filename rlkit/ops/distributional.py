@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from rlkit.ops._arrays import as_floats, beyond_if_negative, check_integers, check_shape, check_shapes, scalars
+from rlkit.ops._arrays import as_floats, check_integers, check_shape, check_shapes, no_wraparound, scalars
 from rlkit.types import Array
 
 
@@ -227,7 +227,7 @@ def _check_batch(batch: Sequence[int], **arrays: ArrayLike) -> None:
 
 def _take_row(values: Array, index: ArrayLike, axis: int) -> Array:
     """Entry `index` [B] along `axis` (-1 or -2) of values [B, ., .], NaN where there is none."""
-    index = jnp.expand_dims(beyond_if_negative(index, values.shape[axis]), (-2, -1))
+    index = jnp.expand_dims(no_wraparound(index, values.shape[axis]), (-2, -1))
     return jnp.squeeze(jnp.take_along_axis(values, index, axis=axis, mode="fill"), axis)
 
 

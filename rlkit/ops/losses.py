@@ -215,7 +215,7 @@ def q_learning(q: ArrayLike, action: ArrayLike, reward: ArrayLike, discount: Arr
 
     Args:
       q: [B, A] float, Q(o, .).
-      action: [B] int; NaN comes of one out of range.
+      action: [B] int; the error of an action that does not exist is NaN.
       reward: [B] float.
       discount: [B] float.
       next_q: [B, A] float, Q(o', .) of the target network; no gradient flows into the target.
@@ -243,7 +243,7 @@ def double_q_learning(
 
     Args:
       q: [B, A] float, Q(o, .).
-      action: [B] int; NaN comes of one out of range.
+      action: [B] int; the error of an action that does not exist is NaN.
       reward: [B] float.
       discount: [B] float.
       next_q: [B, A] float, Q(o', .) of the target network; no gradient flows into the target.

@@ -44,8 +44,8 @@ def check_env(env: Any, params: Any) -> tuple[Space, Space]:
         return env.observation_space(params), env.action_space(params)
     except Exception as error:
         raise ConfigError(
-            f"params={shorten(repr(params))} must be those of env={_name(env)!r}, whose spaces cannot be made of them "
-            f"({shorten(f'{type(error).__name__}: {error}')}); use the second value of envs.make"
+            f"params={shorten(repr(params))}: the spaces of env={_name(env)!r} cannot be made of them "
+            f"({shorten(f'{type(error).__name__}: {error}')}); use the parameters that envs.make returned with it"
         ) from error
 
 
@@ -53,7 +53,8 @@ def check_agent(agent: Agent, obs_space: Space, action_space: Space) -> None:
     """Raise ConfigError where it is no agent, or was made for spaces of other sizes."""
     if not callable(getattr(agent, "act", None)):
         raise ConfigError(
-            f"agent={shorten(repr(agent))} must be an Agent; make one, as by ppo.make(ppo.Config(), *spaces)"
+            f"agent={shorten(repr(agent))} must be an Agent; make one, as by "
+            "ppo.make(ppo.Config(), obs_space, action_space)"
         )
     for field, space in (("obs_space", obs_space), ("action_space", action_space)):
         made_for = getattr(agent.static, field, None)
@@ -122,7 +123,7 @@ def step(env: Env, params: Any, keys: Key, state: PyTree, action: PyTree) -> Ste
 
 
 def _checked(env: Env, returned: Any, shape: tuple[int, ...]) -> Step:
-    """Return what a step returned. Raises ConfigError where its rewards, flags or infos have not the shape of `Env`."""
+    """Return what a step of all worlds returned. Raises ConfigError where it is not what `Env.step` returns."""
     name, advice = _name(env), "; envs.check finds such mistakes"
     if not isinstance(returned, tuple) or len(returned) != 6:
         got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
@@ -132,8 +133,8 @@ def _checked(env: Env, returned: Any, shape: tuple[int, ...]) -> Step:
     for field, value in zip(("reward", "terminated", "truncated"), returned[2:5], strict=True):
         if np.shape(value) != shape:
             raise ConfigError(
-                f"env={name!r}: {field} must be one number of each step and player, and has the shape "
-                f"{np.shape(value)[1:]} of each world{advice}"
+                f"env={name!r}: {field} of a step must have the shape {list(shape[1:])}, and it has "
+                f"{list(np.shape(value)[1:])}{advice}"
             )
     if not isinstance(returned[5], dict) or "final_observation" not in returned[5]:
         raise ConfigError(f"env={name!r}: info must have final_observation, the observation before a reset{advice}")
